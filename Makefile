@@ -1,0 +1,84 @@
+# Every target sets itself up in .venv and is quick when that is already done.
+# Overrides: PYTHON=python3.12 (3.11 or newer), VENV=.venv, ARGS="…" for the command a target runs.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := setup.py pyproject.toml
+PYTEST := $(BIN)/pytest -c tests/pytest.ini
+
+.PHONY: help demo demo-crash test check format faults faults-long soak bench bench-quick clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo         a real agent job on this machine: embedded Redis, one worker, live progress, an answer"
+	@echo "make demo-crash   the same job while its worker is killed -9 in the middle of a step"
+	@echo "make test         the test suite: real Redis, real worker processes (about ten minutes on two cores)"
+	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
+	@echo "make format       what 'make check' can repair by itself"
+	@echo "make faults       every fault of docs/guarantees.md in numbers (up to 45 minutes); faults-long: ten times that"
+	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
+	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 20 minutes); bench-quick: 3 minutes"
+	@echo "make clean        remove .venv and everything that was built"
+
+# The first of these that is Python 3.11 or newer. It is tried and not only looked up: a version manager's stub may refuse to run.
+$(BIN)/python:
+	@for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	  if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "celery-agents needs Python 3.11 or newer, and none of python3.11 … python3.14, python3 is. Install one, or: make PYTHON=/path/to/python" >&2; \
+	  exit 1; \
+	fi; \
+	echo "$$found -m venv $(VENV)"; \
+	$$found -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$$found cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/installed: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet -e '.[all]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet -e '.[all,dev]'
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet -e '.[all,bench,dev]'
+	@touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/celery-agents demo $(ARGS)
+
+demo-crash: $(VENV)/installed
+	$(BIN)/celery-agents demo --crash $(ARGS)
+
+test: $(VENV)/installed-dev
+	$(PYTEST) -n 2 --dist worksteal $(ARGS)
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(PYTEST) tests/check $(ARGS)
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+faults: $(VENV)/installed-dev
+	$(BIN)/python tests/fault/campaign.py $(ARGS)
+
+faults-long: $(VENV)/installed-dev
+	$(BIN)/python tests/fault/campaign.py --times 10 --resume $(ARGS)
+
+soak: $(VENV)/installed-dev
+	$(BIN)/python tests/fault/soak.py $(ARGS)
+
+bench: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-quick: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/run.py --quick $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
