@@ -1,0 +1,240 @@
+"""Every error of this package, one tree.
+
+    CeleryAgentsError
+    ├── ConfigurationError          settings that cannot work; said at start
+    │   └── MissingExtra            an optional dependency is not installed
+    ├── InvalidInput                a value from outside that cannot be used (also a ValueError)
+    ├── InvalidTransition           an execution cannot go from this status to that one
+    ├── ActionRefused               a session's controller or status does not allow this
+    ├── IdempotencyMismatch         the same key was used for another request
+    ├── UnknownAgent                no worker offers an agent of this name
+    ├── UnknownTool                 the agent has no tool of this name
+    ├── SessionNotFound
+    │   └── SessionExpired          its retention is over
+    ├── SessionConflict             the session was saved by someone else, or exists already
+    ├── ClaimLost                   another worker took this step over; nothing was written
+    ├── VersionConflict             the session was saved since it was loaded; nothing was written
+    ├── StoreUnavailable            no answer in time; the write may have happened
+    ├── StoreFull                   the store refuses writes for want of memory
+    ├── StateUnreadable             stored data that are damaged or incomplete
+    │   └── StateTooNew             stored by a newer version of this package
+    ├── DriverError                 the model could not be asked, or refused
+    │   └── UnusableAnswer          the model answered with something that cannot be read
+    └── ExecutionFailed             the execution that was waited for ended as failed
+
+Data are attributes; `str(error)` says what to do next. No exception of redis, of celery or of a provider's
+client leaves its adapter: it is translated into one of these, with the original as its cause.
+"""
+
+from __future__ import annotations
+
+_SHOWN_CHARS = 80
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text)} characters)"
+
+
+class CeleryAgentsError(Exception):
+    """Something in celery-agents went wrong."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by value, so that an error crosses a process whatever its constructor asks for."""
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(kind: type[CeleryAgentsError], args: tuple[object, ...], data: dict[str, object]) -> CeleryAgentsError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(data)
+    return error
+
+
+class ConfigurationError(CeleryAgentsError):
+    """The configuration cannot work."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs an optional dependency: pip install 'celery-agents[{extra}]'.")
+        self.extra = extra
+        self.needed_for = needed_for
+
+
+class InvalidInput(CeleryAgentsError, ValueError):
+    """A value that cannot be used: which field, what it was, what to do."""
+
+    def __init__(self, field: str, value: object, advice: str) -> None:
+        super().__init__(f"{field}: {advice} Got {_shown(value)}.")
+        self.field = field
+        self.value = value
+        self.advice = advice
+
+
+class InvalidTransition(CeleryAgentsError):
+    """An execution cannot go from this status to that one."""
+
+    def __init__(self, execution_id: str, before: str, after: str, advice: str = "") -> None:
+        super().__init__(f"Execution {execution_id} cannot go from {before} to {after}. {advice}".rstrip())
+        self.execution_id = execution_id
+        self.before = before
+        self.after = after
+
+
+class ActionRefused(CeleryAgentsError):
+    """This action is not allowed on the session as it is now."""
+
+
+class IdempotencyMismatch(CeleryAgentsError):
+    """This idempotency key was used before, for a request with another content."""
+
+
+class UnknownAgent(CeleryAgentsError):
+    """No worker offers an agent of this name."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        offered = f"Offered now: {', '.join(sorted(known))}." if known else "No worker offers any agent now."
+        super().__init__(f"No worker offers an agent named {name!r}. {offered}")
+        self.name = name
+        self.known = known
+
+
+class UnknownTool(CeleryAgentsError):
+    """The agent has no tool of this name."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        offered = f"Its tools: {', '.join(sorted(known))}." if known else "It has no tools."
+        super().__init__(f"The agent has no tool named {name!r}. {offered}")
+        self.name = name
+        self.known = known
+
+
+class SessionNotFound(CeleryAgentsError):
+    """There is no session with this id."""
+
+    def __init__(self, session_id: str, message: str = "") -> None:
+        super().__init__(message or f"There is no session {session_id!r}.")
+        self.session_id = session_id
+
+
+class SessionExpired(SessionNotFound):
+    """The session was there, and its retention is over."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            session_id, f"Session {session_id!r} has expired: its retention is over and its data are gone."
+        )
+
+
+class SessionConflict(CeleryAgentsError):
+    """The session was saved by someone else meanwhile, or a session with this id exists already."""
+
+
+class ClaimLost(CeleryAgentsError):
+    """Another worker took this step over; nothing was written."""
+
+
+class VersionConflict(CeleryAgentsError):
+    """The session was saved since it was loaded; nothing was written. Load it again and apply the change again."""
+
+
+class StoreUnavailable(CeleryAgentsError):
+    """The store did not answer in time. A write may have happened; asking again is safe."""
+
+
+class StoreFull(CeleryAgentsError):
+    """The store refuses writes because its memory is full."""
+
+
+class StateUnreadable(CeleryAgentsError):
+    """Stored data that are damaged or incomplete.
+
+    Attributes:
+        part: Which part, such as `head`, `messages[12]` or `steps[3]`.
+        reason: What is wrong with it; never the data themselves.
+    """
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(f"The stored state cannot be read: {part}: {reason}")
+        self.part = part
+        self.reason = reason
+
+
+class StateTooNew(StateUnreadable):
+    """The state was stored by a newer version of this package: a worker of that version must carry it on."""
+
+    def __init__(self, version: int, known: int) -> None:
+        super().__init__("schema_version", f"it is {version}, this worker knows up to {known}. Upgrade this worker.")
+        self.version = version
+        self.known = known
+
+
+class DriverError(CeleryAgentsError):
+    """The model could not be asked, or refused. Never holds the provider's body, which can repeat a key.
+
+    Attributes:
+        kind: A short stable name, such as `rate_limit`, `timeout`, `authentication`.
+        transient: Asking again later may help.
+        status: HTTP status, None when there was no answer.
+        code: The provider's error code, None when it gave none.
+        request_id: The provider's id of the request, None when it gave none.
+        retry_after: Seconds the provider asks to wait, None when it did not say.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str = "",
+        *,
+        transient: bool,
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message or f"The model request failed: {kind}.")
+        self.kind = kind
+        self.transient = transient
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class UnusableAnswer(DriverError):
+    """The model answered, and the answer cannot be read. Asking again may give a better one.
+
+    Attributes:
+        permanent: Asking again cannot help. False unless the driver knows better.
+    """
+
+    def __init__(
+        self,
+        message: str = "The model's answer cannot be read.",
+        *,
+        permanent: bool = False,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__("unusable_answer", message, transient=not permanent, request_id=request_id)
+        self.permanent = permanent
+
+
+class ExecutionFailed(CeleryAgentsError):
+    """The execution that was waited for ended as failed.
+
+    Attributes:
+        execution_id: Which.
+        errors: What its state lists, the last one last; texts without secrets.
+    """
+
+    def __init__(self, execution_id: str, errors: tuple[str, ...] = ()) -> None:
+        why = errors[-1] if errors else "no error was recorded"
+        super().__init__(f"Execution {execution_id} failed: {why}")
+        self.execution_id = execution_id
+        self.errors = errors

@@ -1,0 +1,22 @@
+"""`ErrorInfo`: an error as data. A stored state never names a class that a reader would have to import."""
+
+from __future__ import annotations
+
+from .frozen import FrozenDict, Text
+from .value import Value
+
+
+class ErrorInfo(Value):
+    """What went wrong, in words that hold no secret.
+
+    Attributes:
+        kind: A short stable name, such as `tool_error`, `timeout`, `rate_limit`.
+        message: For a person or a model.
+        retryable: Trying again later may help.
+        details: More, as JSON: an exception's class name, an HTTP status.
+    """
+
+    kind: Text
+    message: Text = ""
+    retryable: bool = False
+    details: FrozenDict = FrozenDict()

@@ -1,0 +1,43 @@
+"""Tokens, as the providers count them."""
+
+from __future__ import annotations
+
+from .value import Count, Value
+
+
+class InferenceUsage(Value):
+    """Tokens of one model answer, or of several added up.
+
+    Attributes:
+        input: Tokens sent, without those counted in the cache fields.
+        output: Tokens received, without those counted as reasoning.
+        cache_write: Tokens written to the provider's cache.
+        cache_read: Tokens read from it.
+        reasoning: Tokens the model thought with.
+        requests: Model requests these come from; not part of the total.
+    """
+
+    input: Count = 0
+    output: Count = 0
+    cache_write: Count = 0
+    cache_read: Count = 0
+    reasoning: Count = 0
+    requests: Count = 0
+
+    @property
+    def total(self) -> int:
+        """All five kinds of tokens; what `max_tokens` limits."""
+        return self.input + self.output + self.cache_write + self.cache_read + self.reasoning
+
+    def __add__(self, other: InferenceUsage) -> InferenceUsage:
+        return InferenceUsage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_write=self.cache_write + other.cache_write,
+            cache_read=self.cache_read + other.cache_read,
+            reasoning=self.reasoning + other.reasoning,
+            requests=self.requests + other.requests,
+        )
+
+
+NO_USAGE = InferenceUsage()
