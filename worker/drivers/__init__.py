@@ -1,0 +1,13 @@
+"""Drivers: how one answer is got from a model, or from whatever stands in for one.
+
+`FunctionDriver` calls a function, `ScriptedDriver` reads from a list, `PydanticAIDriver` asks a provider.
+"""
+
+from __future__ import annotations
+
+from .answers import Answer, CallTool
+from .function import FunctionDriver
+from .protocol import Driver, InferenceRequest
+from .scripted import ScriptedDriver
+
+__all__ = ["Answer", "CallTool", "Driver", "FunctionDriver", "InferenceRequest", "ScriptedDriver"]

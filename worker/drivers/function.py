@@ -1,0 +1,87 @@
+"""A function in the place of a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from ..errors import CeleryAgentsError, ConfigurationError, DriverError
+from ..redaction import describe_exception
+from ..state import AgentState, InferenceResponse
+from .answers import Answer, as_response, read_response
+from .protocol import InferenceRequest
+
+AnswerFunction: TypeAlias = "Callable[[AgentState], Answer | Awaitable[Answer]]"
+
+
+class FunctionDriver:
+    """Answers with what a function of the state returns; plain or async. For tests, rules, and models of your own.
+
+    A `TimeoutError` or `ConnectionError` of the function counts as transient; other exceptions end the execution.
+    """
+
+    def __init__(self, function: AnswerFunction, name: str | None = None) -> None:
+        """Take a function.
+
+        Args:
+            function: `function(state)`; returns an `Answer`.
+            name: What people read; the function's name when None.
+
+        Raises:
+            ConfigurationError: It cannot be called.
+        """
+        if not callable(function):
+            raise ConfigurationError(f"FunctionDriver: {function!r:.80} is not a function of the state")
+        self._function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.is_async = _is_async(function)
+
+    def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
+        """Call the function once; see `Driver.infer`."""
+        if self.is_async:
+            return self._infer_async(request)
+        answer = called(cast("Callable[[AgentState], Answer]", self._function), request.state)
+        return as_response(answer, request.step).to_json()
+
+    async def _infer_async(self, request: InferenceRequest) -> bytes:
+        try:
+            answer = await cast("Awaitable[Answer]", self._function(request.state))
+        except CeleryAgentsError:
+            raise
+        except Exception as error:
+            raise as_driver_error(error) from error
+        return as_response(answer, request.step).to_json()
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read the answer; see `Driver.parse`."""
+        return read_response(raw)
+
+    def check(self) -> None:
+        """Nothing can be missing."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def called(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:
+    """What a plain function answers; its exceptions become errors of this package."""
+    try:
+        return function(state)
+    except CeleryAgentsError:
+        raise
+    except Exception as error:
+        raise as_driver_error(error) from error
+
+
+def as_driver_error(error: Exception) -> CeleryAgentsError:
+    """The error of a driver's own function, as one of this package: with its text, without its secrets."""
+    if isinstance(error, CeleryAgentsError):
+        return error
+    described = describe_exception(error)
+    transient = isinstance(error, (TimeoutError, ConnectionError))
+    return DriverError(described.kind, described.message, transient=transient)
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,110 @@
+"""What the engine asks of a driver, and what a driver is asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from ..state import (
+    AgentState,
+    ConversationWithCurrentToolTrace,
+    InferenceResponse,
+    LLMConfig,
+    Message,
+    MessageCompiler,
+    repair_pairs,
+)
+from ..tools import ToolSpec
+
+_DEFAULT_COMPILER = ConversationWithCurrentToolTrace()
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """One question to a model.
+
+    Attributes:
+        state: The agent as it is before the step.
+        session_id: The session, for traces.
+        execution_id: The execution.
+        step: Number of the step, from 1; one more than the steps that are committed.
+        tools: What the model may call.
+        timeout: Seconds the request may take. The engine enforces it too, for what is async.
+        compiler: Chooses the messages that the model sees.
+        settings: A model for this agent alone, instead of the driver's; None keeps the driver's.
+        replaced_messages: Messages to send in place of the compiled ones; None sends the compiled ones.
+    """
+
+    state: AgentState
+    session_id: str
+    execution_id: str
+    step: int
+    tools: tuple[ToolSpec, ...] = ()
+    timeout: float = 900.0
+    compiler: MessageCompiler = _DEFAULT_COMPILER
+    settings: LLMConfig | None = None
+    replaced_messages: tuple[Message, ...] | None = None
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is to read, without the system prompt; calls and results in pairs, never one alone.
+
+        Made when it is first read, because a driver that does not read it need not wait for it.
+        """
+        chosen = self.compiler.compile(self.state) if self.replaced_messages is None else self.replaced_messages
+        return repair_pairs(chosen)
+
+    def with_messages(self, messages: tuple[Message, ...]) -> InferenceRequest:
+        """The same question with other messages; they are paired too."""
+        return replace(self, replaced_messages=messages)
+
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> InferenceRequest:
+        """The same question with other tools."""
+        return replace(self, tools=tools)
+
+
+class Driver(Protocol):
+    """Gets one answer. Getting it and reading it are two verbs, because the raw answer is journaled in between."""
+
+    @property
+    def name(self) -> str:
+        """What it asks, for people: a model's name, or the kind of driver."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `infer` gives an awaitable, which runs on the event loop; if not, it runs in a thread."""
+        ...
+
+    def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
+        """Ask once. Never repeats by itself: whoever calls decides about that and records it.
+
+        Returns:
+            The raw answer, all that `parse` needs on any worker.
+
+        Raises:
+            DriverError: There is no answer; `transient` says whether asking again may help.
+        """
+        ...
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read an answer. The same bytes give the same response, anywhere, without I/O.
+
+        Raises:
+            UnusableAnswer: They are no answer of this driver, or the answer does not fit what was asked for.
+        """
+        ...
+
+    def check(self) -> None:
+        """Say early what would fail later, without asking the model.
+
+        Raises:
+            ConfigurationError: An extra, a key or a setting is missing; the text says what to install or set.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections. The driver can be used again; it opens new ones."""
+        ...

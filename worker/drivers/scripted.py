@@ -1,0 +1,72 @@
+"""A list of answers in the place of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from ..errors import ConfigurationError, DriverError
+from ..state import AgentState, InferenceResponse
+from .answers import Answer, as_response, read_response
+from .function import as_driver_error, called
+from .protocol import InferenceRequest
+
+ScriptedAnswer: TypeAlias = "Answer | Exception | Callable[[AgentState], Answer]"
+"""An answer, an error to raise, or a function of the state that gives the answer."""
+
+
+class ScriptedDriver:
+    """Gives the answers of a list, one a step.
+
+    Which one is decided by the number of the step and nothing else, so that another worker, a second attempt and a
+    reload get the same answer. Every execution begins at the first.
+    """
+
+    is_async = False
+
+    def __init__(self, answers: Iterable[ScriptedAnswer], *, repeat_last: bool = False, name: str = "scripted") -> None:
+        """Take the answers.
+
+        Args:
+            answers: One for each step, in order.
+            repeat_last: After the last one give it again; otherwise a further step fails.
+            name: What people read.
+
+        Raises:
+            ConfigurationError: There are none.
+        """
+        self._answers = tuple(answers)
+        if not self._answers:
+            raise ConfigurationError("ScriptedDriver: the list of answers is empty; give one for each step")
+        self._repeat_last = repeat_last
+        self.name = name
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        """Give the answer of this step; see `Driver.infer`."""
+        answer = self._answer(request.step)
+        if isinstance(answer, Exception):
+            raise as_driver_error(answer) from answer.__cause__
+        if callable(answer):
+            return as_response(called(answer, request.state), request.step).to_json()
+        return as_response(answer, request.step).to_json()
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read the answer; see `Driver.parse`."""
+        return read_response(raw)
+
+    def check(self) -> None:
+        """Nothing can be missing."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def _answer(self, step: int) -> ScriptedAnswer:
+        if step <= len(self._answers):
+            return self._answers[step - 1]
+        if self._repeat_last:
+            return self._answers[-1]
+        raise DriverError(
+            "script_exhausted",
+            f"The script has {len(self._answers)} answers and this is step {step}; add one, or set repeat_last=True.",
+            transient=False,
+        )

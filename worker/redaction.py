@@ -1,0 +1,148 @@
+"""Takes secrets out of texts that are stored, logged or shown: exception texts above all.
+
+It knows the shapes of keys and tokens, and the values that this process holds in its environment under names such as
+`OPENAI_API_KEY`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from .errors import CeleryAgentsError, DriverError
+from .state import ErrorInfo, FrozenDict
+
+REDACTED: Final = "[redacted]"
+
+MAX_READ_CHARS: Final = 20_000
+"""Characters of a text that are looked at; the rest is left out, since nothing shows that much of an error."""
+
+MAX_MESSAGE_CHARS: Final = 500
+"""Characters kept of a foreign exception's text."""
+
+MAX_OWN_MESSAGE_CHARS: Final = 4_000
+"""Characters kept of an error text of this package, which is written to be read."""
+
+MIN_SECRET_CHARS: Final = 8
+"""Shorter values of the environment are not searched for: they would blank out ordinary words."""
+
+_SECRET_NAME: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWD|PASSPHRASE|CREDENTIALS)$|PASSWORD$", re.IGNORECASE)
+_URL_NAME: Final = re.compile(r"_(?:URL|URI|DSN)$", re.IGNORECASE)
+
+_NAME: Final = (
+    r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|private[_-]?key"
+    r"|password|passwd|passphrase|pwd|(?:access|refresh|id|auth|session)?[_-]?token|signature|credential"
+)
+
+_VENDOR_KEY: Final = (
+    r"\b(?:sk|pk|rk)[-_][\w-]{8,}|\bAIza[\w-]{20,}|\bya29\.[\w-]{10,}|\bgsk_\w{8,}|\bgh[opusr]_\w{8,}"
+    r"|\bgithub_pat_\w{8,}|\bglpat-[\w-]{8,}|\bxox[a-z]-[\w-]{8,}|\b(?:AKIA|ASIA|AGPA|AROA)[A-Z0-9]{12,}|\bhf_\w{8,}"
+    r"|\bxai-\w{8,}|\bpplx-\w{8,}|\br8_\w{8,}|\bnpm_\w{20,}|\bpypi-[\w-]{16,}|\btvly-[\w-]{8,}|\bnvapi-[\w-]{8,}"
+)
+_PRIVATE_KEY: Final = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
+_AUTHORIZATION: Final = r"(\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)(?:[A-Za-z]+\s+)?[^\s\"',;}]+"
+_ASSIGNMENT: Final = rf"(\b[\w-]*(?:{_NAME})[\"']?\s*[:=]\s*)(?!\[redacted\])(\"[^\"]*\"|'[^']*'|[^\s\"',;&}}\])]+)"
+
+_RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(_PRIVATE_KEY, re.DOTALL), REDACTED),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'<>]*@", re.IGNORECASE), rf"\1{REDACTED}@"),
+    (re.compile(r"\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*){0,3}"), REDACTED),
+    (re.compile(_AUTHORIZATION, re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(\bbasic\s+)[A-Za-z0-9+/]{12,}={0,2}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(_VENDOR_KEY), REDACTED),
+    (re.compile(rf"([?&][\w.-]*(?:{_NAME}|sig|key)=)[^&\s\"'<>]+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(_ASSIGNMENT, re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s\"':]+"), "~"),
+    (re.compile(r"\b[A-Za-z]:\\Users\\[^\\\s\"':]+"), "~"),
+)
+
+
+def redact(text: str) -> str:
+    """Replace what looks like a secret, or is one of this process, by `[redacted]`, and home directories by `~`.
+
+    Longer texts than 20 000 characters lose their end. Rather too much is replaced than too little.
+    """
+    shortened = text[:MAX_READ_CHARS]
+    for secret in _secrets_of_this_process():
+        shortened = shortened.replace(secret, REDACTED)
+    for pattern, replacement in _RULES:
+        shortened = pattern.sub(replacement, shortened)
+    return _without_own_home(shortened)
+
+
+def describe_exception(error: BaseException) -> ErrorInfo:
+    """An exception as data that may be stored and shown: its name and the first line of its text, without secrets.
+
+    Errors of this package keep all lines, being written to be read. Never the traceback, the arguments or the cause.
+    """
+    error = _only_one(error)
+    name = type(error).__name__
+    details: dict[str, str | int | None] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
+    if isinstance(error, DriverError):
+        details |= {"status": error.status, "code": error.code, "request_id": error.request_id}
+        return _info(error.kind, _text_of(error, MAX_OWN_MESSAGE_CHARS), details, retryable=error.transient)
+    if isinstance(error, CeleryAgentsError):
+        return _info(name, _text_of(error, MAX_OWN_MESSAGE_CHARS), details)
+    text = _first_line(_text_of(error, MAX_MESSAGE_CHARS))
+    return _info(name, f"{name}: {text}" if text else name, details)
+
+
+def _info(kind: str, message: str, details: dict[str, str | int | None], *, retryable: bool = False) -> ErrorInfo:
+    known = {key: _clean(value) if isinstance(value, str) else value for key, value in details.items() if value}
+    return ErrorInfo(kind=_clean(kind), message=message, retryable=retryable, details=FrozenDict(known))
+
+
+def _only_one(error: BaseException) -> BaseException:
+    """What is inside a group that holds a single exception: that is what happened."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return error  # pyright: ignore[reportUnknownVariableType]
+
+
+def _text_of(error: BaseException, limit: int) -> str:
+    """Its text without secrets. They are taken out before it is cut: half a key would not be recognised."""
+    try:
+        text = _clean(str(error))
+    except Exception as broken:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return f"its text cannot be read, {type(broken).__name__}"
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _clean(text: str) -> str:
+    """Without secrets, and as text that UTF-8 can hold."""
+    storable = text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return redact(storable)
+
+
+def _secrets_of_this_process() -> list[str]:
+    """The longest first, so that one which contains another is replaced whole."""
+    found: set[str] = set()
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name):
+            found.add(value)
+        elif _URL_NAME.search(name):
+            found.add(_password_of(value))
+    return sorted((secret for secret in found if len(secret) >= MIN_SECRET_CHARS), key=len, reverse=True)
+
+
+def _password_of(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:
+        return ""
+
+
+def _without_own_home(text: str) -> str:
+    try:
+        home = str(Path.home())
+    except RuntimeError:
+        return text
+    return text.replace(f"{home}/", "~/") if len(home) > 1 else text
