@@ -26,13 +26,14 @@ Data are attributes; `str(error)` says what to do next. No exception of redis, o
 client leaves its adapter: it is translated into one of these, with the original as its cause.
 """
 
+# ruff: noqa: N818  (the names say what happened, as SessionNotFound; a suffix would only lengthen them)
 from __future__ import annotations
 
 _SHOWN_CHARS = 80
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = f"a {value.__name__}" if isinstance(value, type) else repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text)} characters)"
 
 

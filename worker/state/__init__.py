@@ -54,6 +54,7 @@ from .signals import (
     StopSignals,
 )
 from .split import (
+    Head,
     ListChange,
     StateChanges,
     StateParts,
@@ -61,6 +62,7 @@ from .split import (
     head_json,
     join,
     message_json,
+    read_head,
     split,
     step_json,
 )
@@ -111,6 +113,7 @@ __all__ = [
     "FinishReason",
     "FrozenDict",
     "FrozenMap",
+    "Head",
     "InferenceResponse",
     "InferenceUsage",
     "Json",
@@ -147,6 +150,7 @@ __all__ = [
     "head_json",
     "join",
     "message_json",
+    "read_head",
     "repair_pairs",
     "split",
     "step_json",

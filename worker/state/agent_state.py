@@ -71,11 +71,11 @@ class AgentState(Value):
         """A new agent, without messages and executions."""
         moment = now or utcnow()
         context = AgentContext(
-            system_prompt=system_prompt, metadata=metadata or FrozenDict(), response_format=response_format
+            system_prompt=system_prompt, metadata=FrozenDict(metadata or {}), response_format=response_format
         )
         return cls(
-            agent_id=agent_id or AgentId.generate(),
-            parent_agent_id=parent_agent_id,
+            agent_id=AgentId.of(agent_id) if agent_id is not None else AgentId.generate(),
+            parent_agent_id=AgentId.of(parent_agent_id) if parent_agent_id is not None else None,
             created_at=moment,
             updated_at=moment,
             llm_config=llm_config,
@@ -252,8 +252,10 @@ class AgentState(Value):
     def with_system_prompt(self, prompt: str, *, now: datetime | None = None) -> AgentState:
         return self.with_context(self.context.with_system_prompt(prompt), now=now)
 
-    def with_response_format(self, format: ResponseFormat | None, *, now: datetime | None = None) -> AgentState:
-        return self.with_context(self.context.with_response_format(format), now=now)
+    def with_response_format(
+        self, response_format: ResponseFormat | None, *, now: datetime | None = None
+    ) -> AgentState:
+        return self.with_context(self.context.with_response_format(response_format), now=now)
 
     def with_llm_config(self, config: LLMConfig | None, *, now: datetime | None = None) -> AgentState:
         """None returns to the definition's model."""
@@ -279,7 +281,7 @@ class AgentState(Value):
             raise InvalidTransition(self.execution.execution_id, self.execution.status, "the next execution", advice)
         moment = now or utcnow()
         execution = ExecutionState(
-            execution_id=execution_id or ExecutionId.generate(),
+            execution_id=ExecutionId.of(execution_id) if execution_id is not None else ExecutionId.generate(),
             number=self.execution_count + 1,
             budget=budget,
             created_at=moment,

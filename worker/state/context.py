@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic.functional_validators import AfterValidator
 
@@ -46,7 +46,7 @@ def _without_secrets(settings: FrozenDict) -> FrozenDict:
 
 def _refuse_secrets(value: object, path: str) -> None:
     if isinstance(value, tuple):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
+        for item in cast("tuple[object, ...]", value):
             _refuse_secrets(item, path)
     elif isinstance(value, FrozenDict):
         for name, item in value.items():

@@ -231,6 +231,10 @@ class ExecutionState(Value):
             waited_seconds=self.waited_seconds + idle,
         )
 
+    def is_written_like(self, after: ExecutionState) -> bool:
+        """Whether the stored steps of this one are the beginning of the stored steps of `after`."""
+        return self.execution_id == after.execution_id and self.steps_generation == after.steps_generation
+
     def with_steps_written_anew(self) -> ExecutionState:
         """The steps hold their messages themselves from now on, because the store's section was replaced."""
         if not any(each.step.outputs for each in self.step_executions) and not self.current_step:

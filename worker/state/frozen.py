@@ -23,7 +23,7 @@ MAX_INT_BITS = 4096
 """Longest integer. Python and the JSON parser refuse to read more than 4300 digits."""
 
 V = TypeVar("V")
-Json: TypeAlias = "None | bool | int | float | str | tuple[Json, ...] | FrozenDict"
+Json: TypeAlias = "bool | int | float | str | tuple[Json, ...] | FrozenDict | None"
 
 
 class FrozenMap(dict[str, V]):
@@ -40,7 +40,7 @@ class FrozenMap(dict[str, V]):
     def of(cls, items: Mapping[str, V]) -> FrozenMap[V]:
         """Take over items whose values are already immutable; nothing is checked."""
         made = cls.__new__(cls)
-        dict.update(made, items)
+        super(FrozenMap, made).update(items)
         return made
 
     def with_item(self, key: str, value: V) -> FrozenMap[V]:
@@ -113,14 +113,14 @@ def freeze(value: Any, path: str = "value", depth: int = 0) -> Json:
     if isinstance(value, float):
         return _checked_float(value, path)
     if depth >= MAX_DEPTH:
-        raise InvalidInput(path, type(value), f"JSON values may nest {MAX_DEPTH} levels deep at most; flatten it.")
+        raise InvalidInput(path, _kind(value), f"JSON values may nest {MAX_DEPTH} levels deep at most; flatten it.")
     if isinstance(value, Mapping):
         return FrozenDict.of(_frozen_items(cast("Mapping[Any, Any]", value), path, depth + 1))
     if isinstance(value, (list, tuple)):
         items = cast("list[Any] | tuple[Any, ...]", value)
         return tuple([freeze(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(items)])
     raise InvalidInput(
-        path, type(value), "this is not a JSON value; give text, numbers, booleans, None, lists or dicts."
+        path, _kind(value), "this is not a JSON value; give text, numbers, booleans, None, lists or dicts."
     )
 
 
@@ -144,6 +144,10 @@ def check_text(value: str, path: str = "text") -> str:
     return value if type(value) is str else str.__str__(value)
 
 
+def _kind(value: object) -> type:
+    return type(value)
+
+
 def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
     return {_key(key, path): freeze(value, f"{path}.{key}", depth) for key, value in items.items()}
 
@@ -156,7 +160,7 @@ def _key(key: object, path: str) -> str:
 
 def _checked_int(value: int, path: str) -> int:
     if value.bit_length() > MAX_INT_BITS:
-        raise InvalidInput(path, type(value), f"integers may be {MAX_INT_BITS} bits long at most; pass it as text.")
+        raise InvalidInput(path, _kind(value), f"integers may be {MAX_INT_BITS} bits long at most; pass it as text.")
     return int(value)
 
 
@@ -170,7 +174,7 @@ def _to_frozen_dict(value: Any) -> FrozenDict:
     if isinstance(value, FrozenDict):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidInput("value", type(value), "a JSON object is needed; give a dict with text keys.")
+        raise InvalidInput("value", _kind(value), "a JSON object is needed; give a dict with text keys.")
     return FrozenDict.of(_frozen_items(cast("Mapping[Any, Any]", value), "value", 1))
 
 

@@ -159,7 +159,7 @@ class MessageStore(Value):
         )
 
     def after(self, before: MessageStore) -> MessageStore:
-        """This store as the successor of that one: what is not a continuation of a section is a new generation of it."""
+        """This store as the successor of that one: what does not continue a section replaces it."""
         gone = {name: _EMPTY for name in before.sections if name not in self.sections}
         sections = {**self.sections, **gone}
         return self._with(

@@ -19,7 +19,7 @@ class StopReason(StrEnum):
 
     COMPLETED = "completed"
     STEPS_LIMIT_REACHED = "steps_limit"
-    TOKEN_LIMIT_REACHED = "token_limit"
+    TOKEN_LIMIT_REACHED = "token_limit"  # noqa: S105  (no password)
     COST_LIMIT_REACHED = "cost_limit"
     TIME_LIMIT_REACHED = "time_limit"
     RETRY_LIMIT_REACHED = "retry_limit"

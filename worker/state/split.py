@@ -4,7 +4,7 @@ The head holds everything but the messages of the sections and the steps that ar
 are. A step holds, in place of the messages it said, where they are in their section. So a commit writes the head and
 what was added, and a worker that still holds the older part parses what is new.
 
-    head_json(state), message_json(m) for each message, step_json(s) for each step   →   join(head, sections, steps) == state
+    head_json(state), message_json(m) of each message, step_json(s) of each step  → join(head, sections, steps) == state
 
 A section whose content was replaced has another `generation`, and then the steps are written anew (another
 `steps_generation`, the messages inside the steps). `changes` says what to write after what.
@@ -40,7 +40,13 @@ _SPLIT_OFF_WITH_OUTPUT: dict[str, Any] = {
 
 
 class Head(Value):
-    """What the head holds: the state without its lists, and how long these are."""
+    """The state without its lists, and how long these are.
+
+    Attributes:
+        state: With empty sections and without steps.
+        lengths: Messages of each section.
+        steps: Steps that are done.
+    """
 
     state: AgentState
     lengths: FrozenMapField[Count] = FrozenMap[int]()
@@ -109,7 +115,7 @@ def step_json(execution: StepExecution) -> bytes:
 
 def changes(before: AgentState | None, after: AgentState) -> StateChanges:
     """What a store that holds `before` (None: nothing) must write to hold `after`."""
-    held = before.store.sections if before is not None else {}
+    held: Mapping[str, Section] = before.store.sections if before is not None else {}
     sections = {name: _section_change(held.get(name), section) for name, section in after.store.sections.items()}
     return StateChanges(
         head_json(after),
@@ -119,7 +125,7 @@ def changes(before: AgentState | None, after: AgentState) -> StateChanges:
 
 
 def join(
-    head: bytes | str,
+    head: bytes | Head,
     sections: Mapping[str, Sequence[bytes | Message]],
     steps: Sequence[bytes | StepExecution] = (),
 ) -> AgentState:
@@ -129,24 +135,32 @@ def join(
         StateTooNew: A newer version of this package wrote it.
         StateUnreadable: A part is damaged, or the lists are not as long as the head says.
     """
-    read = _read_head(head)
+    read = head if isinstance(head, Head) else read_head(head)
     store = _store(read, sections)
     _expect("steps", read.steps, len(steps))
     done = tuple(_step(item, f"steps[{place}]", store) for place, item in enumerate(steps))
     return _complete(read.state, store, done)
 
 
-def _read_head(head: bytes | str) -> Head:
+def read_head(head: bytes) -> Head:
+    """The head alone, which says how long the lists are; `join` takes it as well.
+
+    Raises:
+        StateTooNew: A newer version of this package wrote it.
+        StateUnreadable: It is damaged.
+    """
     try:
         read = Head.from_json(head)
     except ValidationError as error:
         _refuse_newer(_version_in(head))
         raise StateUnreadable("head", _reason(error)) from None
     _refuse_newer(read.state.schema_version)
+    if set(read.lengths) != set(read.state.store.sections):
+        raise StateUnreadable("head", "the sections and their lengths do not fit together")
     return read
 
 
-def _version_in(head: bytes | str) -> object:
+def _version_in(head: bytes) -> object:
     try:
         return from_json(head)["state"]["schema_version"]
     except (ValueError, KeyError, TypeError):
@@ -160,8 +174,6 @@ def _refuse_newer(version: object) -> None:
 
 def _store(head: Head, sections: Mapping[str, Sequence[bytes | Message]]) -> MessageStore:
     read = head.state.store.sections
-    if set(read) != set(head.lengths):
-        raise StateUnreadable("head", "the sections and their lengths do not fit together")
     return head.state.store.with_sections(
         {name: _section(name, part, head.lengths[name], sections.get(name, ())) for name, part in read.items()}
     )
@@ -239,11 +251,7 @@ def _section_change(before: Section | None, after: Section) -> ListChange | None
 def _steps_change(before: ExecutionState | None, after: ExecutionState | None) -> ListChange | None:
     if after is None:
         return ListChange(0, 0, ()) if _steps(before) else None
-    same = before is not None and _written_alike(before, after)
+    same = before is not None and before.is_written_like(after)
     start = len(_steps(before)) if same else 0
     items = tuple(step_json(step) for step in after.step_executions[start:])
     return ListChange(after.steps_generation, start, items) if items or not same else None
-
-
-def _written_alike(before: ExecutionState, after: ExecutionState) -> bool:
-    return before.execution_id == after.execution_id and before.steps_generation == after.steps_generation

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 from pydantic_core import from_json
 
-from .frozen import FrozenMap, FrozenMapField, Json, Text
+from .frozen import FrozenDict, FrozenMap, FrozenMapField, Json, Text
 from .ids import AgentStepId
 from .inference import InferenceResponse
 from .messages import Extent, Message, Role, Span
@@ -54,12 +54,12 @@ class AgentStep(Value):
         number: int = 1,
         inputs: Mapping[str, Extent] | None = None,
         errors: Iterable[ErrorInfo] = (),
-        id: AgentStepId | None = None,
+        step_id: AgentStepId | None = None,
     ) -> AgentStep:
         """The step a model's answer and its tools make, with the messages they put into the conversation."""
         executions = tuple(tool_executions)
         return cls.model_construct(
-            id=id or AgentStepId.generate(),
+            id=step_id or AgentStepId.generate(),
             number=number,
             inputs=FrozenMap[Extent].of(inputs or {}),
             output_messages=step_messages(response, executions),
@@ -186,5 +186,5 @@ def _tool_message(execution: ToolExecution) -> Message:
         tool_call_id=call.id,
         name=call.name,
         is_error=execution.has_error(),
-        metadata={"tool_execution_id": execution.id},
+        metadata=FrozenDict.of({"tool_execution_id": str(execution.id)}),
     )

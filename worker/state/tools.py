@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -23,7 +23,15 @@ def _args(value: Any) -> FrozenDict | str:
     frozen = freeze(value, "args")
     if isinstance(frozen, FrozenDict):
         return frozen
-    raise InvalidInput("args", type(value), "give a dict, or the text the model wrote in its place.")
+    raise InvalidInput("args", type(cast("object", value)), "give a dict, or the text the model wrote in its place.")
+
+
+def _read_args(text: str) -> FrozenDict | str:
+    try:
+        read = freeze(from_json(text or "{}", allow_inf_nan=False))
+    except ValueError:
+        return text
+    return read if isinstance(read, FrozenDict) else text
 
 
 class ToolCall(Value):
@@ -40,13 +48,9 @@ class ToolCall(Value):
     args: Annotated[FrozenDict | str, Checked(_args)] = FrozenDict()
 
     @classmethod
-    def from_text(cls, id: str, name: str, args: str) -> ToolCall:
+    def from_text(cls, call_id: str, name: str, args: str) -> ToolCall:
         """A call whose arguments the model wrote as text; what is no JSON object is kept as it is."""
-        try:
-            parsed = from_json(args or "{}", allow_inf_nan=False)
-            return cls(id=id, name=name, args=parsed if isinstance(parsed, dict) else args)
-        except ValueError:
-            return cls(id=id, name=name, args=args)
+        return cls(id=call_id, name=name, args=_read_args(args))
 
     def args_json(self) -> str:
         """The arguments as the text a provider expects."""
@@ -124,9 +128,8 @@ class ToolExecution(Value):
             case ToolOutcome.OK:
                 return as_text(self.value)
             case ToolOutcome.UNKNOWN:
-                return (
-                    f"Outcome unknown: the call may or may not have happened. {self.error.message if self.error else ''}"
-                ).rstrip()
+                why = self.error.message if self.error else ""
+                return f"Outcome unknown: the call may or may not have happened. {why}".rstrip()
             case _:
                 return f"Error in tool call: {self.error_message()}"
 
