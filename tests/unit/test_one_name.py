@@ -5,6 +5,7 @@ from pathlib import Path
 
 import celery_agents
 import celery_agents.worker.state  # something below the root
+
 from support.product import PACKAGE, ROOT
 
 
