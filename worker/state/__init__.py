@@ -1,6 +1,7 @@
 """The state of an agent: pure immutable values, stored as JSON without loss. No I/O, no Celery, no Redis."""
 
-from .agent_state import SCHEMA_VERSION, AgentState
+from .agent_fields import SCHEMA_VERSION
+from .agent_state import AgentState
 from .budget import UNLIMITED, ExecutionBudget
 from .compilers import (
     AllSections,
@@ -10,14 +11,15 @@ from .compilers import (
     every_message,
 )
 from .context import AgentContext, LLMConfig, ResponseFormat, ResponseFormatType
-from .execution import TRANSITIONS, ExecutionState, ExecutionStatus
+from .execution import ExecutionState
+from .execution_status import TRANSITIONS, ExecutionStatus
+from .field_types import utcnow
 from .frozen import (
     MAX_DEPTH,
     MAX_INT_BITS,
     FrozenDict,
     FrozenMap,
     Json,
-    Text,
     check_text,
     freeze,
     thaw,
@@ -31,6 +33,7 @@ from .ids import (
     ToolExecutionId,
 )
 from .inference import FinishReason, InferenceResponse
+from .joining import Head, join, read_head
 from .messages import (
     BUFFER,
     DEFAULT,
@@ -54,36 +57,26 @@ from .signals import (
     StopSignals,
 )
 from .split import (
-    Head,
     ListChange,
     StateChanges,
     StateParts,
     changes,
     head_json,
-    join,
     message_json,
-    read_head,
     split,
     step_json,
 )
-from .steps import AgentStep, AgentStepType, StepExecution, step_messages
+from .step_messages import step_messages
+from .steps import AgentStep, AgentStepType, StepExecution
 from .tools import ToolCall, ToolExecution, ToolOutcome, as_text
 from .usage import NO_USAGE, InferenceUsage
-from .value import (
-    LARGEST_COUNT,
-    Amount,
-    Count,
-    UtcDatetime,
-    Value,
-    utcnow,
-)
+from .value import Value
 
 __all__ = [
     "BUFFER",
     "DEFAULT",
     "ID_PATTERN",
     "INFERENCE_ORDER",
-    "LARGEST_COUNT",
     "MAX_DEPTH",
     "MAX_INT_BITS",
     "NO_CONTINUATION",
@@ -100,9 +93,7 @@ __all__ = [
     "AgentStepId",
     "AgentStepType",
     "AllSections",
-    "Amount",
     "ConversationWithCurrentToolTrace",
-    "Count",
     "ErrorInfo",
     "ExecutionBudget",
     "ExecutionContinuation",
@@ -135,12 +126,10 @@ __all__ = [
     "StopReason",
     "StopSignal",
     "StopSignals",
-    "Text",
     "ToolCall",
     "ToolExecution",
     "ToolExecutionId",
     "ToolOutcome",
-    "UtcDatetime",
     "Value",
     "as_text",
     "changes",

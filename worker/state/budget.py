@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from .value import Amount, Count, UtcDatetime, Value, utcnow
+from .field_types import Amount, Count, UtcDatetime, utcnow
+from .value import Value
 
 if TYPE_CHECKING:
     from .execution import ExecutionState

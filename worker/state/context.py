@@ -9,7 +9,8 @@ from typing import Annotated, Any, cast
 from pydantic.functional_validators import AfterValidator
 
 from ..errors import InvalidInput
-from .frozen import FrozenDict, Text
+from .field_types import Flag, Text
+from .frozen import FrozenDict
 from .messages import DEFAULT, Message, MessageStore
 from .value import Value
 
@@ -33,7 +34,7 @@ class ResponseFormat(Value):
     type: ResponseFormatType = ResponseFormatType.TEXT
     json_schema: FrozenDict | None = None
     name: Text = ""
-    strict: bool = True
+    strict: Flag = True
 
 
 _SECRET_NAMES = frozenset({"api_key", "apikey", "authorization", "x-api-key", "password", "secret", "token"})

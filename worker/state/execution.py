@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
-from types import MappingProxyType
 
 from pydantic import Field
 
 from ..errors import InvalidTransition
 from .budget import UNLIMITED, ExecutionBudget
-from .frozen import Text
+from .execution_status import ADVICE, ExecutionStatus
+from .field_types import Amount, Count, Text, UtcDatetime, utcnow
 from .ids import ExecutionId
 from .problems import ErrorInfo
 from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
 from .steps import AgentStep, StepExecution
 from .usage import NO_USAGE, InferenceUsage
-from .value import Amount, Count, UtcDatetime, Value, utcnow
-
-
-class ExecutionStatus(StrEnum):
-    """Where an execution is."""
-
-    PENDING = "pending"
-    IN_PROGRESS = "in_progress"
-    WAITING = "waiting"
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-    def is_terminal(self) -> bool:
-        """It has ended; a stopped or failed one can still be retried."""
-        return self in (ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED)
-
-    def may_become(self, after: ExecutionStatus) -> bool:
-        return after in TRANSITIONS[self]
-
-
-_S = ExecutionStatus
-TRANSITIONS: Mapping[ExecutionStatus, frozenset[ExecutionStatus]] = MappingProxyType(
-    {
-        _S.PENDING: frozenset({_S.IN_PROGRESS, _S.STOPPED, _S.FAILED}),
-        _S.IN_PROGRESS: frozenset({_S.WAITING, _S.COMPLETED, _S.STOPPED, _S.FAILED}),
-        _S.WAITING: frozenset({_S.IN_PROGRESS, _S.STOPPED, _S.FAILED}),
-        _S.COMPLETED: frozenset(),
-        _S.STOPPED: frozenset({_S.IN_PROGRESS}),
-        _S.FAILED: frozenset({_S.IN_PROGRESS}),
-    }
-)
-"""Every allowed change of status. Stopped and failed become in progress by a retry only."""
+from .value import Value
 
 
 class ExecutionState(Value):
@@ -146,8 +112,10 @@ class ExecutionState(Value):
 
     def final_status(self) -> ExecutionStatus:
         """What it ends as now: failed before stopped before completed. Errors it recovered from do not fail it."""
+        if self.status.is_terminal():
+            return self.status
         last = self.current_step_or_last
-        if self.status is ExecutionStatus.FAILED or self.errors or (last is not None and last.has_failed()):
+        if self.errors or (last is not None and last.has_failed()):
             return ExecutionStatus.FAILED
         signal = self.stop_signal
         stopped = signal is not None and signal.reason.was_force_stopped()
@@ -169,7 +137,7 @@ class ExecutionState(Value):
         if status is self.status:
             return self
         if not self.status.may_become(status):
-            raise InvalidTransition(self.execution_id, self.status, status, _ADVICE.get(self.status, ""))
+            raise InvalidTransition(self.execution_id, self.status, status, ADVICE.get(self.status, ""))
         return self._waited(now)._with(
             status=status,
             started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),
@@ -179,6 +147,10 @@ class ExecutionState(Value):
 
     def with_continuation(self, continuation: ExecutionContinuation) -> ExecutionState:
         return self._with(continuation=continuation)
+
+    def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
+        """Other limits from now on."""
+        return self._with(budget=budget)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
         """These tokens and dollars on top: of a step, of an answer that was of no use, of a child."""
@@ -198,7 +170,7 @@ class ExecutionState(Value):
         if step is None:
             return self
         continuation = self.continuation.with_continuation_requested(False)
-        done = StepExecution.model_construct(
+        done = StepExecution(
             id=step.id,
             step=step,
             continuation=continuation,
@@ -221,7 +193,7 @@ class ExecutionState(Value):
 
     def for_retry(self, now: datetime, budget: ExecutionBudget | None = None) -> ExecutionState:
         """In progress again with its steps; what ended it is cleared, and the time since then does not count."""
-        idle = max(0.0, (now - self.completed_at).total_seconds()) if self.completed_at else 0.0
+        idle = max(0.0, (now - self.completed_at).total_seconds()) if self.completed_at and self.started_at else 0.0
         return self.with_status(ExecutionStatus.IN_PROGRESS, now)._with(
             budget=self.budget if budget is None else budget,
             continuation=NO_CONTINUATION,
@@ -263,11 +235,3 @@ class ExecutionState(Value):
 
 def _detached(step: AgentStep) -> AgentStep:
     return step.with_outputs(step.output_messages, ())
-
-
-_ADVICE = {
-    ExecutionStatus.COMPLETED: "It is done; send another message to start the next one.",
-    ExecutionStatus.STOPPED: "Retry it to carry it on.",
-    ExecutionStatus.FAILED: "Retry it to carry it on.",
-    ExecutionStatus.PENDING: "It has not started.",
-}

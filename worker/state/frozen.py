@@ -7,9 +7,8 @@ border, and refused there with the path named when it is not JSON. After that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -176,49 +175,3 @@ def _to_frozen_dict(value: Any) -> FrozenDict:
     if not isinstance(value, Mapping):
         raise InvalidInput("value", _kind(value), "a JSON object is needed; give a dict with text keys.")
     return FrozenDict.of(_frozen_items(cast("Mapping[Any, Any]", value), "value", 1))
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Annotation: the field's value is what this function makes of it, and is stored by its own type.
-
-    pydantic's `PlainValidator` would call back into Python for every value it serializes.
-    """
-
-    check: Callable[[Any], Any]
-
-    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.check, json_schema_input_schema=core_schema.any_schema()
-        )
-
-
-class _FreezeMap:
-    """Annotation that turns a validated dict into a `FrozenMap`."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        value_type = _source.__args__[0]
-        items = core_schema.dict_schema(handler.generate_schema(Text), handler.generate_schema(value_type))
-        return core_schema.no_info_after_validator_function(FrozenMap[Any].of, items)
-
-
-class _CheckText:
-    """Annotation that refuses text which UTF-8 cannot hold."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(check_text, core_schema.str_schema(strict=True))
-
-
-if TYPE_CHECKING:
-    JsonField = Annotated[Json, Checked(freeze)]
-else:
-    JsonField = Annotated[Any, Checked(freeze)]  # pydantic would look for the names in `Json` where the field is
-"""A field that holds any JSON value."""
-
-Text = Annotated[str, _CheckText]
-"""A field that holds text, exactly as it was, NUL characters included."""
-
-FrozenMapField = Annotated[FrozenMap[V], _FreezeMap]
-"""A field that holds a mapping of names to immutable values."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .frozen import FrozenDict, JsonField, Text
+from .field_types import Amount, JsonField, Text
+from .frozen import FrozenDict
 from .tools import ToolCall
 from .usage import NO_USAGE, InferenceUsage
-from .value import Amount, Value
+from .value import Value
 
 
 class FinishReason(StrEnum):
@@ -41,6 +42,9 @@ class InferenceResponse(Value):
     thinking: Text | None = None
     output: JsonField = None
     provider: FrozenDict | None = None
+
+    def without_provider(self) -> InferenceResponse:
+        return self._with(provider=None)
 
     def has_tool_calls(self) -> bool:
         return bool(self.tool_calls)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from .frozen import FrozenDict, FrozenMap, FrozenMapField, Json, Text
+from .field_types import Count, Flag, FrozenMapField, Text
+from .frozen import FrozenDict, FrozenMap, Json
 from .tools import ToolCall
-from .value import Count, Value
+from .value import Value
 
 SUMMARY = "summary"
 BUFFER = "buffer"
@@ -41,7 +42,7 @@ class Message(Value):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: Text | None = None
     name: Text | None = None
-    is_error: bool = False
+    is_error: Flag = False
     metadata: FrozenDict = FrozenDict()
     provider: FrozenDict | None = None
 
@@ -100,7 +101,7 @@ class Section(Value):
         return self._with(messages=self.messages + messages)
 
     def with_messages_replaced(self, messages: tuple[Message, ...]) -> Section:
-        return Section.model_construct(generation=self.generation + 1, messages=messages)
+        return Section(generation=self.generation + 1, messages=messages)
 
     def after(self, before: Section | None) -> Section:
         """The same messages with the generation they have when they come after that section."""

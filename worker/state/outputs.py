@@ -19,12 +19,18 @@ def with_step_output(state: AgentState, step: AgentStep) -> tuple[AgentContext, 
     added = _tagged(state, step, step.output_messages[len(known) :])
     if not added:
         return state.context, step.with_outputs(known, spans)
-    generation, start = state.store.section().extent
-    span = Span(DEFAULT, generation, start, start + len(added))
-    return state.context.with_messages_added(added), step.with_outputs(known + added, _joined(spans, span))
+    if spans or not known:
+        spans = _joined(spans, _end_of(state, len(added)))
+    return state.context.with_messages_added(added), step.with_outputs(known + added, spans)
+
+
+def _end_of(state: AgentState, added: int) -> Span:
+    generation, length = state.store.section().extent
+    return Span(DEFAULT, generation, length, length + added)
 
 
 def _already_there(state: AgentState, step: AgentStep) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
+    """What the same step said before; without spans, where a section was replaced and the step holds it itself."""
     current = state.current_step
     if current is None or current.id != step.id:
         return (), ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .frozen import FrozenDict, Text
+from .field_types import Flag, Text
+from .frozen import FrozenDict
 from .value import Value
 
 
@@ -18,5 +19,5 @@ class ErrorInfo(Value):
 
     kind: Text
     message: Text = ""
-    retryable: bool = False
+    retryable: Flag = False
     details: FrozenDict = FrozenDict()

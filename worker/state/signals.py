@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from .frozen import FrozenDict, Text
+from .field_types import Flag, Text
+from .frozen import FrozenDict
 from .value import Value
 
 
@@ -116,7 +117,7 @@ class ExecutionContinuation(Value):
     """
 
     stop_signals: StopSignals = StopSignals()
-    is_continuation_requested: bool = False
+    is_continuation_requested: Flag = False
 
     def should_stop(self) -> bool:
         """There is a signal, and nobody asked to continue."""

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from pydantic import Field
-from pydantic_core import from_json
 
-from .frozen import FrozenDict, FrozenMap, FrozenMapField, Json, Text
+from .field_types import Count, FrozenMapField, Text, UtcDatetime
+from .frozen import FrozenMap
 from .ids import AgentStepId
 from .inference import InferenceResponse
 from .messages import Extent, Message, Role, Span
 from .problems import ErrorInfo
 from .signals import NO_CONTINUATION, ExecutionContinuation
-from .tools import ToolCall, ToolExecution, ToolOutcome, as_text
-from .value import Count, UtcDatetime, Value
+from .step_messages import step_messages
+from .tools import ToolCall, ToolExecution, ToolOutcome
+from .value import Value
 
 
 class AgentStepType(StrEnum):
@@ -56,14 +57,19 @@ class AgentStep(Value):
         errors: Iterable[ErrorInfo] = (),
         step_id: AgentStepId | None = None,
     ) -> AgentStep:
-        """The step a model's answer and its tools make, with the messages they put into the conversation."""
+        """The step a model's answer and its tools make, with the messages they put into the conversation.
+
+        The provider's data move into the assistant's message, where the next turn needs them.
+        """
         executions = tuple(tool_executions)
-        return cls.model_construct(
+        messages = step_messages(response, executions)
+        moved = any(message.provider is not None for message in messages)
+        return cls(
             id=step_id or AgentStepId.generate(),
             number=number,
             inputs=FrozenMap[Extent].of(inputs or {}),
-            output_messages=step_messages(response, executions),
-            inference_response=response,
+            output_messages=messages,
+            inference_response=response.without_provider() if moved else response,
             tool_executions=executions,
             errors=tuple(errors),
         )
@@ -144,47 +150,3 @@ class StepExecution(Value):
 
     def with_step(self, step: AgentStep) -> StepExecution:
         return self._with(step=step)
-
-
-def step_messages(response: InferenceResponse, executions: Iterable[ToolExecution]) -> tuple[Message, ...]:
-    """The conversation a step adds: one assistant message with all its calls, then each result in call order.
-
-    Text that only repeats the arguments of a call is left out. Calls without an execution have no result yet.
-    """
-    results = tuple(_tool_message(execution) for execution in sorted(executions, key=lambda each: each.index))
-    content = _said(response)
-    if not (content or response.tool_calls or response.provider):
-        return results
-    assistant = Message.model_construct(
-        role=Role.ASSISTANT, content=content, tool_calls=response.tool_calls, provider=response.provider
-    )
-    return (assistant, *results)
-
-
-def _said(response: InferenceResponse) -> str:
-    if not response.content.strip() and response.output is not None and not response.tool_calls:
-        return as_text(response.output)
-    return "" if response.tool_calls and _repeats_args(response) else response.content
-
-
-def _repeats_args(response: InferenceResponse) -> bool:
-    text = response.content.strip()
-    if not text.startswith("{"):
-        return False
-    try:
-        said: Json = from_json(text)
-    except ValueError:
-        return False
-    return any(call.args in (said, text) for call in response.tool_calls)
-
-
-def _tool_message(execution: ToolExecution) -> Message:
-    call = execution.tool_call
-    return Message(
-        role=Role.TOOL,
-        content=execution.as_message(),
-        tool_call_id=call.id,
-        name=call.name,
-        is_error=execution.has_error(),
-        metadata=FrozenDict.of({"tool_execution_id": str(execution.id)}),
-    )

@@ -9,10 +9,11 @@ from pydantic import Field
 from pydantic_core import from_json, to_json
 
 from ..errors import InvalidInput
-from .frozen import Checked, FrozenDict, Json, JsonField, Text, check_text, freeze
+from .field_types import Checked, Count, JsonField, Text, UtcDatetime
+from .frozen import FrozenDict, Json, check_text, freeze
 from .ids import ToolExecutionId
 from .problems import ErrorInfo
-from .value import Count, UtcDatetime, Value
+from .value import Value
 
 
 def _args(value: Any) -> FrozenDict | str:

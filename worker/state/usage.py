@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .value import Count, Value
+from .field_types import Count
+from .value import Value
 
 
 class InferenceUsage(Value):

@@ -1,0 +1,62 @@
+"""The changes to what an agent knows between executions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Self
+
+from .agent_view import AgentView
+from .context import AgentContext, LLMConfig, ResponseFormat
+from .messages import DEFAULT, Message, MessageStore
+
+
+class AgentWithContext(AgentView):
+    """The changes to the context of `AgentState`. They hold for the running execution too, from its next step on."""
+
+    def with_context(self, context: AgentContext, *, now: datetime | None = None) -> Self:
+        """Another context; where its messages do not continue the present ones, they replace them."""
+        if context.store is self.store:
+            return self._changed(now, context=context)
+        store = context.store.after(self.store)
+        replaced = any(
+            store.section(name).generation != section.generation for name, section in self.store.sections.items()
+        )
+        execution = self.execution.with_steps_written_anew() if self.execution and replaced else self.execution
+        return self._changed(now, context=context.with_store(store), execution=execution)
+
+    def with_user_message(self, message: str | Message, *, now: datetime | None = None) -> Self:
+        """One message more from the user, untagged."""
+        return self.with_messages_added((Message.user(message) if isinstance(message, str) else message,), now=now)
+
+    def with_messages_added(
+        self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
+    ) -> Self:
+        return self._changed(now, context=self.context.with_messages_added(messages, section))
+
+    def with_messages(
+        self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
+    ) -> Self:
+        """Another content for the section, the default one unless named. Steps keep what they said."""
+        return self.with_message_store(self.store.replace(messages, section), now=now)
+
+    def with_message_store(self, store: MessageStore, *, now: datetime | None = None) -> Self:
+        """Another content for all sections."""
+        return self.with_context(self.context.with_store(store), now=now)
+
+    def with_metadata(self, key: str, value: Any, *, now: datetime | None = None) -> Self:
+        """Raises `InvalidInput`, with the path, when the value is no JSON."""
+        return self.with_context(self.context.with_metadata(key, value), now=now)
+
+    def without_metadata(self, key: str, *, now: datetime | None = None) -> Self:
+        return self.with_context(self.context.without_metadata(key), now=now)
+
+    def with_system_prompt(self, prompt: str, *, now: datetime | None = None) -> Self:
+        return self.with_context(self.context.with_system_prompt(prompt), now=now)
+
+    def with_response_format(self, response_format: ResponseFormat | None, *, now: datetime | None = None) -> Self:
+        return self.with_context(self.context.with_response_format(response_format), now=now)
+
+    def with_llm_config(self, config: LLMConfig | None, *, now: datetime | None = None) -> Self:
+        """None returns to the definition's model."""
+        return self._changed(now, llm_config=config)

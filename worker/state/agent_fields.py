@@ -1,0 +1,55 @@
+"""What an agent's state consists of, and its version.
+
+`AgentState` is made of four layers, so that each can be read alone: these fields, what can be read from them
+(`agent_view`), the changes to its context (`agent_context`), and the changes to its execution (`agent_state`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import Field
+
+from .context import AgentContext, LLMConfig
+from .execution import ExecutionState
+from .field_types import Count, UtcDatetime, utcnow
+from .ids import AgentId
+from .value import Value
+
+SCHEMA_VERSION = 1
+"""Of the stored form. Raised when an older worker could no longer carry the data without loss."""
+
+
+def _schema_version() -> int:
+    return SCHEMA_VERSION
+
+
+class AgentFields(Value):
+    """The fields of `AgentState`.
+
+    Attributes:
+        schema_version: Of the form it was stored in; newer ones are refused when it is read.
+        parent_agent_id: The agent that started it as its sub-agent; None for one that runs by itself.
+        updated_at: Never before the last change.
+        execution_count: Executions that were started.
+        llm_config: A model for this agent alone; None is its definition's.
+        execution: The current or last one; None before the first, and after `for_next_execution`.
+    """
+
+    schema_version: Count = Field(default_factory=_schema_version)
+    agent_id: AgentId = Field(default_factory=AgentId.generate)
+    parent_agent_id: AgentId | None = None
+    created_at: UtcDatetime = Field(default_factory=utcnow)
+    updated_at: UtcDatetime = Field(default_factory=utcnow)
+    execution_count: Count = 0
+    llm_config: LLMConfig | None = None
+    context: AgentContext = AgentContext()
+    execution: ExecutionState | None = None
+
+    def with_parts(self, context: AgentContext, execution: ExecutionState | None) -> Self:
+        """The same with these parts, as a store reads them back; no time is stamped."""
+        return self._with(context=context, execution=execution)
+
+    def _changed(self, now: datetime | None, **changes: Any) -> Self:
+        return self._with(updated_at=max(now or utcnow(), self.updated_at), **changes)

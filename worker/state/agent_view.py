@@ -1,0 +1,134 @@
+"""What can be read from an agent's state."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from .agent_fields import AgentFields
+from .execution import ExecutionStatus
+from .frozen import FrozenDict, Json
+from .messages import MessageStore
+from .problems import ErrorInfo
+from .signals import StopReason, StopSignal
+from .steps import AgentStep, AgentStepType
+from .usage import NO_USAGE, InferenceUsage
+
+
+class AgentView(AgentFields):
+    """The accessors of `AgentState`. Without an execution there are no steps, no usage, no errors and no answer."""
+
+    @property
+    def store(self) -> MessageStore:
+        return self.context.store
+
+    @property
+    def metadata(self) -> FrozenDict:
+        return self.context.metadata
+
+    @property
+    def system_prompt(self) -> str:
+        return self.context.system_prompt
+
+    @property
+    def status(self) -> ExecutionStatus | None:
+        """None when there is no execution."""
+        return self.execution.status if self.execution else None
+
+    @property
+    def step_count(self) -> int:
+        return self.execution.step_count if self.execution else 0
+
+    @property
+    def steps(self) -> tuple[AgentStep, ...]:
+        """Those that are done."""
+        return tuple(each.step for each in self.execution.step_executions) if self.execution else ()
+
+    @property
+    def current_step(self) -> AgentStep | None:
+        return self.execution.current_step if self.execution else None
+
+    @property
+    def last_step(self) -> AgentStep | None:
+        """The last one that is done."""
+        return self.execution.last_step if self.execution else None
+
+    @property
+    def current_step_or_last(self) -> AgentStep | None:
+        return self.execution.current_step_or_last if self.execution else None
+
+    @property
+    def last_step_type(self) -> AgentStepType | None:
+        return self.last_step.step_type if self.last_step else None
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """The most authoritative one."""
+        return self.execution.stop_signal if self.execution else None
+
+    @property
+    def last_stop_reason(self) -> StopReason | None:
+        """The most authoritative signal's; `COMPLETED` for a completed execution without signals."""
+        return self.execution.final_reason() if self.execution else None
+
+    @property
+    def usage(self) -> InferenceUsage:
+        """Tokens of the execution so far."""
+        return self.execution.usage if self.execution else NO_USAGE
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of the execution so far; None when no answer had a known price."""
+        return self.execution.cost if self.execution else None
+
+    @property
+    def errors(self) -> tuple[ErrorInfo, ...]:
+        """All of the execution; those it recovered from too."""
+        return self.execution.all_errors() if self.execution else ()
+
+    @property
+    def final_response(self) -> str:
+        """The answer; empty without one."""
+        step = self.current_step_or_last
+        return step.output_text if step is not None and step.has_final_response() else ""
+
+    @property
+    def current_response(self) -> str:
+        """The answer, or else what the latest step said."""
+        step = self.current_step_or_last
+        return step.output_text if step is not None else ""
+
+    @property
+    def final_output(self) -> Json:
+        """The answer's structured output, when the agent asked for one; else None."""
+        step = self.current_step_or_last
+        return step.inference_response.output if step is not None and step.has_final_response() else None
+
+    def has_errors(self) -> bool:
+        return self.execution is not None and self.execution.has_errors()
+
+    def has_final_response(self) -> bool:
+        step = self.current_step_or_last
+        return step is not None and step.has_final_response()
+
+    def should_stop(self) -> bool:
+        """True without an execution; else see `ExecutionState.should_stop`."""
+        return self.execution is None or self.execution.should_stop()
+
+    def execution_duration(self, now: datetime | None = None) -> float | None:
+        """Seconds from the execution's start to its end, or to now; None without an execution."""
+        return self.execution.duration(now) if self.execution else None
+
+    def debug(self) -> dict[str, Any]:
+        """The state in a few lines, for logs and assertions."""
+        return {
+            "status": self.status,
+            "execution_count": self.execution_count,
+            "has_execution": self.execution is not None,
+            "execution_id": self.execution.execution_id if self.execution else None,
+            "steps": self.step_count,
+            "continuation": self.execution.continuation.explain() if self.execution else "No Execution",
+            "has_errors": self.has_errors(),
+            "errors": self.errors,
+            "usage": self.usage.to_dict(),
+        }
