@@ -25,12 +25,11 @@ class Engine:
         name: Short, unique.
         title: For tables.
         module: Run with `-m` as the client; it answers loads (`yardstick.load.serve`).
-        store: redis, postgres or files.
+        store: redis, postgres, files or restate.
         workers: Command line of a worker process after `python -P -m`; none: the client does the work itself.
         processes: How many of them.
         env: What differs between variants of one module.
         requirements: A peer's own environment; none: ours.
-        node: npm packages that the engine's programs need.
         warm_up: Run before anything is measured.
         patience: Seconds within which a load must end.
     """

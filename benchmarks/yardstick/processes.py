@@ -69,7 +69,7 @@ class Started:
 
     def cpu_seconds(self) -> float:
         """User and system time of the process and its living children."""
-        return sum(sum(process.cpu_times()[:2]) for process in self._family())
+        return sum(_cpu(process) for process in self._family())
 
     def peak_bytes(self) -> int:
         """Peak resident memory, each process's own peak added up."""
@@ -94,6 +94,12 @@ class Started:
             mother = psutil.Process(self.pid)
             return [mother, *mother.children(recursive=True)]
         return []
+
+
+def _cpu(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return sum(process.cpu_times()[:2])
+    return 0.0
 
 
 def _peak(pid: int) -> int:

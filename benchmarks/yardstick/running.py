@@ -14,9 +14,14 @@ from .engine import Engine, NotMeasuredError
 from .environments import BENCHMARKS, own_python, peer_python
 from .load import Load
 from .processes import Started
-from .stores import Counters, FileStore, PostgresStore, RedisStore, Store
+from .stores import Counters, FileStore, PostgresStore, RedisStore, RestateStore, Store
 
-STORES: Mapping[str, Callable[[Path], Store]] = {"redis": RedisStore, "postgres": PostgresStore, "files": FileStore}
+STORES: Mapping[str, Callable[[Path], Store]] = {
+    "redis": RedisStore,
+    "postgres": PostgresStore,
+    "files": FileStore,
+    "restate": RestateStore,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Protocol
 import redis
 
 from .engine import NotMeasuredError
+from .environments import restate_binary
 from .processes import Started, free_port, wait_for
 
 
@@ -214,3 +215,39 @@ class FileStore:
 
     def end(self) -> None:
         return None
+
+
+class RestateStore:
+    """Restate's own server, from its npm package, without an fsync at every entry, as with the other stores."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ingress, self.admin, self.service = free_port(), free_port(), free_port()
+        self._home = folder / "restate"
+        argv = [str(restate_binary()), "--no-logo", "--listen-mode", "tcp", "--bind-ip", "127.0.0.1"]
+        argv += ["--bind-port", str(free_port()), "--base-dir", str(self._home)]
+        env = {
+            "RESTATE_ADMIN__BIND_PORT": str(self.admin),
+            "RESTATE_INGRESS__BIND_PORT": str(self.ingress),
+            "RESTATE_BIFROST__LOCAL__ROCKSDB_DISABLE_WAL_FSYNC": "true",
+            "RESTATE_LOG_SERVER__ROCKSDB_DISABLE_WAL_FSYNC": "true",
+            "RESTATE_DISABLE_TELEMETRY": "true",
+            "RUST_LOG": "warn",
+        }
+        self.server = Started(argv, folder, "restate-server", env)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "BENCH_RESTATE_INGRESS": str(self.ingress),
+            "BENCH_RESTATE_ADMIN": str(self.admin),
+            "BENCH_RESTATE_SERVICE": str(self.service),
+        }
+
+    def counters(self) -> Counters:
+        stored = sum(path.stat().st_size for path in self._home.rglob("*") if path.is_file())
+        return Counters(cpu_seconds=self.server.cpu_seconds(), stored=stored)
+
+    def since(self, earlier: Counters) -> Counters:
+        return self.counters().since(earlier)
+
+    def end(self) -> None:
+        self.server.end()
