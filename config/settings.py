@@ -1,0 +1,231 @@
+"""Every constant of the protocol and of its workers, in one frozen value.
+
+Built once at an entry point (`Settings.from_environment()`) and handed down; nothing else in the package reads the
+environment. Durations carry their unit in the name. A wrong or unknown value stops the process with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX: Final = "CELERY_AGENTS_"
+# Kubernetes injects these for a service that happens to be called celery-agents; they are not ours.
+_INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)$")
+# Read by the demo's own tools in the worker process, not by the product.
+_DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
+
+
+class SettingsError(ValueError):
+    """A setting is missing, unknown or wrong. The message names it, its value and what to do."""
+
+
+class Settings(BaseSettings):
+    """What a worker, a client or a monitor needs to know.
+
+    Every field can be set as `CELERY_AGENTS_<NAME>` in the environment.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
+
+    # --- where things are -------------------------------------------------------------------------------------
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0", description="The store, and the broker unless broker_url says otherwise."
+    )
+    broker_url: str | None = Field(
+        None, description="Celery broker. None: the store's Redis, which lets a commit publish the next step itself."
+    )
+    agents: str = Field("", description="Modules that define agents, comma separated; each worker imports them.")
+    queue: str = Field("celery_agents.steps", description="Queue of the step messages.")
+    control_queue: str = Field("celery_agents.control", description="Queue of submit, retry and stop by task name.")
+    shards: int = Field(
+        1, ge=1, le=1024, description="Hash slots in use. Fixed for the life of a Redis: stored there and compared."
+    )
+    redis_timeout_seconds: float = Field(
+        5.0, gt=0, description="An answer of Redis later than this counts as lost; longer than any script we run."
+    )
+    redis_connections: int = Field(
+        256, ge=1, description="Most connections of one process to the store; more than its slots."
+    )
+
+    # --- lease, due index, sweep (PROTOCOL: a killed worker's step runs elsewhere within 10 s) --------------------
+    lease_seconds: float = Field(6.0, gt=0, description="Life of a claim's lease without renewal.")
+    lease_renew_seconds: float = Field(1.5, gt=0, description="Between renewals: three may fail before a lease ends.")
+    lease_grace_seconds: float = Field(0.5, ge=0, description="After a lease's end before the sweep looks again.")
+    sweep_seconds: float = Field(0.5, gt=0, description="Between two looks at what is due.")
+    sweep_batch: int = Field(1000, ge=1, description="Most due sessions looked at in one pass.")
+    due_seconds: float = Field(6.0, gt=0, description="A published step that nobody claimed is looked at after this.")
+    due_max_seconds: float = Field(60.0, gt=0, description="The wait after each further publication doubles up to this.")
+
+    # --- one step ---------------------------------------------------------------------------------------------
+    step_timeout_seconds: float = Field(900.0, gt=0, description="Deadline of a step: driver call, tools and commit.")
+    tool_timeout_seconds: float = Field(300.0, gt=0, description="Deadline of one tool call, unless the tool has one.")
+    max_parallel_tools: int = Field(5, ge=1, description="Tool calls of one step that run side by side.")
+    lookup_margin_seconds: float = Field(
+        5.0, ge=0, description="Added to a tool's timeout before its lookup is believed when it says 'did not happen'."
+    )
+    max_result_chars: int = Field(32_000, ge=100, description="Longer tool results are cut, with a marker.")
+    max_message_bytes: int = Field(1_000_000, ge=1000, description="Longer user messages are refused at submit.")
+    attempts_limit: int = Field(5, ge=1, description="Claims of one step that ended without an answer before it fails.")
+    suspect_attempts: int = Field(
+        3, ge=1, description="From this attempt on a step runs alone in its process, so it takes no neighbours along."
+    )
+    driver_attempts: int = Field(4, ge=1, description="Requests for one answer within a step before it retries later.")
+    retry_delay_seconds: float = Field(0.5, gt=0, description="First pause between driver attempts; full jitter.")
+    retry_delay_max_seconds: float = Field(20.0, gt=0, description="Longest pause between driver attempts in a step.")
+    retry_later_seconds: float = Field(15.0, gt=0, description="First 'retry later'; doubles with each.")
+    retry_later_max_seconds: float = Field(600.0, gt=0, description="Longest 'retry later'.")
+    retry_later_limit_seconds: float = Field(86_400.0, gt=0, description="After this long of retrying later it fails.")
+    steps_per_task: int = Field(
+        1, ge=1, le=1000, description="Steps that one task may carry on with itself. 1: each step is a task of its own."
+    )
+    burst_milliseconds: int = Field(1000, ge=1, description="A task carries on with further steps no longer than this.")
+
+    # --- what is kept -----------------------------------------------------------------------------------------
+    retention_seconds: float | None = Field(
+        604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
+    )
+    journal_seconds: float = Field(3_600.0, gt=0, description="Life of a step's journal after its commit.")
+    events_kept: int = Field(1_000, ge=10, description="Events kept per session (approximately).")
+    dead_kept: int = Field(10_000, ge=10, description="Parked steps and quarantined messages kept.")
+    operations_kept: int = Field(128, ge=8, description="Operation ids a session remembers, against applying twice.")
+    executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
+    inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
+    cache_bytes: int = Field(
+        64_000_000, ge=0, description="Sessions a worker keeps in memory, by stored size. 0: none. Only speed rests on it."
+    )
+
+    # --- the worker -------------------------------------------------------------------------------------------
+    concurrency: int = Field(100, ge=1, description="Slots of one worker process.")
+    pool: str = Field("threads", pattern="^(threads|prefork|solo)$", description="Celery pool. Threads for waiting.")
+    drain_seconds: float = Field(30.0, ge=0, description="After SIGTERM running steps may finish for this long.")
+    abandoned_share: float = Field(
+        0.1, gt=0, le=1, description="A worker with more than this share of its slots abandoned drains and exits 1."
+    )
+    agents_seen_seconds: float = Field(60.0, gt=0, description="A worker not heard of for this long does not count.")
+    task_events: bool = Field(True, description="Task events for Flower; about half a millisecond a step.")
+    metrics_port: int | None = Field(None, ge=1, le=65535, description="Prometheus metrics of the worker. None: off.")
+    metrics_address: str = Field("127.0.0.1", description="Where the metrics listen.")
+    traces: bool = Field(False, description="OpenTelemetry spans (exporter settings from OTEL_*).")
+    log_format: str = Field("text", pattern="^(text|json)$", description="json: one object a line with session ids.")
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Of our own loggers.")
+    webhook_secret: str | None = Field(None, description="HMAC key of completion webhooks. None: webhooks are refused.")
+    crash: str | None = Field(
+        None, description="Fault injection for tests: point:probability:seed[:stop=<seconds>]. Never in production."
+    )
+
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _known_scheme(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if "://" not in value:
+            raise ValueError(f"{_without_password(value)!r} is not a URL; write it like redis://host:6379/0")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: str) -> str:
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError(f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':')[0]}://")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.lease_renew_seconds * 2 > self.lease_seconds:
+            raise ValueError(
+                f"lease_renew_seconds={self.lease_renew_seconds} is more than half of lease_seconds="
+                f"{self.lease_seconds}; one late renewal would lose the claim. Take a quarter of the lease."
+            )
+        if self.due_max_seconds < self.due_seconds:
+            raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")
+        if self.retention_seconds is not None and self.retention_seconds <= 0:
+            raise ValueError(f"retention_seconds={self.retention_seconds} must be positive, or unset to keep for ever")
+        if self.suspect_attempts > self.attempts_limit:
+            raise ValueError(
+                f"suspect_attempts={self.suspect_attempts} is more than attempts_limit={self.attempts_limit}; "
+                "no step would ever run alone before it fails"
+            )
+        return self
+
+    @property
+    def broker(self) -> str:
+        """URL of the Celery broker."""
+        return self.broker_url or self.redis_url
+
+    @property
+    def agent_modules(self) -> tuple[str, ...]:
+        """Modules to import for agents, in order."""
+        return tuple(name.strip() for name in self.agents.split(",") if name.strip())
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Read the environment, refuse what is unknown.
+
+        Raises:
+            SettingsError: A name or a value is wrong; the sentence says which and what to do.
+        """
+        source = os.environ if environment is None else environment
+        values = dict(_own_names(source))
+        unknown = sorted(set(values) - set(cls.model_fields))
+        if unknown:
+            names = ", ".join(PREFIX + name.upper() for name in unknown)
+            raise SettingsError(f"unknown setting {names}; known are {_known(cls)}. Correct the name or unset it.")
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return cls.build(**{**values, **given})
+
+    @classmethod
+    def build(cls, **values: Any) -> Settings:
+        """From explicit values only; the environment is not read.
+
+        Raises:
+            SettingsError: As for `from_environment`.
+        """
+        try:
+            return _Explicit.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError(_sentence(error)) from None
+
+
+class _Explicit(Settings):
+    """Settings whose only source is the constructor."""
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **_: Any) -> tuple[Any, ...]:
+        return (init_settings,)
+
+
+def _own_names(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [
+        (name[len(PREFIX) :].lower(), value)
+        for name, value in environment.items()
+        if name.upper().startswith(PREFIX) and not _INJECTED.match(name.upper()) and not _DEMO.match(name.upper())
+    ]
+
+
+def _known(cls: type[Settings]) -> str:
+    return ", ".join(PREFIX + name.upper() for name in sorted(cls.model_fields))
+
+
+def _sentence(error: ValidationError) -> str:
+    parts: list[str] = []
+    for item in error.errors(include_url=False):
+        name = ".".join(str(part) for part in item["loc"])
+        shown = f"{PREFIX}{name.upper()}={_shown(name, item.get('input'))}: " if name else ""
+        parts.append(f"{shown}{item['msg'].removeprefix('Value error, ')}")
+    return "; ".join(parts)
+
+
+def _shown(name: str, value: object) -> str:
+    if "secret" in name:
+        return "(hidden)"
+    return repr(_without_password(value) if isinstance(value, str) else value)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)

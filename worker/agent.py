@@ -1,0 +1,206 @@
+"""An agent: a model or a driver, a prompt, tools, limits. What users define and workers import."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Final
+
+from .drivers import Driver, FunctionDriver
+from .errors import ConfigurationError, UnknownAgent
+from .guards import BudgetGuard, Guard
+from .hooks import Hook, HookStack
+from .state import ConversationWithCurrentToolTrace, ExecutionBudget, MessageCompiler
+from .tools import Tool, ToolSet
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """A definition of an agent. Immutable, and the same in every worker that imports it.
+
+    Attributes:
+        name: How services and sessions refer to it.
+        model: Any pydantic-ai model id, such as `openai:gpt-5-mini`. None: `driver` answers.
+        base_url: An OpenAI-compatible server to ask instead of the provider's own.
+        model_settings: Passed to the provider: temperature and the like. Never a key.
+        driver: Answers instead of a model: a `Driver`, or a plain or async function of the state.
+        system_prompt: Instructions in front of every conversation.
+        tools: What the agent may call; bare functions get the default (unsafe) effect class.
+        budget: Limits of each execution; None is unlimited. A submit may only lower them.
+        output_type: A pydantic model the final answer must fit. None: text.
+        guards: Further checks before the driver call and before the next step.
+        hooks: Watch, and change what their point allows.
+        compiler: Chooses the messages the model sees. None: the conversation with the current tool trace.
+        max_parallel_tools: Tool calls of one step that run side by side. None: the setting.
+        step_timeout: Seconds a step may take. None: the setting.
+        tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
+    """
+
+    name: str
+    model: str | None = None
+    base_url: str | None = None
+    model_settings: Mapping[str, Any] | None = None
+    driver: Driver | Callable[..., Any] | None = None
+    system_prompt: str = ""
+    tools: Sequence[Tool[..., Any] | Callable[..., Any]] = ()
+    budget: ExecutionBudget | None = None
+    description: str = ""
+    output_type: type[Any] | None = None
+    guards: Sequence[Guard] = ()
+    hooks: Sequence[Hook] = ()
+    compiler: MessageCompiler | None = None
+    max_parallel_tools: int | None = None
+    step_timeout: float | None = None
+    tool_timeout: float | None = None
+    toolset: ToolSet = field(init=False, repr=False)
+    hook_stack: HookStack = field(init=False, repr=False)
+    all_guards: tuple[Guard, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if (self.model is None) == (self.driver is None):
+            raise ConfigurationError(
+                f"agent {self.name!r}: give either model='provider:name' or driver=…, "
+                f"{'not both' if self.model else 'one of them is needed'}"
+            )
+        for name in ("step_timeout", "tool_timeout", "max_parallel_tools"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"agent {self.name!r}: {name}={value!r} must be positive")
+        object.__setattr__(self, "toolset", ToolSet(self.tools))
+        object.__setattr__(self, "hook_stack", HookStack(self.hooks))
+        object.__setattr__(self, "all_guards", (BudgetGuard(), *self.guards))
+
+    @cached_property
+    def answering(self) -> Driver:
+        """What answers: the given driver, a function made one, or the model's.
+
+        Raises:
+            MissingExtra: The model needs the extra `llm`.
+        """
+        if self.driver is not None:
+            return self.driver if hasattr(self.driver, "infer") else FunctionDriver(self.driver)  # pyright: ignore
+        from .drivers.pydantic_ai import PydanticAIDriver  # noqa: PLC0415 - only with the extra `llm`
+
+        assert self.model is not None
+        return PydanticAIDriver(
+            self.model, base_url=self.base_url, settings=self.model_settings, output_type=self.output_type
+        )
+
+    @property
+    def messages_from(self) -> MessageCompiler:
+        """The compiler that chooses the messages."""
+        return self.compiler or ConversationWithCurrentToolTrace()
+
+    @property
+    def limits(self) -> ExecutionBudget:
+        """Limits of an execution."""
+        return self.budget or ExecutionBudget.unlimited()
+
+    @cached_property
+    def definition(self) -> Mapping[str, Any]:
+        """What is stored of it with a session: plain JSON."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "model": self.model or self.answering.name,
+            "base_url": self.base_url,
+            "system_prompt": self.system_prompt,
+            "tools": [
+                {"name": tool.name, "effect": tool.effect.value, "parameters": tool.parameters} for tool in self.toolset
+            ],
+            "budget": self.limits.to_dict(),
+        }
+
+    @cached_property
+    def definition_hash(self) -> str:
+        """Changes when the definition does."""
+        return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"agent name {name!r}: write 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit"
+        )
+
+
+class AgentRegistry:
+    """The agents of one worker, by name."""
+
+    def __init__(self, agents: Iterable[Agent] = ()) -> None:
+        self._agents: dict[str, Agent] = {}
+        for agent in agents:
+            self.add(agent)
+
+    def add(self, agent: Agent) -> None:
+        """Offer an agent.
+
+        Raises:
+            ConfigurationError: Another agent has this name.
+        """
+        known = self._agents.get(agent.name)
+        if known is not None and known is not agent:
+            raise ConfigurationError(f"two agents are named {agent.name!r}; rename one")
+        self._agents[agent.name] = agent
+
+    @classmethod
+    def from_modules(cls, names: Iterable[str]) -> AgentRegistry:
+        """Import modules and take the agents at their top level.
+
+        Raises:
+            ConfigurationError: A module cannot be imported or holds no agent.
+        """
+        registry = cls()
+        for name in names:
+            found = list(_agents_in(name))
+            if not found:
+                raise ConfigurationError(f"module {name!r} defines no Agent at its top level (CELERY_AGENTS_AGENTS)")
+            for agent in found:
+                registry.add(agent)
+        return registry
+
+    def __getitem__(self, name: str) -> Agent:
+        """The agent of that name.
+
+        Raises:
+            UnknownAgent: This worker does not offer it.
+        """
+        agent = self._agents.get(name)
+        if agent is None:
+            raise UnknownAgent(name, tuple(self._agents))
+        return agent
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self._agents.values())
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Name to definition hash."""
+        return {agent.name: agent.definition_hash for agent in self}
+
+
+def _agents_in(module: str) -> Iterator[Agent]:
+    try:
+        imported = import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"module {module!r} (CELERY_AGENTS_AGENTS) cannot be imported: {error}. "
+            "Is it installed, or the worker started in the right folder?"
+        ) from error
+    for value in vars(imported).values():
+        if isinstance(value, Agent):
+            yield value

@@ -1,0 +1,82 @@
+"""The places of PROTOCOL.md where a step may die, and the switch that makes it die there.
+
+`crash_points.at("c3")` does nothing unless armed. Armed by `CELERY_AGENTS_CRASH=point:probability:seed` (or `stop=<seconds>` as a
+fourth part, which pauses the process past its lease instead of killing it); simulations install their own handler.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Final
+
+POINTS: Final[dict[str, str]] = {
+    "c0": "the message arrived, nothing was done",
+    "c1": "claimed",
+    "c2": "the driver answered, the answer exists only in memory",
+    "c3": "the answer is journaled",
+    "c4": "a tool call is recorded as begun",
+    "c5": "the tool's effect is done, not yet recorded",
+    "c6": "the tool's result is journaled",
+    "c7": "the commit is applied, its reply not seen",
+    "c8": "committed, the next message not yet published",
+    "c9": "the next message is published",
+}
+
+Handler = Callable[[str], None]
+
+
+def _nothing(point: str) -> None:
+    """No crash is armed."""
+
+
+_handler: Handler = _nothing
+
+
+def at(point: str) -> None:
+    """Pass a crash point; one call of a no-op unless armed."""
+    _handler(point)
+
+
+def install(handler: Handler | None) -> None:
+    """Let `handler` see every point passed in this process; None disarms."""
+    global _handler  # noqa: PLW0603 - one switch a process, so that an unarmed point costs one call
+    _handler = handler or _nothing
+
+
+def arm(plan: str) -> None:
+    """Arm the plan `point:probability:seed[:stop=<seconds>]` for this process.
+
+    Raises:
+        ValueError: The plan is malformed; the text says how it should look.
+    """
+    install(_parse(plan))
+
+
+def _parse(plan: str) -> Handler:
+    parts = plan.split(":")
+    if len(parts) not in (3, 4) or parts[0] not in POINTS:
+        raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {list(POINTS)}")
+    wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])
+    pause = float(parts[3].removeprefix("stop=")) if len(parts) == 4 else None
+    chance = random.Random(seed)
+
+    def handler(point: str) -> None:
+        if point == wanted and chance.random() < probability:
+            _die(pause)
+
+    return handler
+
+
+def _die(pause: float | None) -> None:
+    if pause is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return
+    # Somebody else has to wake a stopped process up.
+    waker = f"import os,signal,time; time.sleep({pause}); os.kill({os.getpid()}, signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", waker], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)

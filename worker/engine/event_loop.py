@@ -1,0 +1,65 @@
+"""One event loop a process, in a background thread: where async drivers and tools run.
+
+The engine is synchronous; it hands a coroutine over and waits. An interruption cancels it in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+class EventLoopThread:
+    """A loop that runs until the process ends; started on first use, and anew in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def submit(self, call: Callable[[], Awaitable[R]], timeout: float) -> concurrent.futures.Future[R]:
+        """Run what `call` gives on the loop, no longer than `timeout` seconds.
+
+        Returns:
+            A future; cancelling it cancels the coroutine. It raises TimeoutError at the deadline.
+        """
+
+        async def bounded() -> R:
+            async with asyncio.timeout(timeout):
+                return await call()
+
+        return asyncio.run_coroutine_threadsafe(bounded(), self._running())
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        with self._lock:
+            if self._loop is not None and self._pid == os.getpid():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pid = os.getpid()
+                thread = threading.Thread(target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True)
+                thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        pending: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.close()

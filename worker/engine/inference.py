@@ -1,0 +1,286 @@
+"""Asking the driver: at most one answer is paid for, and what was paid for is journaled before it is read."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import tenacity
+
+from .. import crash_points
+from ...config.settings import Settings
+from ..drivers import Driver, InferenceRequest
+from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
+from ..hooks import HookContext, HookPoint
+from ..redaction import describe_exception
+from ..state import AgentState, ErrorInfo, InferenceResponse, LLMConfig, StopReason, StopSignal
+from ..store import StepStore
+from .event_loop import EventLoopThread
+from .leases import Held, Interruption, LeaseKeeper
+from .outcome import PutOffUntil, TakenOver
+from .run import Run
+
+log = logging.getLogger(__name__)
+
+# A claim read this long ago is looked at again before a call begins.
+_RECHECK_SECONDS = 0.5
+
+
+class Interrupted(Exception):  # noqa: N818 - an answer, not an error
+    """The call was ended from outside."""
+
+
+class Watching(Protocol):
+    """Told about driver calls, for metrics and traces."""
+
+    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+        """A driver call has ended, with a response or an error."""
+        ...
+
+
+class Inference:
+    """The step's driver call."""
+
+    def __init__(
+        self,
+        store: StepStore,
+        keeper: LeaseKeeper,
+        loop: EventLoopThread,
+        settings: Settings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        watching: Watching | None = None,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._loop = loop
+        self._settings = settings
+        self._monotonic = monotonic
+        self._watching = watching
+
+    def infer(self, run: Run) -> Run:
+        """Adopt the journaled answer, or ask for one where that is allowed."""
+        raw = run.loaded.journal.answer
+        if raw is not None:
+            return self._read(run, raw)
+        if run.forbidden:
+            return run
+        try:
+            request = self._request(run)
+        except Exception as error:  # a hook of the user's, or messages that cannot be compiled
+            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+        return self._asked(run, request)
+
+    def _request(self, run: Run) -> InferenceRequest:
+        request = InferenceRequest(
+            state=_with_prompt(run),
+            session_id=run.ref.session_id,
+            execution_id=run.ref.execution_id,
+            step=run.ref.step,
+            tools=run.agent.toolset.specs(),
+            timeout=self._timeout(run),
+            compiler=run.agent.messages_from,
+            settings=_override(run),
+        )
+        if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
+            return request
+        context = HookContext(
+            HookPoint.BEFORE_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state, request
+        )
+        return run.agent.hook_stack.run(context).request or request
+
+    def _timeout(self, run: Run) -> float:
+        remaining = self._keeper.remaining(run.held)
+        return max(0.001, remaining)
+
+    def _asked(self, run: Run, request: InferenceRequest) -> Run:
+        """Ask until there is an answer that can be read, as often as the settings allow within this step."""
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._settings.driver_attempts),
+            wait=self._pause,
+            retry=tenacity.retry_if_exception(_is_worth_retrying),
+            sleep=lambda seconds: self._sleep(run.held, seconds),
+            reraise=True,
+        )
+        try:
+            return attempts(self._attempt, run, request)
+        except Interrupted:
+            return self._interrupted(run)
+        except DriverError as error:
+            return self._gave_up(run, error)
+
+    def _attempt(self, run: Run, request: InferenceRequest) -> Run:
+        if not self._may_begin(run):
+            raise Interrupted
+        started = self._monotonic()
+        try:
+            raw = self._call(run, request)
+            crash_points.at("c2")
+            stored = self._record(run, raw)
+            answered = self._read(run, stored)
+            self._observe(run, started, answered.response, "")
+            return answered
+        except DriverError as error:
+            self._observe(run, started, None, error.kind)
+            self._note(run, error)
+            raise
+
+    def _observe(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
+        if self._watching is not None:
+            self._watching.driver_called(run, self._monotonic() - started, response, error)
+
+    def _may_begin(self, run: Run) -> bool:
+        """The claim and the absence of a stop were read with the claim; later they are read again."""
+        if self._monotonic() - run.taken < _RECHECK_SECONDS:
+            return self._keeper.is_fresh(run.held)
+        return self._keeper.confirm(run.held)
+
+    def _call(self, run: Run, request: InferenceRequest) -> bytes:
+        driver = run.agent.answering
+        if driver.is_async:
+            return self._call_on_loop(run.held, driver, request)
+        run.held.stuck_since = self._monotonic()
+        try:
+            return cast("bytes", driver.infer(request))
+        except DriverError:
+            raise
+        except Exception as error:
+            raise _foreign(error) from error
+        finally:
+            run.held.stuck_since = None
+
+    def _call_on_loop(self, held: Held, driver: Driver, request: InferenceRequest) -> bytes:
+        future = self._loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
+        held.on_interrupt(future.cancel)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise Interrupted from error
+        except TimeoutError as error:
+            raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
+        except DriverError:
+            raise
+        except Exception as error:
+            raise _foreign(error) from error
+
+    def _record(self, run: Run, raw: bytes) -> bytes:
+        """A paid answer is kept until it is stored, as long as the step may live."""
+        while True:
+            try:
+                return self._store.record_answer(run.claim, raw)
+            except (StoreFull, StoreUnavailable) as error:
+                log.warning("the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error)
+                if self._keeper.remaining(run.held) <= 0 or run.held.interruption is Interruption.LOST:
+                    raise
+                time.sleep(0.2)
+
+    def _read(self, run: Run, raw: bytes) -> Run:
+        try:
+            response = run.agent.answering.parse(raw)
+        except UnusableAnswer as error:
+            if run.forbidden or run.loaded.journal.holds_something:
+                if self._store.drop_answer(run.claim) and not run.forbidden:
+                    return self.infer(_without_answer(run))
+                return run.failing(_described(error), StopReason.ERROR_FORBADE)
+            self._store.drop_answer(run.claim)
+            raise
+        if run.agent.hook_stack.at(HookPoint.AFTER_INFERENCE):
+            context = HookContext(
+                HookPoint.AFTER_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state,
+                response=response,
+            )  # fmt: skip
+            response = run.agent.hook_stack.run(context).response or response
+        return run.changed(response=response)
+
+    def _note(self, run: Run, error: DriverError) -> None:
+        """Every attempt that gave no usable answer is recorded, without anything of the provider's body."""
+        facts: dict[str, Any] = {"kind": error.kind, "status": error.status, "code": error.code}
+        facts |= {"request_id": error.request_id, "transient": error.transient}
+        number = time.time_ns()
+        self._store.record_failure(run.claim, number, json.dumps(facts).encode())
+
+    def _sleep(self, held: Held, seconds: float) -> None:
+        if held.wait(min(seconds, self._keeper.remaining(held))):
+            raise Interrupted
+
+    def _pause(self, state: tenacity.RetryCallState) -> float:
+        """Full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), or what the provider asked for."""
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, DriverError) else None
+        backoff = tenacity.wait_random_exponential(
+            multiplier=self._settings.retry_delay_seconds, max=self._settings.retry_delay_max_seconds
+        )(state)
+        return max(asked or 0.0, backoff)
+
+    def _interrupted(self, run: Run) -> Run:
+        """Ended from outside: by a stop the step commits what it has, else another worker carries it on."""
+        match run.held.interruption:
+            case Interruption.CANCEL:
+                return run.stopping(user_stop())
+            case Interruption.DRAIN:
+                publish = self._store.release(run.claim, delay_ms=None, give_back=True)
+                return run.changed(decided=PutOffUntil(run.ref, 0.0, "this worker drains", publish))
+            case Interruption.DEADLINE:
+                error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
+                return run.failing(error, StopReason.TIME_LIMIT_REACHED)
+            case Interruption.LOST | None:
+                return run.changed(decided=TakenOver(run.ref))
+
+    def _gave_up(self, run: Run, error: DriverError) -> Run:
+        """Not in this step. Transient: later, up to a day; permanent: the execution fails."""
+        if not _is_worth_retrying(error):
+            return run.failing(_described(error), StopReason.ERROR_FORBADE)
+        loaded = run.loaded
+        waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
+        if waited_ms >= self._settings.retry_later_limit_seconds * 1000:
+            return run.failing(_described(error), StopReason.RETRY_LIMIT_REACHED)
+        seconds = min(
+            self._settings.retry_later_seconds * 2 ** min(loaded.delays, 16), self._settings.retry_later_max_seconds
+        )
+        seconds = max(seconds, error.retry_after or 0.0)
+        budget = run.execution.budget
+        if budget.max_seconds is not None or budget.deadline is not None:
+            seconds = min(seconds, self._settings.retry_later_seconds)
+        publish = self._store.release(run.claim, delay_ms=round(seconds * 1000), give_back=True)
+        return run.changed(decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {error}", publish))
+
+
+def user_stop() -> StopSignal:
+    """The signal of somebody's stop."""
+    return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
+
+
+def _with_prompt(run: Run) -> AgentState:
+    """The agent's prompt stands in the state the driver sees; it is stored only where a session has its own."""
+    if run.state.system_prompt or not run.agent.system_prompt:
+        return run.state
+    return run.state.with_system_prompt(run.agent.system_prompt, now=run.state.updated_at)
+
+
+def _without_answer(run: Run) -> Run:
+    journal = replace(run.loaded.journal, answer=None)
+    return run.changed(loaded=replace(run.loaded, journal=journal))
+
+
+def _override(run: Run) -> LLMConfig | None:
+    return run.state.llm_config
+
+
+def _is_worth_retrying(error: BaseException) -> bool:
+    return isinstance(error, DriverError) and error.transient
+
+
+def _foreign(error: Exception) -> DriverError:
+    described = describe_exception(error)
+    transient = isinstance(error, (TimeoutError, ConnectionError))
+    return DriverError(described.kind, described.message, transient=transient)
+
+
+def _described(error: DriverError) -> ErrorInfo:
+    details: Any = {"status": error.status, "code": error.code, "request_id": error.request_id}
+    return ErrorInfo(kind=error.kind, message=str(error), retryable=error.transient, details=details)

@@ -1,0 +1,220 @@
+"""Keeping the leases of this process's claims alive, and passing on what their holders must hear.
+
+One thread a process renews all leases in one round trip. A claim that was taken over, a stop, and the step's deadline
+reach the running step as an interruption: what is async is cancelled. A plain function cannot be: its claim is given
+back, so that another worker carries the step on, and its thread is counted as abandoned until it returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+from ...config.settings import Settings
+from ..errors import CeleryAgentsError
+from ..store import Claim, StepRef, StepStore
+
+log = logging.getLogger(__name__)
+
+# No call begins later than this share of a lease after its last renewal.
+_FRESH_SHARE: Final = 0.75
+# How long a plain function may go on after an interruption before its step is given to another worker.
+_PATIENCE_SECONDS: Final = 0.5
+
+
+class Interruption(StrEnum):
+    """Why a running step has to end."""
+
+    CANCEL = "cancel"
+    LOST = "lost"
+    DEADLINE = "deadline"
+    DRAIN = "drain"
+
+
+class Held:
+    """A claim this process holds, as its step sees it."""
+
+    def __init__(self, claim: Claim, now: float, deadline: float) -> None:
+        self.claim = claim
+        self.renewed_at = now
+        self.deadline = deadline
+        self.interruption: Interruption | None = None
+        self.interrupted_at = 0.0
+        self.stuck_since: float | None = None
+        self.abandoned = False
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+
+    def interrupt(self, why: Interruption, now: float) -> None:
+        """Tell the step to end; the first reason stays, except that a lost claim beats all."""
+        with self._lock:
+            if self.interruption is None or why is Interruption.LOST:
+                self.interruption = why
+                self.interrupted_at = now
+            callbacks, self._callbacks = self._callbacks, []
+        self._event.set()
+        for callback in callbacks:
+            callback()
+
+    def on_interrupt(self, callback: Callable[[], object]) -> None:
+        """Call back at an interruption; at once if there was one."""
+        with self._lock:
+            if self.interruption is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True when an interruption ended it early."""
+        return self._event.wait(seconds)
+
+
+class LeaseKeeper:
+    """Renews leases; `tick` is one round, `start` makes a thread do it."""
+
+    def __init__(
+        self,
+        store: StepStore,
+        settings: Settings,
+        *,
+        publish: Callable[[StepRef], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._publish = publish or (lambda ref: None)
+        self._monotonic = monotonic
+        self._held: dict[int, Held] = {}
+        self._abandoned: set[int] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def hold(self, claim: Claim, seconds: float) -> Held:
+        """Keep a claim that was just taken.
+
+        Args:
+            seconds: The step's deadline from now.
+        """
+        now = self._monotonic()
+        held = Held(claim, now, now + seconds)
+        with self._lock:
+            self._held[id(held)] = held
+        return held
+
+    def carry(self, held: Held, claim: Claim, seconds: float) -> Held:
+        """The same lease for the next step of a burst."""
+        self.drop(held)
+        return self.hold(claim, seconds)
+
+    def drop(self, held: Held) -> None:
+        """The step has ended, whatever came of it."""
+        with self._lock:
+            self._held.pop(id(held), None)
+            self._abandoned.discard(id(held))
+
+    def is_fresh(self, held: Held) -> bool:
+        """Whether a call may begin: nobody interrupted, and the lease was renewed lately by this machine's clock."""
+        age = self._monotonic() - held.renewed_at
+        return held.interruption is None and age < self._settings.lease_seconds * _FRESH_SHARE
+
+    def confirm(self, held: Held) -> bool:
+        """Renew one lease now and hear whether a call may begin."""
+        self._renew([held])
+        return self.is_fresh(held)
+
+    def remaining(self, held: Held) -> float:
+        """Seconds until the step's deadline."""
+        return max(0.0, held.deadline - self._monotonic())
+
+    @property
+    def running(self) -> int:
+        """Steps of this process."""
+        return len(self._held)
+
+    @property
+    def abandoned(self) -> int:
+        """Plain functions that were given up and still run."""
+        return len(self._abandoned)
+
+    def wake(self, claim_id: str) -> None:
+        """Somebody asked the step of this claim to stop."""
+        for held in self._all():
+            if held.claim.id == claim_id:
+                held.interrupt(Interruption.CANCEL, self._monotonic())
+
+    def interrupt_all(self, why: Interruption) -> None:
+        """Tell every step of this process to end."""
+        for held in self._all():
+            held.interrupt(why, self._monotonic())
+
+    def tick(self) -> None:
+        """One round: renew, pass on stops and deadlines, give up what does not react."""
+        now = self._monotonic()
+        current = [held for held in self._all() if not held.abandoned]
+        for held in current:
+            if now >= held.deadline and held.interruption is None:
+                held.interrupt(Interruption.DEADLINE, now)
+        self._renew([held for held in current if held.interruption is not Interruption.LOST])
+        for held in current:
+            self._give_up_if_stuck(held)
+
+    def start(self) -> None:
+        """Tick in a thread until `close`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="celery-agents-leases", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; leases that are left end by themselves."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        # Twice as often as leases need it, so that interruptions of plain functions are acted on in time.
+        while not self._ended.wait(self._settings.lease_renew_seconds / 2):
+            try:
+                self.tick()
+            except CeleryAgentsError as error:
+                log.warning("leases were not renewed: %s", error)
+
+    def _all(self) -> list[Held]:
+        with self._lock:
+            return list(self._held.values())
+
+    def _renew(self, current: list[Held]) -> None:
+        if not current:
+            return
+        asked_at = self._monotonic()
+        renewals = self._store.renew([held.claim for held in current])
+        for held, renewal in zip(current, renewals, strict=True):
+            if renewal.alive or self._store.restore(held.claim):
+                held.renewed_at = asked_at
+            else:
+                held.interrupt(Interruption.LOST, asked_at)
+            if renewal.cancel is not None:
+                held.interrupt(Interruption.CANCEL, asked_at)
+
+    def _give_up_if_stuck(self, held: Held) -> None:
+        stuck = held.stuck_since is not None and held.interruption is not None
+        if not stuck or self._monotonic() - held.interrupted_at < _PATIENCE_SECONDS:
+            return
+        with self._lock:
+            if id(held) not in self._held:
+                return
+            self._abandoned.add(id(held))
+        held.abandoned = True
+        ref = held.claim.ref
+        log.warning("step %s of session %s does not react; its slot is lost until it does", ref.step, ref.session_id)
+        if held.interruption is Interruption.LOST:
+            return
+        give_back = held.interruption is not Interruption.DEADLINE
+        publish = self._store.release(held.claim, delay_ms=None, give_back=give_back)
+        if publish is not None:
+            self._publish(publish)

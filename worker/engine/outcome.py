@@ -1,0 +1,65 @@
+"""What came of running a step: a closed set that the Celery task only translates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..state import AgentState, ExecutionStatus
+from ..store import LeftReason, StepRef
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The step was committed.
+
+    Attributes:
+        publish: The next step, where its message did not go out with the commit.
+        next: The next step, whoever publishes it; None when the session waits for none.
+        status: Of the execution this step belongs to.
+        error: Why the execution failed, redacted; "" when it has not.
+        summary: A line for people.
+    """
+
+    ref: StepRef
+    publish: StepRef | None
+    next: StepRef | None
+    status: ExecutionStatus
+    summary: str
+    error: str = ""
+    state: AgentState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """The delivery was stale, early, doubled or forged; nothing was changed."""
+
+    ref: StepRef
+    reason: LeftReason
+
+
+@dataclass(frozen=True, slots=True)
+class PutOffUntil:
+    """The step was given back, to be tried again after `seconds`."""
+
+    ref: StepRef
+    seconds: float
+    reason: str
+    publish: StepRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Another worker has the step now; what this one obtained is in the journal."""
+
+    ref: StepRef
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The session cannot be carried on by any worker; it was taken out of the due index, with this reason."""
+
+    ref: StepRef
+    reason: str
+
+
+Outcome = Done | NothingToDo | PutOffUntil | TakenOver | Parked

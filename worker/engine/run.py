@@ -1,0 +1,104 @@
+"""A run: one attempt at one step, as an immutable value passed through the small steps of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ..agent import Agent
+from ..hooks import HookContext, HookPoint
+from ..state import (
+    AgentState,
+    ErrorInfo,
+    ExecutionState,
+    Extent,
+    InferenceResponse,
+    StopReason,
+    StopSignal,
+    ToolExecution,
+    Value,
+)
+from ..store import Claim, Loaded, StepRef
+from .leases import Held
+from .outcome import Outcome
+
+
+class CallRecord(Value):
+    """What the journal keeps of a tool call that has ended: the execution, and a stop that the tool asked for."""
+
+    execution: ToolExecution
+    signal: StopSignal | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt at a step.
+
+    Attributes:
+        state: The session with its execution in progress, before this step.
+        taken: `monotonic()` when the claim was taken, to tell Redis's time from.
+        seen: Which messages the driver sees, or saw.
+        response: The model's answer; None before it, and where none may be asked for.
+        records: Tool calls that have ended, by index.
+        unjournaled: Of these, what the commit still has to journal.
+        signals: Why the execution should end after this step.
+        failure: Why it fails; None when it does not.
+        forbidden: Nothing new may begin; what was obtained is committed.
+        decided: What came of it, where nothing is left to commit.
+    """
+
+    ref: StepRef
+    claim: Claim
+    loaded: Loaded
+    held: Held
+    agent: Agent
+    state: AgentState
+    taken: float
+    seen: Mapping[str, Extent]
+    response: InferenceResponse | None = None
+    records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
+    unjournaled: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    signals: tuple[StopSignal, ...] = ()
+    failure: ErrorInfo | None = None
+    forbidden: bool = False
+    decided: Outcome | None = None
+
+    def changed(self, **changes: Any) -> Run:
+        """The same run with other values."""
+        return replace(self, **changes)
+
+    def stopping(self, *signals: StopSignal) -> Run:
+        """Nothing new begins; the execution ends after what there is."""
+        return self.changed(signals=(*self.signals, *signals), forbidden=True)
+
+    def failing(self, error: ErrorInfo, reason: StopReason) -> Run:
+        """The execution fails after what there is."""
+        signal = StopSignal(reason=reason, message=error.message, source="engine")
+        return self.stopping(signal).changed(failure=error)
+
+    @property
+    def execution(self) -> ExecutionState:
+        """The execution this step belongs to."""
+        execution = self.state.execution
+        assert execution is not None
+        return execution
+
+    @property
+    def agent_state_hooks(self) -> Callable[[HookPoint, AgentState], AgentState]:
+        """Runs the hooks of a point that change only the state."""
+        stack = self.agent.hook_stack
+
+        def run(point: HookPoint, state: AgentState) -> AgentState:
+            if not stack.at(point):
+                return state
+            context = HookContext(point, self.ref.session_id, self.ref.execution_id, self.ref.step, state)
+            return stack.run(context).state
+
+        return run
+
+
+def moment(milliseconds: int) -> datetime:
+    """Redis's time as a datetime."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

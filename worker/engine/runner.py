@@ -1,0 +1,286 @@
+"""`StepRunner.run_step`: one step, whether first, later, retried or resumed. There is no second loop.
+
+    claim → guard → infer → call tools → commit
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from .. import crash_points
+from ...config.settings import Settings
+from ..agent import AgentRegistry
+from ..errors import ClaimLost, StateTooNew, StateUnreadable, StoreFull, StoreUnavailable, UnknownAgent, VersionConflict
+from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards
+from ..hooks import HookPoint
+from ..redaction import describe_exception
+from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
+from ..store import Claimed, Committed, Left, LeftReason, StepRef, StepStore, Suspect, new_claim_id
+from .calls import Calls
+from .event_loop import EventLoopThread
+from .gate import Gate
+from .inference import Inference, Watching, user_stop
+from .leases import Interruption, LeaseKeeper
+from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
+from .run import Run, moment
+from .settling import Advanced, advance, settle_step, started, summary
+
+log = logging.getLogger(__name__)
+
+_ALONE_PATIENCE_SECONDS: Final = 5.0
+_ELSEWHERE_SECONDS: Final = 2.0
+_CONFLICTS: Final = 20
+_FULL_PAUSE_SECONDS: Final = 0.2
+
+
+class StepRunner:
+    """Runs steps in one process."""
+
+    def __init__(
+        self,
+        store: StepStore,
+        agents: AgentRegistry,
+        settings: Settings,
+        *,
+        worker: str,
+        keeper: LeaseKeeper,
+        loop: EventLoopThread,
+        monotonic: Callable[[], float] = time.monotonic,
+        watching: Watching | None = None,
+    ) -> None:
+        """
+        Args:
+            worker: Name of this worker, unique among all.
+            keeper: Keeps the leases; started, or ticked, by whoever made it.
+            monotonic: This machine's clock, in seconds.
+        """
+        self._store = store
+        self._agents = agents
+        self._settings = settings
+        self._worker = worker
+        self._keeper = keeper
+        self._monotonic = monotonic
+        self._gate = Gate()
+        self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, watching=watching)
+        self._calls = Calls(store, keeper, loop, settings, monotonic=monotonic)
+        self.draining = False
+
+    def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
+        """Run a step if it is due and nobody else does.
+
+        Returns:
+            What came of it; `Done.publish` is a message that the caller has to publish.
+        Raises:
+            StoreUnavailable, StoreFull: Redis is not there or full. Nothing is lost: the sweep finds the step again.
+        """
+        ref = StepRef(session_id, execution_id, step)
+        crash_points.at("c0")
+        with self._gate.shared():
+            answer = self._take(ref, alone=False)
+            if isinstance(answer, Run):
+                return self._carried_out(answer)
+        if isinstance(answer, Suspect):
+            return self._run_alone(ref)
+        return answer
+
+    def _run_alone(self, ref: StepRef) -> Outcome:
+        with self._gate.alone(_ALONE_PATIENCE_SECONDS) as entered:
+            if not entered:
+                return NothingToDo(ref, LeftReason.BUSY)  # it stays due
+            answer = self._take(ref, alone=True)
+            if isinstance(answer, Run):
+                return self._carried_out(answer)
+            return NothingToDo(ref, LeftReason.BUSY) if isinstance(answer, Suspect) else answer
+
+    def _carried_out(self, run: Run) -> Outcome:
+        """This step, and in burst mode the ones that follow it under the same claim."""
+        until = self._monotonic() + self._settings.burst_milliseconds / 1000
+        left = self._settings.steps_per_task
+        while True:
+            left -= 1
+            try:
+                carry_on = left > 0 and self._monotonic() < until and not self.draining
+                outcome, following = self._one(run, carry_on=carry_on)
+            finally:
+                self._keeper.drop(run.held)
+            if following is None:
+                return outcome
+            run = self._run_of(following)
+
+    def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None]:
+        run = self._guard(run)
+        run = self._infer(run)
+        run = self._call_tools(run)
+        return self._commit(run, carry_on=carry_on)
+
+    # --- claim ------------------------------------------------------------------------------------------------
+
+    def _take(self, ref: StepRef, *, alone: bool) -> Run | Suspect | Outcome:
+        try:
+            answer = self._claim(ref, alone=alone)
+        except StateTooNew as error:
+            return self._too_new(ref, error)
+        except StateUnreadable as error:
+            self._store.park(ref, str(error))
+            log.error("session %s is parked: %s", ref.session_id, error)
+            return Parked(ref, str(error))
+        if isinstance(answer, Left):
+            return NothingToDo(ref, answer.reason)
+        if isinstance(answer, Suspect):
+            return answer
+        try:
+            return self._run_of(answer)
+        except UnknownAgent as error:
+            return self._unknown_agent(answer, error)
+
+    def _claim(self, ref: StepRef, *, alone: bool) -> Claimed | Suspect | Left:
+        """Ask again with the same claim id when a reply is lost: it is the same claim."""
+        claim_id = new_claim_id()
+        try:
+            return self._store.claim(ref, claim_id, self._worker, alone=alone)
+        except StoreUnavailable:
+            return self._store.claim(ref, claim_id, self._worker, alone=alone)
+
+    def _run_of(self, claimed: Claimed) -> Run:
+        agent = self._agents[claimed.loaded.agent]
+        seconds = agent.step_timeout or self._settings.step_timeout_seconds
+        held = self._keeper.hold(claimed.claim, seconds)
+        state = started(claimed.loaded.state, agent.limits, moment(claimed.loaded.started_ms))
+        return Run(claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, held.renewed_at, state.store.extents)
+
+    def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
+        """Another worker may have it; when none has, the session is parked under that reason."""
+        ref = claimed.claim.ref
+        if any(error.name in facts.get("agents", {}) for facts in self._store.workers().values()):
+            publish = self._store.release(
+                claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True
+            )
+            return PutOffUntil(ref, _ELSEWHERE_SECONDS, f"this worker does not offer agent {error.name!r}", publish)
+        self._store.park(ref, f"no live worker offers agent {error.name!r}")
+        return Parked(ref, str(error))
+
+    def _too_new(self, ref: StepRef, error: StateTooNew) -> Outcome:
+        newer = any(facts.get("schema", 0) >= error.version for facts in self._store.workers().values())
+        if newer:
+            return NothingToDo(ref, LeftReason.BUSY)  # it stays due, for a worker of that version
+        self._store.park(ref, str(error))
+        return Parked(ref, str(error))
+
+    # --- guard ------------------------------------------------------------------------------------------------
+
+    def _guard(self, run: Run) -> Run:
+        loaded = run.loaded
+        if loaded.attempts > self._settings.attempts_limit:
+            error = ErrorInfo(
+                kind="poison", message=f"step {run.ref.step} ended {loaded.attempts - 1} times without an answer"
+            )
+            return run.failing(error, StopReason.RETRY_LIMIT_REACHED)
+        if loaded.cancel is not None:
+            return run.stopping(user_stop())
+        try:
+            run = self._before_hooks(run)
+            view = GuardView(
+                GuardPoint.BEFORE_CALL, run.state, run.ref.session_id, run.execution, moment(loaded.now_ms)
+            )
+            verdict = ask_guards(run.agent.all_guards, view)
+        except Exception as error:  # a guard or hook of the user's
+            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+        if isinstance(verdict, StopWith):
+            return run.stopping(*verdict.signals)
+        if isinstance(verdict, PutOff) and not loaded.journal.holds_something:
+            publish = self._store.release(run.claim, delay_ms=round(verdict.seconds * 1000), give_back=True)
+            return run.changed(decided=PutOffUntil(run.ref, verdict.seconds, verdict.reason, publish))
+        signal = run.execution.stop_signal if run.state.execution and run.execution.continuation.should_stop() else None
+        return run.stopping() if signal is not None else run
+
+    def _before_hooks(self, run: Run) -> Run:
+        if run.agent.hook_stack.is_empty:
+            return run
+        state = run.state
+        first = run.loaded.state.execution
+        if first is not None and first.status is ExecutionStatus.PENDING:
+            state = run.agent_state_hooks(HookPoint.BEFORE_EXECUTION, state)
+        return run.changed(state=run.agent_state_hooks(HookPoint.BEFORE_STEP, state))
+
+    # --- infer, call tools ------------------------------------------------------------------------------------
+
+    def _infer(self, run: Run) -> Run:
+        if run.decided is not None:
+            return run
+        run = self._inference.infer(run)
+        if run.held.interruption is Interruption.CANCEL and not run.forbidden:
+            run = run.stopping(user_stop())
+        return run
+
+    def _call_tools(self, run: Run) -> Run:
+        if run.decided is not None:
+            return run
+        return self._calls.call(run)
+
+    # --- commit -----------------------------------------------------------------------------------------------
+
+    def _commit(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None]:
+        if run.decided is not None:
+            return run.decided, None
+        for _ in range(_CONFLICTS):
+            advanced = advance(run, self._now(run))
+            try:
+                committed = self._store.commit(
+                    run.claim,
+                    run.loaded,
+                    settle_step(run, advanced),
+                    results=run.unjournaled,
+                    carry_on=carry_on and not advanced.ended,
+                )
+            except ClaimLost:
+                return TakenOver(run.ref), None
+            except VersionConflict:
+                fresh = self._reloaded(run)
+                if fresh is None:
+                    return TakenOver(run.ref), None
+                run = fresh
+                continue
+            except StoreFull:
+                if self._keeper.remaining(run.held) <= 0:
+                    raise
+                time.sleep(_FULL_PAUSE_SECONDS)
+                continue
+            crash_points.at("c8")
+            return self._done(run, advanced, committed), committed.carried
+        raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to commit step {run.ref.step}")
+
+    def _reloaded(self, run: Run) -> Run | None:
+        """Somebody saved the session meanwhile: the same answer and results, on what is stored now."""
+        try:
+            loaded = self._store.reload(run.claim)
+        except ClaimLost:
+            return None
+        state = started(loaded.state, run.agent.limits, moment(loaded.started_ms))
+        return run.changed(loaded=loaded, state=state)
+
+    def _now(self, run: Run) -> datetime:
+        return moment(run.claim.now_ms + round((self._monotonic() - run.taken) * 1000))
+
+    def _done(self, run: Run, advanced: Advanced, committed: Committed) -> Done:
+        state = advanced.state
+        execution = state.execution
+        assert execution is not None
+        publish = committed.next if not committed.handed_over else None
+        next_step = committed.next.step if committed.next is not None else None
+        error = run.failure.message if run.failure is not None else ""
+        if execution.status is ExecutionStatus.FAILED and not error:
+            error = execution.last_step.all_errors[-1].message if execution.last_step else "failed"
+        same = committed.next is not None and committed.next.execution_id == run.ref.execution_id
+        return Done(
+            run.ref, publish, committed.next, execution.status,
+            summary(run, state, next_step if same else None), error, committed.state,
+        )  # fmt: skip
+
+
+def schema_version() -> int:
+    """The newest state this package reads; workers tell it to each other."""
+    return SCHEMA_VERSION

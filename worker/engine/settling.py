@@ -1,0 +1,314 @@
+"""From a run to what is committed: pure functions of the state, the answer, the results and the inbox.
+
+Running a step again from the same journal gives the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..guards import GuardPoint, GuardView, StopWith, ask_guards
+from ..hooks import HookContext, HookPoint
+from ..state import (
+    AgentState,
+    AgentStep,
+    AgentStepId,
+    ExecutionBudget,
+    ExecutionState,
+    ExecutionStatus,
+    LLMConfig,
+    Message,
+)
+from ..store import Fresh, InboxKind, NewEvent, Operation, Settle, Settled
+from .inference import user_stop
+from .run import Run, moment
+
+_NAMESPACE = uuid.UUID("6f1cf1a0-6b5f-4f0e-9d0f-3f9f0f4a7a11")
+_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """The session with this step done.
+
+    Attributes:
+        ended: Whether the execution has ended.
+        committed: Whether the step itself became part of it.
+    """
+
+    state: AgentState
+    ended: bool
+    committed: bool
+
+
+def started(run_state: AgentState, limits: ExecutionBudget, started_at: datetime) -> AgentState:
+    """The execution in progress; at its first step the agent's limits cap what was asked for."""
+    execution = run_state.execution
+    assert execution is not None
+    if execution.status is not ExecutionStatus.PENDING:
+        return run_state
+    capped = execution.with_budget(limits.capped_by(execution.budget))
+    return run_state.with_parts(run_state.context, capped).with_execution_started(now=started_at)
+
+
+def advance(run: Run, now: datetime) -> Advanced:
+    """Put the answer and the results into the session, and decide whether the execution goes on."""
+    claim = run.claim.id
+    state = _with_step(run, now)
+    for signal in run.signals:
+        state = state.with_stop_signal(signal, now=now)
+    if run.failure is not None:
+        return Advanced(_failed(run, state, now), ended=True, committed=run.response is not None)
+    state = run.agent_state_hooks(HookPoint.AFTER_STEP, state) if run.response is not None else state
+    state = _guarded(run, state, now)
+    if run.response is None or state.should_stop():
+        state = run.agent_state_hooks(HookPoint.ON_STOP, state)
+        ended = state.with_execution_completed(claim=claim, now=now)
+        ended = run.agent_state_hooks(HookPoint.AFTER_EXECUTION, ended)
+        return Advanced(ended, ended=True, committed=run.response is not None)
+    return Advanced(state.with_current_step_completed(claim=claim, now=now), ended=False, committed=True)
+
+
+def _with_step(run: Run, now: datetime) -> AgentState:
+    if run.response is None:
+        return run.state
+    step = AgentStep.from_inference(
+        run.response,
+        [run.records[index].execution for index in sorted(run.records)],
+        number=run.ref.step,
+        inputs=run.seen,
+        step_id=AgentStepId(uuid.uuid5(_NAMESPACE, f"{run.ref.execution_id}.{run.ref.step}").hex),
+    )
+    return run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
+
+
+def _failed(run: Run, state: AgentState, now: datetime) -> AgentState:
+    assert run.failure is not None
+    error = run.failure
+    stack = run.agent.hook_stack
+    if stack.at(HookPoint.ON_ERROR):
+        context = HookContext(
+            HookPoint.ON_ERROR, run.ref.session_id, run.ref.execution_id, run.ref.step, state, error=error
+        )
+        shaped = stack.run(context)
+        state, error = shaped.state, shaped.error or error
+    archived = state.with_current_step_completed(claim=run.claim.id, now=now)
+    failed = archived.with_failure(error, now=now)
+    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, failed)
+
+
+def _guarded(run: Run, state: AgentState, now: datetime) -> AgentState:
+    """Before the next step is published, the guards are asked again: no step is queued only to find its budget used."""
+    execution = state.execution
+    if execution is None or run.response is None or state.should_stop():
+        return state
+    view = GuardView(GuardPoint.BEFORE_NEXT, state, run.ref.session_id, execution, now)
+    verdict = ask_guards(run.agent.all_guards, view)
+    if isinstance(verdict, StopWith):
+        for signal in verdict.signals:
+            state = state.with_stop_signal(signal, now=now)
+    return state
+
+
+def settle_step(run: Run, advanced: Advanced) -> Settle:
+    """What the commit makes of the step, with whatever arrived meanwhile."""
+
+    def settle(fresh: Fresh) -> Settled:
+        now = moment(fresh.now_ms)
+        state, ended = advanced.state, advanced.ended
+        if fresh.cancel is not None and not ended:
+            state = state.with_stop_signal(user_stop(), now=now).with_execution_completed(claim=run.claim.id, now=now)
+            ended = True
+        events = [*_step_events(run, advanced, state)]
+        after, joined = _with_inbox(state, fresh, now, ended=ended, unseen=_unseen(run))
+        if ended:
+            events.append(_end_event(run, state))
+        events += joined
+        failed = state.status is ExecutionStatus.FAILED
+        return Settled(
+            state=after,
+            ended=state if after is not state and ended else None,
+            events=tuple(events),
+            operations=tuple(operation.id for operation in fresh.inbox),
+            keep_journal=ended and not advanced.committed,
+            dead=run.failure.message if failed and run.failure and run.failure.kind == "poison" else None,
+            definition=json.dumps(run.agent.definition).encode() if run.ref.step == 1 else None,
+        )
+
+    return settle
+
+
+def _unseen(run: Run) -> bool:
+    """A message that was applied after the answer's snapshot; it must not stay without an answer."""
+    return any(extent != run.seen.get(name) for name, extent in run.loaded.state.store.extents.items())
+
+
+def settle_stop(fresh: Fresh) -> Settled:
+    """End an execution that nobody runs and that has obtained nothing for its step."""
+    now = moment(fresh.now_ms)
+    execution = fresh.state.execution
+    assert execution is not None
+    state = fresh.state.with_stop_signal(user_stop(), now=now).with_execution_completed(now=now)
+    after, joined = _with_inbox(state, fresh, now, ended=True, unseen=False)
+    event = NewEvent(
+        "execution_stopped", execution.execution_id, execution.step_count, {"status": "stopped", "reason": "user_requested"}
+    )
+    operations = tuple(operation.id for operation in fresh.inbox)
+    return Settled(after, ended=state if after is not state else None, events=(event, *joined), operations=operations)
+
+
+def settle_operation(fresh: Fresh) -> Settled:
+    """Apply an operation to a session whose step nobody runs."""
+    now = moment(fresh.now_ms)
+    execution = fresh.state.execution
+    ended = execution is None or execution.status.is_terminal()
+    after, events = _with_inbox(fresh.state, fresh, now, ended=ended, unseen=False)
+    return Settled(after, events=tuple(events), operations=tuple(operation.id for operation in fresh.inbox))
+
+
+def settle_retry(budget: ExecutionBudget | None) -> Settle:
+    """Continue a failed or stopped execution where it ended.
+
+    Raises (when called):
+        InvalidTransition: It did not fail and was not stopped.
+    """
+
+    def settle(fresh: Fresh) -> Settled:
+        state = fresh.state.for_retry(budget, now=moment(fresh.now_ms))
+        execution = state.execution
+        assert execution is not None
+        event = NewEvent(
+            "step_retried", execution.execution_id, execution.step_count + 1, {"retries": execution.retries}
+        )
+        return Settled(state, events=(event,))
+
+    return settle
+
+
+def first_state(
+    state: AgentState, message: Message, execution_id: str, operation_id: str, budget: ExecutionBudget | None, now: datetime
+) -> Settled:
+    """A new session with its first execution pending."""
+    state = state.with_user_message(message, now=now).with_execution(
+        execution_id, budget or ExecutionBudget.unlimited(), operation_id, now=now
+    )
+    event = NewEvent("execution_submitted", execution_id, 0, {"operation": operation_id})
+    return Settled(state, events=(event,), operations=(operation_id,))
+
+
+def _with_inbox(
+    state: AgentState, fresh: Fresh, now: datetime, *, ended: bool, unseen: bool
+) -> tuple[AgentState, list[NewEvent]]:
+    """Apply what arrived. A message to an execution that has ended starts the next one."""
+    events: list[NewEvent] = []
+    starts: Operation | None = None
+    for operation in fresh.inbox:
+        if ended and operation.kind is InboxKind.MESSAGE and starts is None:
+            starts = operation
+            state = _next_execution(state, operation, now)
+        state = _applied(state, operation, now)
+        execution = state.execution
+        if execution is not None and operation.kind is InboxKind.MESSAGE:
+            data = {"operation": operation.id, "started": starts is operation}
+            events.append(NewEvent("message_joined", execution.execution_id, execution.step_count, data))
+    if ended and unseen and starts is None:
+        state = _next_execution(state, None, now)
+    return state, events
+
+
+def _next_execution(state: AgentState, operation: Operation | None, now: datetime) -> AgentState:
+    name = operation.id if operation is not None else uuid.uuid4().hex
+    execution_id = uuid.uuid5(_NAMESPACE, f"execution:{name}:{state.agent_id}").hex
+    budget = ExecutionBudget.unlimited()
+    if operation is not None and operation.payload.get("budget"):
+        budget = ExecutionBudget.from_dict(dict(operation.payload["budget"]))
+    return state.with_execution(execution_id, budget, operation.id if operation else None, now=now)
+
+
+def _applied(state: AgentState, operation: Operation, now: datetime) -> AgentState:
+    payload = operation.payload
+    match operation.kind:
+        case InboxKind.MESSAGE:
+            return state.with_user_message(Message.from_dict(dict(payload["message"])), now=now)
+        case InboxKind.METADATA:
+            return state.with_metadata(payload["key"], payload["value"], now=now)
+        case InboxKind.SYSTEM_PROMPT:
+            return state.with_system_prompt(payload["prompt"], now=now)
+        case InboxKind.MODEL:
+            return state.with_llm_config(LLMConfig.from_dict(dict(payload["model"])), now=now)
+
+
+def _step_events(run: Run, advanced: Advanced, state: AgentState) -> Iterable[NewEvent]:
+    if not advanced.committed or run.response is None:
+        return
+    usage = run.response.usage
+    data: dict[str, Any] = {
+        "tools": [
+            {"name": record.execution.tool_call.name, "outcome": record.execution.outcome.value}
+            for _, record in sorted(run.records.items())
+        ],
+        "tokens": usage.total,
+        "finish_reason": run.response.finish_reason.value,
+        "model": run.response.model,
+        "text": run.response.content[:_SHOWN_CHARS],
+    }
+    yield NewEvent("step_committed", run.ref.execution_id, run.ref.step, data)
+
+
+def _end_event(run: Run, state: AgentState) -> NewEvent:
+    execution = state.execution
+    assert execution is not None
+    reason = execution.final_reason()
+    data: dict[str, Any] = {
+        "status": execution.status.value,
+        "reason": reason.value if reason else None,
+        "steps": execution.step_count,
+        "tokens": execution.usage.total,
+        "cost": execution.cost,
+        "error": run.failure.message if run.failure else _last_error(execution),
+    }
+    return NewEvent(f"execution_{execution.status.value}", execution.execution_id, execution.step_count, data)
+
+
+def _last_error(execution: ExecutionState) -> str:
+    last = execution.last_step
+    errors = (*(last.all_errors if last is not None else ()), *execution.errors)
+    return errors[-1].message if errors and execution.status is ExecutionStatus.FAILED else ""
+
+
+def summary(run: Run, state: AgentState | None, next_step: int | None) -> str:
+    """A step in a line: "3 tool calls · search_docs ×2, read_file · 412 tokens · next step 4"."""
+    parts: list[str] = []
+    names = [record.execution.tool_call.name for _, record in sorted(run.records.items())]
+    if names:
+        parts.append(f"{len(names)} tool call{'s' if len(names) != 1 else ''}")
+        parts.append(", ".join(_counted(names)))
+    if run.response is not None and run.response.usage.total:
+        parts.append(f"{run.response.usage.total} tokens")
+    if next_step is not None:
+        parts.append(f"next step {next_step}")
+    elif state is not None and state.execution is not None:
+        parts.append(state.execution.status.value)
+    return " · ".join(parts)
+
+
+def _counted(names: Sequence[str]) -> list[str]:
+    return [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+
+
+__all__ = [
+    "Advanced",
+    "advance",
+    "first_state",
+    "settle_operation",
+    "settle_retry",
+    "settle_step",
+    "settle_stop",
+    "started",
+    "summary",
+]

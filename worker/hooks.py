@@ -1,0 +1,178 @@
+"""Hooks: user code at the points of a step that the sources name.
+
+A hook gets a context and returns it, changed or not; what a point lets it change is `CHANGES`. Hooks run again when a
+step is done again after a crash: they are for watching and for shaping, an effect on the world belongs into a tool.
+A hook that raises before a call fails the step; one that raises afterwards is reported and the step is saved.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from .drivers import InferenceRequest
+from .errors import ConfigurationError
+from .redaction import describe_exception
+from .state import AgentState, ErrorInfo, InferenceResponse, ToolCall, ToolExecution
+
+log = logging.getLogger(__name__)
+
+
+class HookPoint(StrEnum):
+    """Where a hook may stand."""
+
+    BEFORE_EXECUTION = "before_execution"
+    BEFORE_STEP = "before_step"
+    BEFORE_INFERENCE = "before_inference_request"
+    AFTER_INFERENCE = "after_inference_response"
+    BEFORE_TOOL = "before_tool_use"
+    AFTER_TOOL = "after_tool_use"
+    AFTER_STEP = "after_step"
+    ON_STOP = "on_stop"
+    AFTER_EXECUTION = "after_execution"
+    ON_ERROR = "on_error"
+
+
+@dataclass(frozen=True)
+class HookContext:
+    """What a hook sees and may change.
+
+    Attributes:
+        point: Where it stands.
+        state: The session as the step has made it so far.
+        request: The question to the driver; only around inference.
+        response: The answer; only after inference.
+        tool_call: The call about to be made; only around tools.
+        tool_execution: What came of the call; only after it.
+        blocked: Set to a reason to keep the call from being made; only before a tool.
+        error: What went wrong; only on error.
+    """
+
+    point: HookPoint
+    session_id: str
+    execution_id: str
+    step: int
+    state: AgentState
+    request: InferenceRequest | None = None
+    response: InferenceResponse | None = None
+    tool_call: ToolCall | None = None
+    tool_execution: ToolExecution | None = None
+    blocked: str | None = None
+    error: ErrorInfo | None = None
+
+    def changed(self, **changes: Any) -> HookContext:
+        """The same context with other values."""
+        return replace(self, **changes)
+
+
+CHANGES: Final[Mapping[HookPoint, frozenset[str]]] = MappingProxyType(
+    {
+        HookPoint.BEFORE_EXECUTION: frozenset({"state"}),
+        HookPoint.BEFORE_STEP: frozenset({"state"}),
+        HookPoint.BEFORE_INFERENCE: frozenset({"state", "request"}),
+        HookPoint.AFTER_INFERENCE: frozenset({"state", "response"}),
+        HookPoint.BEFORE_TOOL: frozenset({"tool_call", "blocked"}),
+        HookPoint.AFTER_TOOL: frozenset({"tool_execution"}),
+        HookPoint.AFTER_STEP: frozenset({"state"}),
+        HookPoint.ON_STOP: frozenset({"state"}),
+        HookPoint.AFTER_EXECUTION: frozenset({"state"}),
+        HookPoint.ON_ERROR: frozenset({"state", "error"}),
+    }
+)
+"""What each point lets a hook change; anything else is refused."""
+
+_AFTERWARDS: Final = frozenset(
+    {
+        HookPoint.AFTER_INFERENCE,
+        HookPoint.AFTER_TOOL,
+        HookPoint.AFTER_STEP,
+        HookPoint.ON_STOP,
+        HookPoint.AFTER_EXECUTION,
+        HookPoint.ON_ERROR,
+    }
+)
+
+HookFunction = Callable[[HookContext], HookContext | None]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """User code at one point.
+
+    Attributes:
+        point: Where.
+        function: Gets the context, returns a changed one, or None to leave it.
+        priority: Higher runs first; equal ones in the order they were given.
+        name: For logs; the function's name when empty.
+    """
+
+    point: HookPoint
+    function: HookFunction
+    priority: int = 0
+    name: str = field(default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "point", HookPoint(self.point))
+        object.__setattr__(self, "name", self.name or getattr(self.function, "__name__", "hook"))
+
+
+class HookContractError(ConfigurationError):
+    """A hook changed what its point does not allow."""
+
+
+class HookStack:
+    """Hooks by point and priority."""
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        ordered = sorted(hooks, key=lambda hook: -hook.priority)
+        self._at = {point: tuple(hook for hook in ordered if hook.point is point) for point in HookPoint}
+        self.is_empty = not ordered
+
+    def at(self, point: HookPoint) -> tuple[Hook, ...]:
+        """Hooks of a point, first to last."""
+        return self._at[point]
+
+    def run(self, context: HookContext) -> HookContext:
+        """Pass the context through the hooks of its point.
+
+        Raises:
+            HookContractError: A hook changed something else than `CHANGES` allows.
+            Exception: Whatever a hook raises before a call; afterwards it is logged and the hook's change is dropped.
+        """
+        for hook in self._at[context.point]:
+            context = _run_one(hook, context)
+        return context
+
+
+def _run_one(hook: Hook, context: HookContext) -> HookContext:
+    started = time.monotonic()
+    try:
+        changed = hook.function(context)
+        if changed is None:
+            return context
+        _check_contract(hook, context, changed)
+        return changed
+    except Exception as error:
+        if context.point not in _AFTERWARDS:
+            raise
+        log.warning(
+            "hook %s at %s of session %s raised, its change is dropped: %s",
+            hook.name, context.point, context.session_id, describe_exception(error).message,
+        )  # fmt: skip
+        return context
+    finally:
+        log.debug("hook %s at %s took %.4f s", hook.name, context.point, time.monotonic() - started)
+
+
+def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None:
+    allowed = CHANGES[before.point]
+    for each in fields(HookContext):
+        if each.name not in allowed and getattr(before, each.name) is not getattr(after, each.name):
+            raise HookContractError(
+                f"hook {hook.name} at {before.point} changed {each.name}; this point allows {sorted(allowed)}"
+            )

@@ -1,0 +1,293 @@
+"""What others do to a session: submit, message, stop, retry.
+
+Each runs in one transaction that watches the session and its control hash, and carries an operation id, so that asking
+again after a lost reply changes nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Literal, TypeVar
+
+from ..errors import ActionRefused, IdempotencyMismatch, SessionNotFound, StoreUnavailable
+from ..state import AgentState
+from . import fields, loading
+from .claims import Ctl, ctl_read
+from .events import event_commands
+from .ground import Ground
+from .keys import WAKE_CHANNEL, SessionKeys
+from .records import Applied, Fresh, NewEvent, Operation, Settle, Settled, StepRef
+from .tables import Changed, Command, Watched
+from .writes import Standing, dead_entry, is_active, saving
+
+_CONFLICTS: Final = 100
+_LOST_REPLIES: Final = 5
+Answer = TypeVar("Answer")
+
+
+def submit(
+    ground: Ground, session_id: str, agent: str, fingerprint: str, settle: Callable[[int], Settled]
+) -> Applied:
+    """Create a session and start its first execution. See `StepStore.submit`."""
+    keys = ground.keys(session_id)
+
+    def once() -> Applied:
+        reads: list[Command] = [
+            ("HMGET", keys.session, "version", "fingerprint", "first"),
+            ground.clock.now(),
+        ]
+        with ground.tables.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
+            version, stored, first = watched.replies[0]
+            if version is not None:
+                if fields.text(stored) != fingerprint:
+                    raise IdempotencyMismatch(
+                        f"session {session_id} was submitted before with another agent, message or budget; "
+                        "use another idempotency key, or repeat the request exactly"
+                    )
+                return Applied("again", fields.text(first), fields.number(version))
+            now_ms = ground.clock.milliseconds(watched.replies[1])
+            settled = settle(now_ms)
+            first_execution = settled.state.execution.execution_id if settled.state.execution else ""
+            extra = (
+                "agent", agent, "fingerprint", fingerprint,
+                "first", first_execution, "created", now_ms,
+            )  # fmt: skip
+            save = saving(ground, keys, None, settled, Standing(), version=1, now_ms=now_ms, extra=extra)
+            watched.commit("submit.exec", save.commands)
+            return Applied("started", first_execution, 1, None if save.handed_over else save.next)
+
+    return _persistently(session_id, once)
+
+
+def act(ground: Ground, session_id: str, operation: Operation, settle: Settle) -> Applied:
+    """Apply an operation, or leave it for the running step. See `StepStore.act`."""
+    keys = ground.keys(session_id)
+    return _persistently(session_id, lambda: _act_once(ground, keys, operation, settle))
+
+
+def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: Settle) -> Applied:
+    reads: list[Command] = [
+        ("HMGET", keys.session, "version", "ops", "executions"),
+        ctl_read(keys),
+        ground.clock.now(),
+        ("LRANGE", keys.inbox, 0, -1),
+    ]
+    with ground.tables.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
+        (version, ops, executions), ctl_reply, now_reply, entries = watched.replies
+        if version is None:
+            raise SessionNotFound(keys.session_id)
+        ctl, known = Ctl.read(ctl_reply), fields.strings(ops)
+        if operation.id in known:
+            return Applied("again", "", fields.number(version))
+        waiting = fields.inbox(entries, known)
+        if any(entry.id == operation.id for entry in waiting):
+            return Applied("again", "", fields.number(version))
+        if ctl.phase == "run" and (ctl.claim or _has_journal(keys, ctl, watched)):
+            return _queue(ground, keys, ctl, operation, len(entries), fields.number(version), watched)
+        standing = Standing(known, fields.strings(executions))
+        stored = _stored(ground, keys, ctl, watched)
+        now_ms = ground.clock.milliseconds(now_reply)
+        settled = settle(Fresh(stored, (operation,), 0, now_ms, None))
+        return _save(ground, keys, stored, settled, standing, fields.number(version), now_ms, watched)
+
+
+def _has_journal(keys: SessionKeys, ctl: Ctl, watched: Watched) -> bool:
+    (found,) = watched.ask("act.journal", [("EXISTS", keys.journal(ctl.execution, ctl.step))])
+    return bool(found)
+
+
+def _queue(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, operation: Operation, waiting: int, version: int, watched: Watched
+) -> Applied:
+    """The running step takes it into its commit, which watches the inbox."""
+    if waiting >= ground.settings.inbox_limit:
+        raise ActionRefused(
+            f"session {keys.session_id} has {waiting} messages waiting for its running step, which is the limit; "
+            "wait until the step has committed"
+        )
+    event = NewEvent("message_received", ctl.execution, ctl.step, {"operation": operation.id, "queued": True})
+    watched.commit(
+        "act.push",
+        [("RPUSH", keys.inbox, fields.inbox_entry(operation)), *event_commands(ground, keys, [event])],
+    )
+    return Applied("queued", "", version)
+
+
+def _stored(ground: Ground, keys: SessionKeys, ctl: Ctl, watched: Watched) -> AgentState:
+    held = ground.cache.get(keys.session_id)
+    replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
+    return loading.finish(ground, keys, ctl.execution, held, watched, replies).state
+
+
+def _save(
+    ground: Ground,
+    keys: SessionKeys,
+    before: AgentState,
+    settled: Settled,
+    standing: Standing,
+    version: int,
+    now_ms: int,
+    watched: Watched,
+) -> Applied:
+    starts = is_active(settled.state) and not is_active(before)
+    save = saving(
+        ground, keys, before, settled, standing, version=version + 1, now_ms=now_ms, work_changed=starts
+    )  # fmt: skip
+    watched.commit("act.exec", save.commands)
+    execution = settled.state.execution
+    outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
+    if execution is None or not is_active(settled.state):
+        outcome = "changed"
+    return Applied(
+        outcome,
+        execution.execution_id if execution else "",
+        version + 1,
+        None if save.handed_over else save.next,
+    )
+
+
+def stop(ground: Ground, session_id: str, execution_id: str | None, settle: Settle) -> Applied:
+    """End the running execution. See `StepStore.stop`."""
+    keys = ground.keys(session_id)
+    return _persistently(session_id, lambda: _stop_once(ground, keys, execution_id, settle))
+
+
+def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, settle: Settle) -> Applied:
+    reads: list[Command] = [
+        ("HMGET", keys.session, "version", "ops", "executions"),
+        ctl_read(keys),
+        ("HGET", keys.ctl, "worker"),
+        ground.clock.now(),
+        ("LRANGE", keys.inbox, 0, -1),
+    ]
+    with ground.tables.watch("stop.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
+        (version, ops, executions), ctl_reply, worker, now_reply, entries = watched.replies
+        if version is None:
+            raise SessionNotFound(keys.session_id)
+        ctl = Ctl.read(ctl_reply)
+        if ctl.phase == "end" or (execution_id is not None and ctl.execution != execution_id):
+            return Applied("again", ctl.execution, fields.number(version))
+        now_ms = ground.clock.milliseconds(now_reply)
+        (alive,) = watched.ask("stop.lease", [("EXISTS", keys.shard.lease(ctl.claim or "-"))])
+        (stored_journal,) = watched.ask("stop.journal", [("HGETALL", keys.journal(ctl.execution, ctl.step))])
+        if alive or fields.journal(stored_journal).holds_something:
+            return _ask_to_stop(ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched)
+        before = _stored(ground, keys, ctl, watched)
+        standing = Standing(fields.strings(ops), fields.strings(executions))
+        inbox = fields.inbox(entries, standing.operations)
+        settled = settle(Fresh(before, inbox, len(entries), now_ms, ctl.execution))
+        save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
+        trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []
+        watched.commit("stop.exec", [*trim, *save.commands])
+        return Applied("changed", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
+
+
+def _ask_to_stop(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, worker: str, alive: bool, version: int, watched: Watched
+) -> Applied:
+    """Whoever runs the step, or the next to claim it, commits what it has obtained and ends the execution."""
+    commands: list[Command] = [("HSET", keys.ctl, "cancel", ctl.execution, "not_before", 0)]
+    publish: StepRef | None = None
+    if alive:
+        commands.append(("PUBLISH", WAKE_CHANNEL + worker, ctl.claim))
+    else:
+        ref = StepRef(keys.session_id, ctl.execution, ctl.step)
+        (now,) = watched.ask("stop.now", [ground.clock.now()])
+        now_ms = ground.clock.milliseconds(now)
+        handed = ground.handover.commands(ref, now_ms)
+        commands += [("ZADD", keys.shard.due, "XX", now_ms + ground.due_ms, keys.session_id), *handed]
+        publish = None if handed else ref
+    watched.commit("stop.ask", commands)
+    return Applied("queued", ctl.execution, version, publish)
+
+
+def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
+    """Continue a failed or stopped execution. See `StepStore.retry`."""
+    keys = ground.keys(session_id)
+
+    def once() -> Applied:
+        reads: list[Command] = [
+            ("HMGET", keys.session, "version", "ops", "executions"),
+            ctl_read(keys),
+            ground.clock.now(),
+        ]
+        with ground.tables.watch("retry.read", (keys.session, keys.ctl), reads) as watched:
+            (version, ops, executions), ctl_reply, now_reply = watched.replies
+            if version is None:
+                raise SessionNotFound(session_id)
+            ctl = Ctl.read(ctl_reply)
+            now_ms = ground.clock.milliseconds(now_reply)
+            if ctl.phase == "parked":
+                return _unpark(ground, keys, ctl, fields.number(version), now_ms, watched)
+            before = _stored(ground, keys, ctl, watched)
+            settled = settle(Fresh(before, (), 0, now_ms, None))
+            standing = Standing(fields.strings(ops), fields.strings(executions))
+            save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
+            journal = keys.journal(ctl.execution, ctl.step)
+            watched.commit("retry.exec", [*save.commands, ("PERSIST", journal)])
+            return Applied("started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
+
+    return _persistently(session_id, once)
+
+
+def _unpark(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: int, watched: Watched
+) -> Applied:
+    ref = StepRef(keys.session_id, ctl.execution, ctl.step)
+    handed = ground.handover.commands(ref, now_ms)
+    watched.commit(
+        "retry.unpark",
+        [
+            ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", now_ms, "nudges", 0),
+            ("HSET", keys.session, "status", "in_progress"),
+            ("ZADD", keys.shard.due, now_ms + ground.due_ms, keys.session_id),
+            *handed,
+        ],
+    )
+    return Applied("started", ctl.execution, version, None if handed else ref)
+
+
+def park(ground: Ground, ref: StepRef, reason: str) -> None:
+    """Nobody can carry this on. See `StepStore.park`."""
+    keys = ground.keys(ref.session_id)
+
+    def once() -> None:
+        with ground.tables.watch("park.read", (keys.ctl,), [ctl_read(keys)]) as watched:
+            ctl = Ctl.read(watched.replies[0])
+            if (ctl.execution, ctl.step, ctl.phase) != (ref.execution_id, ref.step, "run"):
+                return
+            watched.commit(
+                "park.exec",
+                [
+                    ("HSET", keys.ctl, "phase", "parked", "claim", "", "worker", ""),
+                    ("HSET", keys.session, "status", "parked"),
+                    ("ZREM", keys.shard.due, keys.session_id),
+                    dead_entry(ground, keys.shard, "step", ref.session_id, ref.execution_id, ref.step, reason),
+                    *event_commands(ground, keys, [NewEvent("parked", ref.execution_id, ref.step, {"reason": reason})]),
+                ],
+            )
+
+    _persistently(ref.session_id, once)
+
+
+def quarantine(ground: Ground, payload: str, reason: str) -> None:
+    """Keep a malformed message for whoever looks for its sender."""
+    entry = dead_entry(ground, ground.shards[0], "message", "", "", 0, reason, payload)
+    ground.tables.ask("quarantine", [entry])
+
+
+def _persistently(session_id: str, once: Callable[[], Answer]) -> Answer:
+    """Again after a conflict or a lost reply: every action first looks whether it was applied."""
+    lost = 0
+    for _ in range(_CONFLICTS):
+        try:
+            return once()
+        except Changed:
+            continue
+        except StoreUnavailable:
+            lost += 1
+            if lost > _LOST_REPLIES:
+                raise
+            time.sleep(0.05 * lost)
+    raise StoreUnavailable(f"session {session_id} changes too fast to act on; try again")

@@ -1,0 +1,66 @@
+"""Sessions this process saw last, so that a claim reads only what is new.
+
+Correctness never rests on it: an entry is used as it is only under a WATCH that proves its version, and an older one
+only as the beginning of what is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ..state import AgentState
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A session as it stood at a version; `size` approximates its stored bytes."""
+
+    version: int
+    state: AgentState
+    size: int
+
+
+class SessionCache:
+    """Least recently used sessions, bounded by bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """
+        Args:
+            limit_bytes: 0 keeps nothing.
+        """
+        self._limit = limit_bytes
+        self._size = 0
+        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, session_id: str) -> Held | None:
+        """What is held of a session, of whatever version."""
+        with self._lock:
+            held = self._held.get(session_id)
+            if held is not None:
+                self._held.move_to_end(session_id)
+            return held
+
+    def put(self, session_id: str, held: Held) -> None:
+        """Keep the newer of two versions."""
+        with self._lock:
+            before = self._held.pop(session_id, None)
+            if before is not None:
+                self._size -= before.size
+                held = held if held.version >= before.version else before
+            if held.size > self._limit:
+                return
+            self._held[session_id] = held
+            self._size += held.size
+            while self._size > self._limit:
+                _, oldest = self._held.popitem(last=False)
+                self._size -= oldest.size
+
+    def drop(self, session_id: str) -> None:
+        """Forget a session."""
+        with self._lock:
+            before = self._held.pop(session_id, None)
+            if before is not None:
+                self._size -= before.size

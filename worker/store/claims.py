@@ -1,0 +1,258 @@
+"""Claiming a step, keeping the claim alive, giving it back.
+
+    WATCH session, ctl → read everything → decide → MULTI claim, fence, attempts+1, lease, due → EXEC
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .. import crash_points
+from ..errors import StoreUnavailable
+from . import fields, loading
+from .events import event_commands
+from .ground import Ground
+from .keys import SessionKeys
+from .records import Claim, ClaimAnswer, Claimed, Journal, Left, LeftReason, Loaded, NewEvent, Renewal, StepRef, Suspect
+from .tables import Changed, Command, Reply, Watched
+
+# A claim competes with actions and the sweep; each attempt takes about a millisecond.
+_CONFLICTS: Final = 50
+_CTL: Final = (
+    "execution",
+    "step",
+    "claim",
+    "phase",
+    "fence",
+    "attempts",
+    "delays",
+    "delayed",
+    "not_before",
+    "cancel",
+    "started",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ctl:
+    """The control hash of a session."""
+
+    execution: str
+    step: int
+    claim: str
+    phase: str
+    fence: int
+    attempts: int
+    delays: int
+    delayed_ms: int
+    not_before_ms: int
+    cancel: str
+    started_ms: int
+
+    @classmethod
+    def read(cls, reply: Reply) -> Ctl:
+        """From the reply to `_CTL`."""
+        f = reply
+        return cls(
+            fields.text(f[0]), fields.number(f[1]), fields.text(f[2]), fields.text(f[3]), fields.number(f[4]),
+            fields.number(f[5]), fields.number(f[6]), fields.number(f[7]), fields.number(f[8]), fields.text(f[9]),
+            fields.number(f[10]),
+        )  # fmt: skip
+
+
+def ctl_read(keys: SessionKeys) -> Command:
+    """The command whose reply `Ctl.read` takes."""
+    return ("HMGET", keys.ctl, *_CTL)
+
+
+def claim(ground: Ground, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
+    """Take the right to run a step. See `StepStore.claim`."""
+    keys = ground.keys(ref.session_id)
+    for _ in range(_CONFLICTS):
+        try:
+            return _claim_once(ground, keys, ref, claim_id, worker, alone)
+        except Changed:
+            continue  # the next look decides anew; it also finds a claim whose EXEC reply was lost
+    return Left(LeftReason.BUSY)
+
+
+def _claim_once(
+    ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str, alone: bool
+) -> ClaimAnswer:
+    held = ground.cache.get(ref.session_id)
+    reads = [
+        ctl_read(keys),
+        ground.clock.now(),
+        ("HGETALL", keys.journal(ref.execution_id, ref.step)),
+        *loading.reads(keys, ref.execution_id, held),
+    ]
+    with ground.tables.watch("claim.read", (keys.session, keys.ctl), reads) as watched:
+        ctl = Ctl.read(watched.replies[0])
+        now_ms = ground.clock.milliseconds(watched.replies[1])
+        left = _refusal(ctl, ref, claim_id, now_ms) or _held_by_another(ground, keys, ctl, claim_id, watched)
+        if left is not None:
+            return Left(left)
+        if ctl.attempts + 1 >= ground.settings.suspect_attempts and not alone and ctl.claim != claim_id:
+            return Suspect(ctl.attempts)
+        journal = fields.journal(watched.replies[2])
+        stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
+        taken = _taken(ground, ref, ctl, claim_id, worker, now_ms)
+        if ctl.claim != claim_id:
+            watched.commit("claim.exec", _claim_commands(ground, keys, ctl, taken, journal, now_ms))
+    crash_points.at("c1")
+    loaded = Loaded(
+        stored.state, stored.version, stored.agent, journal, ctl.cancel if ctl.cancel == ref.execution_id else None,
+        taken.attempt, ctl.delays, ctl.delayed_ms, ctl.started_ms or now_ms, now_ms,
+    )  # fmt: skip
+    return Claimed(taken, loaded)
+
+
+def _refusal(ctl: Ctl, ref: StepRef, claim_id: str, now_ms: int) -> LeftReason | None:
+    """Why a step cannot be claimed, from the control hash alone."""
+    if not ctl.execution:
+        return LeftReason.MISSING
+    if ctl.execution != ref.execution_id or ref.step < ctl.step:
+        return LeftReason.STALE
+    if ref.step > ctl.step:
+        return LeftReason.AHEAD
+    if ctl.phase == "end":
+        return LeftReason.ENDED
+    if ctl.claim == claim_id:
+        return None
+    if ctl.phase == "wait" and not (ctl.not_before_ms and ctl.not_before_ms <= now_ms):
+        return LeftReason.WAITING
+    if ctl.not_before_ms > now_ms:
+        return LeftReason.NOT_YET
+    return None
+
+
+def _held_by_another(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, claim_id: str, watched: Watched
+) -> LeftReason | None:
+    if not ctl.claim or ctl.claim == claim_id:
+        return None
+    lease = keys.shard.lease(ctl.claim)
+    (alive,) = watched.ask("claim.lease", [("EXISTS", lease)])
+    if alive:
+        return LeftReason.BUSY
+    if _restarted_lately(ground, watched):
+        return LeftReason.RESTARTED
+    return None
+
+
+def _restarted_lately(ground: Ground, watched: Watched) -> bool:
+    """Leases end while Redis is down; their holders need one lease to come back, or every step would be paid twice."""
+    (reply,) = watched.ask("claim.uptime", [ground.clock.uptime()])
+    return ground.clock.uptime_seconds(reply) < ground.settings.lease_seconds
+
+
+def _taken(ground: Ground, ref: StepRef, ctl: Ctl, claim_id: str, worker: str, now_ms: int) -> Claim:
+    again = ctl.claim == claim_id
+    return Claim(claim_id, worker, ref, ctl.fence + (not again), ctl.attempts + (not again), now_ms)
+
+
+def _claim_commands(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, taken: Claim, journal: Journal, now_ms: int
+) -> list[Command]:
+    ref = taken.ref
+    changed: list[str | int] = ["claim", taken.id, "worker", taken.worker, "fence", taken.fence]
+    changed += ["attempts", taken.attempt, "nudges", 0]
+    if not ctl.started_ms:
+        changed += ["started", now_ms]
+    commands: list[Command] = [
+        ("HSET", keys.ctl, *changed),
+        ground.clock.start_lease(keys.shard.lease(taken.id), taken.worker, ground.lease_ms),
+        ("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, ref.session_id),
+    ]
+    if journal.answer is None:
+        # The driver may be called from here on; one round trip saved against a record of its own.
+        commands.append(("HSET", keys.journal(ref.execution_id, ref.step), f"try:{taken.id}", now_ms))
+    if not ctl.started_ms:
+        commands.append(("HSET", keys.session, "status", "in_progress"))
+        commands += event_commands(ground, keys, [NewEvent("execution_started", ref.execution_id, ref.step, {})])
+    elif taken.attempt > 1:
+        data = {"attempt": taken.attempt, "worker": taken.worker}
+        commands += event_commands(ground, keys, [NewEvent("step_recovered", ref.execution_id, ref.step, data)])
+    return commands
+
+
+def renew(ground: Ground, claims: Sequence[Claim]) -> list[Renewal]:
+    """Renew leases in one round trip. See `StepStore.renew`."""
+    commands: list[Command] = []
+    for held in claims:
+        keys = ground.keys(held.ref.session_id)
+        commands.append(ground.clock.renew_lease(keys.shard.lease(held.id), ground.lease_ms))
+        commands.append(("HGET", keys.ctl, "cancel"))
+    replies = ground.tables.ask("renew", commands)
+    return [
+        Renewal(bool(replies[2 * i]), _cancel(replies[2 * i + 1], held.ref)) for i, held in enumerate(claims)
+    ]
+
+
+def _cancel(value: bytes | None, ref: StepRef) -> str | None:
+    name = fields.text(value)
+    return name if name == ref.execution_id else None
+
+
+def restore(ground: Ground, held: Claim) -> bool:
+    """Take a lease that ended back, if the claim still stands. See `StepStore.restore`."""
+    keys = ground.keys(held.ref.session_id)
+    for _ in range(_CONFLICTS):
+        try:
+            with ground.tables.watch("restore.read", (keys.ctl,), [("HGET", keys.ctl, "claim")]) as watched:
+                if fields.text(watched.replies[0]) != held.id:
+                    return False
+                # Rewriting the claim aborts a rival that has looked but not yet taken it.
+                watched.commit(
+                    "restore.exec",
+                    [
+                        ground.clock.start_lease(keys.shard.lease(held.id), held.worker, ground.lease_ms),
+                        ("HSET", keys.ctl, "claim", held.id),
+                    ],
+                )
+                return True
+        except Changed:
+            continue
+    return False
+
+
+def release(ground: Ground, held: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+    """Give a claim back. See `StepStore.release`."""
+    keys = ground.keys(held.ref.session_id)
+    for _ in range(_CONFLICTS):
+        try:
+            return _release_once(ground, keys, held, delay_ms, give_back)
+        except Changed:
+            continue
+    raise StoreUnavailable(f"session {held.ref.session_id} is too busy to give its claim back; the lease will end")
+
+
+def _release_once(
+    ground: Ground, keys: SessionKeys, held: Claim, delay_ms: int | None, give_back: bool
+) -> StepRef | None:
+    with ground.tables.watch("release.read", (keys.ctl,), [ctl_read(keys), ground.clock.now()]) as watched:
+        ctl = Ctl.read(watched.replies[0])
+        now_ms = ground.clock.milliseconds(watched.replies[1])
+        if ctl.claim != held.id:
+            return None
+        changed: list[str | int] = ["claim", "", "worker", "", "attempts", max(0, ctl.attempts - give_back)]
+        publish: Sequence[Command] = ()
+        if delay_ms is None:
+            due = now_ms + ground.due_ms
+            publish = ground.handover.commands(held.ref, now_ms)
+            changed += ["published", now_ms]
+        else:
+            due = now_ms + delay_ms
+            changed += ["delays", ctl.delays + 1, "delayed", ctl.delayed_ms or now_ms, "not_before", due, "published", 0]
+        watched.commit(
+            "release.exec",
+            [
+                ("HSET", keys.ctl, *changed),
+                ("DEL", keys.shard.lease(held.id)),
+                ("ZADD", keys.shard.due, "XX", due, held.ref.session_id),
+                *publish,
+            ],
+        )
+        return held.ref if delay_ms is None and not publish else None

@@ -1,0 +1,70 @@
+"""Where time comes from: Redis's own clock, asked in the round trip that needs it.
+
+The store never compares the clocks of two machines. A simulation puts its own `Clock` here and thereby decides what
+time it is and when a lease ends.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .tables import Command, Reply
+
+
+class Clock(Protocol):
+    """Gives the commands that read the time and that let a lease live."""
+
+    def now(self) -> Command:
+        """A command whose reply `milliseconds` understands."""
+        ...
+
+    def milliseconds(self, reply: Reply) -> int:
+        """Unix time in milliseconds from the reply to `now`."""
+        ...
+
+    def uptime(self) -> Command:
+        """A command whose reply `uptime_seconds` understands."""
+        ...
+
+    def uptime_seconds(self, reply: Reply) -> float:
+        """Seconds since Redis started; while it was down, leases ended that nobody gave up."""
+        ...
+
+    def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
+        """Create or replace a lease."""
+        ...
+
+    def renew_lease(self, key: str, lease_ms: int) -> Command:
+        """Extend a lease that still exists; the reply is 1, or 0 when it has ended."""
+        ...
+
+
+class RedisClock:
+    """The production clock: `TIME`, and keys with a time to live."""
+
+    def now(self) -> Command:
+        """`TIME`."""
+        return ("TIME",)
+
+    def milliseconds(self, reply: Reply) -> int:
+        """Seconds and microseconds, as Redis gives them."""
+        return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+    def uptime(self) -> Command:
+        """`INFO server`."""
+        return ("INFO", "server")
+
+    def uptime_seconds(self, reply: Reply) -> float:
+        """Its line `uptime_in_seconds`."""
+        for line in reply.decode().splitlines():
+            if line.startswith("uptime_in_seconds:"):
+                return float(line.partition(":")[2])
+        return float("inf")
+
+    def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
+        """`SET … PX`."""
+        return ("SET", key, worker, "PX", lease_ms)
+
+    def renew_lease(self, key: str, lease_ms: int) -> Command:
+        """`PEXPIRE`: unconditional, so that no compare is needed."""
+        return ("PEXPIRE", key, lease_ms)

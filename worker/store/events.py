@@ -1,0 +1,41 @@
+"""The stream of what happened to a session, written in the transactions that make it true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from .ground import Ground
+from .keys import SessionKeys
+from .records import Event, NewEvent
+from .tables import Command, Reply
+
+
+def event_commands(ground: Ground, keys: SessionKeys, events: Iterable[NewEvent]) -> list[Command]:
+    """Commands that append the events."""
+    return [
+        (
+            "XADD", keys.events, "MAXLEN", "~", ground.settings.events_kept, "*",
+            "type", event.type, "execution", event.execution_id, "step", event.step,
+            "data", json.dumps(event.data, separators=(",", ":"), ensure_ascii=False),
+        )
+        for event in events
+    ]  # fmt: skip
+
+
+def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
+    """Events from the reply to XRANGE or XREAD."""
+    return [_event(session_id, entry[0].decode(), entry[1]) for entry in entries if entry[1]]
+
+
+def _event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
+    found = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
+    return Event(
+        id=entry_id,
+        type=found[b"type"].decode(),
+        at_ms=int(entry_id.partition("-")[0]),
+        session_id=session_id,
+        execution_id=found[b"execution"].decode(),
+        step=int(found[b"step"]),
+        data=json.loads(found[b"data"]),
+    )

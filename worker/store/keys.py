@@ -1,0 +1,98 @@
+"""Every Redis key of the product, its type, life and writer, in one place.
+
+All keys of a session share the hash tag `{k}`, so that a transaction over them stays in one slot.
+
+| key | type | life | written by |
+|---|---|---|---|
+| `ca:{k}:s:<sid>` | hash | session | every commit and action |
+| `ca:{k}:s:<sid>:ctl` | hash | session | claim, commit, actions |
+| `ca:{k}:s:<sid>:m:<section>:<generation>` | list | session | commit, actions (append) |
+| `ca:{k}:s:<sid>:x:<eid>` | list | session | commit (append) |
+| `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour; with the session after a failure | the step |
+| `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
+| `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |
+| `ca:{k}:lease:<claim>` | string | lease | claim, heartbeat |
+| `ca:{k}:due` | zset | permanent | the transaction that makes or ends work |
+| `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
+| `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
+| `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |
+| `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
+| `ca:{k}:sweeper` | string | seconds | the sweep's lock |
+| `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
+| `ca:shards` | string | permanent | the first process |
+
+*session* life: no TTL while an execution is active or waiting, the retention afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Final
+
+AGENTS: Final = "ca:agents"
+WORKERS: Final = "ca:workers"
+SHARDS: Final = "ca:shards"
+# Published to, never stored: a worker listens on its own.
+WAKE_CHANNEL: Final = "ca:wake:"
+PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|dead))$")
+
+
+def shard_of(root_session_id: str, shards: int) -> int:
+    """The shard of a session and of all its children."""
+    return zlib.crc32(root_session_id.encode()) % shards
+
+
+class ShardKeys:
+    """Keys that the sessions of one shard share."""
+
+    __slots__ = ("dead", "due", "ending", "failed", "prefix", "sessions", "shard", "sweeper")
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.prefix = f"ca:{{{shard}}}:"
+        self.due = self.prefix + "due"
+        self.sessions = self.prefix + "sessions"
+        self.failed = self.prefix + "failed"
+        self.ending = self.prefix + "ending"
+        self.dead = self.prefix + "dead"
+        self.sweeper = self.prefix + "sweeper"
+
+    def lease(self, claim: str) -> str:
+        """Exists as long as the claim is alive."""
+        return f"{self.prefix}lease:{claim}"
+
+    def session(self, session_id: str) -> SessionKeys:
+        """Keys of one session of this shard."""
+        return SessionKeys(self, session_id)
+
+
+class SessionKeys:
+    """Keys of one session."""
+
+    __slots__ = ("ctl", "events", "inbox", "session", "session_id", "shard")
+
+    def __init__(self, shard: ShardKeys, session_id: str) -> None:
+        self.shard = shard
+        self.session_id = session_id
+        self.session = f"{shard.prefix}s:{session_id}"
+        self.ctl = self.session + ":ctl"
+        self.inbox = self.session + ":inbox"
+        self.events = self.session + ":events"
+
+    def section(self, section: str, generation: int) -> str:
+        """Messages of one generation of a section."""
+        return f"{self.session}:m:{section}:{generation}"
+
+    def steps(self, execution_id: str) -> str:
+        """Committed steps of an execution."""
+        return f"{self.session}:x:{execution_id}"
+
+    def journal(self, execution_id: str, step: int) -> str:
+        """What a step has obtained and not yet committed."""
+        return f"{self.session}:j:{execution_id}:{step}"
+
+
+def shard_keys(shards: int) -> tuple[ShardKeys, ...]:
+    """All shards, by number."""
+    return tuple(ShardKeys(number) for number in range(shards))

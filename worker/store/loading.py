@@ -1,0 +1,157 @@
+"""Reading a session: whole, or only what is new since the version a worker holds.
+
+A session is a head of bounded size and lists that only grow. Who holds an older version reads the head and the tails of
+the lists; `join` refuses parts that do not fit, and then everything is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import SessionNotFound, StateUnreadable, StoreUnavailable
+from ..state import DEFAULT, AgentState, Head, Message, StepExecution, join, read_head
+from . import fields
+from .cache import Held
+from .ground import Ground
+from .keys import SessionKeys
+from .tables import Command, Reply, Watched
+
+
+_TORN_READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A session as read."""
+
+    state: AgentState
+    version: int
+    agent: str
+
+
+def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Command]:
+    """Commands for the first round trip; `finish` understands their replies."""
+    if held is not None:
+        return [("HMGET", keys.session, "version", "agent")]
+    return [
+        ("HMGET", keys.session, "version", "agent", "head"),
+        ("LRANGE", keys.section(DEFAULT, 0), 0, -1),
+        ("LRANGE", keys.steps(execution_id), 0, -1),
+    ]
+
+
+def finish(
+    ground: Ground, keys: SessionKeys, execution_id: str, held: Held | None, watched: Watched, replies: Sequence[Reply]
+) -> Stored:
+    """The session from the replies to `reads`, with further reads under the same WATCH where they are needed.
+
+    Raises:
+        SessionNotFound: There is none.
+        StateUnreadable: A part cannot be read; the parts that could are untouched.
+    """
+    version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
+    if not version:
+        raise SessionNotFound(keys.session_id)
+    if held is not None and held.version == version:
+        return Stored(held.state, version, agent)
+    if held is not None:
+        state, size = _newer(keys, held, watched)
+    else:
+        state, size = _whole(keys, replies[0][2], execution_id, watched, replies[1], replies[2])
+    ground.cache.put(keys.session_id, Held(version, state, size))
+    return Stored(state, version, agent)
+
+
+def load(ground: Ground, session_id: str) -> Stored:
+    """The session as stored now, read in full.
+
+    Raises:
+        SessionNotFound: There is none.
+        StateUnreadable: A part of it cannot be read.
+    """
+    keys = ground.keys(session_id)
+    with ground.tables.watch("load.read", (keys.session,), [("HMGET", keys.session, "version", "agent", "head")]) as w:
+        version, agent, head = w.replies[0]
+        if version is None:
+            raise SessionNotFound(session_id)
+        for _ in range(_TORN_READS):
+            state, _size = _read_all(keys, read_head(_present(head)), len(head), w)
+            # Nothing is written here that would prove the WATCH: the version tells whether the parts belong together.
+            again, head_now = w.ask("load.check", [("HMGET", keys.session, "version", "head")])[0]
+            if again == version:
+                return Stored(state, fields.number(version), fields.text(agent))
+            version, head = again, head_now
+    raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+def _present(head: bytes | None) -> bytes:
+    if head is None:
+        raise StateUnreadable("head", "the session has no state head")
+    return head
+
+
+def _newer(keys: SessionKeys, held: Held, watched: Watched) -> tuple[AgentState, int]:
+    """Head and tails; what is held is the beginning."""
+    old = held.state
+    sections = old.store.sections
+    names = list(sections)
+    execution = old.execution
+    commands: list[Command] = [("HGET", keys.session, "head")]
+    commands += [("LRANGE", keys.section(n, sections[n].generation), len(sections[n].messages), -1) for n in names]
+    if execution is not None:
+        commands.append(("LRANGE", keys.steps(execution.execution_id), len(execution.step_executions), -1))
+    replies = watched.ask("load.tail", commands)
+    size = len(_present(replies[0]))
+    head = read_head(_present(replies[0]))
+    if not _continues(old, head):
+        return _read_all(keys, head, size, watched)
+    grown = {name: (*sections[name].messages, *tail) for name, tail in zip(names, replies[1:], strict=False)}
+    steps = (*execution.step_executions, *replies[-1]) if execution is not None else ()
+    return join(head, grown, steps), held.size + sum(len(item) for tail in replies[1:] for item in tail)
+
+
+def _continues(old: AgentState, head: Head) -> bool:
+    """Whether every list of `old` is the beginning of what the head describes."""
+    new = head.state
+    if (old.execution is None) != (new.execution is None):
+        return False
+    if old.execution is not None and new.execution is not None and not old.execution.is_written_like(new.execution):
+        return False
+    held = {name: section.generation for name, section in old.store.sections.items()}
+    return held == {name: section.generation for name, section in new.store.sections.items()}
+
+
+def _whole(
+    keys: SessionKeys, stored: bytes | None, execution_id: str, watched: Watched, messages: list[bytes], steps: list[bytes]
+) -> tuple[AgentState, int]:
+    """The guess of `reads` was right for most sessions: one section, never replaced, and this execution."""
+    head = read_head(_present(stored))
+    size = len(_present(stored))
+    generations = {name: section.generation for name, section in head.state.store.sections.items()}
+    execution = head.state.execution
+    if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
+        return _read_all(keys, head, size, watched)
+    return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
+
+
+def _read_all(keys: SessionKeys, head: Head, size: int, watched: Watched) -> tuple[AgentState, int]:
+    sections = head.state.store.sections
+    names = list(sections)
+    commands: list[Command] = [("LRANGE", keys.section(n, sections[n].generation), 0, -1) for n in names]
+    execution = head.state.execution
+    if execution is not None:
+        commands.append(("LRANGE", keys.steps(execution.execution_id), 0, -1))
+    replies = watched.ask("load.all", commands) if commands else []
+    steps: list[bytes] = replies[-1] if execution is not None else []
+    return _joined(head, size, dict(zip(names, replies, strict=False)), steps)
+
+
+def _joined(
+    head: Head, size: int, sections: dict[str, list[bytes]], steps: Sequence[bytes | StepExecution]
+) -> tuple[AgentState, int]:
+    given: dict[str, Sequence[bytes | Message]] = {name: list(items) for name, items in sections.items()}
+    size += sum(len(item) for items in sections.values() for item in items)
+    size += sum(len(item) for item in steps if isinstance(item, bytes))
+    return join(head, given, steps), size

@@ -1,0 +1,114 @@
+"""Looking at sessions without changing them: headers, listings, events, results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..errors import SessionNotFound
+from . import fields
+from .events import parse_events
+from .ground import Ground
+from .keys import SessionKeys
+from .records import Event, ExecutionRecord, Header
+from .tables import Reply
+
+_HEADER: Final = ("version", "agent", "status", "created", "updated")
+_CTL: Final = ("execution", "step")
+
+
+def header(ground: Ground, session_id: str) -> Header:
+    """What a listing shows.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    found = _headers(ground, [ground.keys(session_id)])[0]
+    if found is None:
+        raise SessionNotFound(session_id)
+    return found
+
+
+def headers(
+    ground: Ground, *, index: str, newest_ms: int | None, oldest_ms: int | None, limit: int
+) -> tuple[list[Header], int | None]:
+    """A page of sessions by last update, newest first, and where the next page begins (ms); None at the end.
+
+    Args:
+        index: "sessions", or "failed" for those whose last execution failed.
+        newest_ms: Begin at this update time (inclusive). None: the newest.
+        oldest_ms: Nothing older than this. None: no bound.
+        limit: Most sessions.
+    """
+    scored: list[tuple[int, str]] = []
+    for shard in ground.shards:
+        key = shard.failed if index == "failed" else shard.sessions
+        upper = "+inf" if newest_ms is None else newest_ms
+        lower = "-inf" if oldest_ms is None else oldest_ms
+        (reply,) = ground.tables.ask(
+            "list", [("ZREVRANGEBYSCORE", key, upper, lower, "WITHSCORES", "LIMIT", 0, limit + 1)]
+        )
+        scored += [(int(float(reply[i + 1])), reply[i].decode()) for i in range(0, len(reply), 2)]
+    scored.sort(reverse=True)
+    page, rest = scored[:limit], scored[limit:]
+    found = _headers(ground, [ground.keys(session_id) for _, session_id in page])
+    return [item for item in found if item is not None], rest[0][0] if rest else None
+
+
+def _headers(ground: Ground, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
+    if not all_keys:
+        return []
+    commands = [
+        command
+        for keys in all_keys
+        for command in (("HMGET", keys.session, *_HEADER), ("HMGET", keys.ctl, *_CTL))
+    ]
+    replies = ground.tables.ask("headers", commands)
+    return [_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]
+
+
+def _header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
+    version, agent, status, created, updated = session
+    if version is None:
+        return None
+    try:
+        return Header(
+            session_id, fields.text(agent), fields.text(status), fields.text(ctl[0]), fields.number(ctl[1]),
+            fields.number(version), fields.number(created), fields.number(updated),
+        )  # fmt: skip
+    except ValueError as error:
+        return Header(session_id, fields.text(agent), "unreadable", "", 0, 0, 0, 0, problem=str(error))
+
+
+def definition(ground: Ground, session_id: str) -> dict[str, Any]:
+    """The agent's definition as it was when the session was created."""
+    keys = ground.keys(session_id)
+    (stored,) = ground.tables.ask("definition", [("HGET", keys.session, "definition")])
+    if stored is None:
+        raise SessionNotFound(session_id)
+    return json.loads(stored)
+
+
+def record(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecord | None:
+    """How an execution ended; None while it has not.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    keys = ground.keys(session_id)
+    (reply,) = ground.tables.ask("record", [("HMGET", keys.session, "version", f"e:{execution_id}")])
+    if reply[0] is None:
+        raise SessionNotFound(session_id)
+    if reply[1] is None:
+        return None
+    data = json.loads(reply[1])
+    return ExecutionRecord(**{**data, "errors": tuple(data["errors"])})
+
+
+def events(ground: Ground, session_id: str, after: str | None, limit: int) -> list[Event]:
+    """Stored events after an event id; None: from the beginning."""
+    keys = ground.keys(session_id)
+    first = "-" if after is None else f"({after}"
+    (entries,) = ground.tables.ask("events", [("XRANGE", keys.events, first, "+", "COUNT", limit)])
+    return parse_events(session_id, entries)

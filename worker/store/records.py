@@ -1,0 +1,333 @@
+"""What the step store takes and gives: small frozen values, and closed sets of answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from ..state import AgentState
+
+
+@dataclass(frozen=True, slots=True)
+class StepRef:
+    """What a step message says: that this step may be due.
+
+    Attributes:
+        retries: How often the execution was retried; only the task's id shows it.
+    """
+
+    session_id: str
+    execution_id: str
+    step: int
+    retries: int = 0
+
+    @property
+    def task_id(self) -> str:
+        """Id of the step's Celery task: the same for every delivery, another one after a retry."""
+        suffix = f".r{self.retries}" if self.retries else ""
+        return f"{self.execution_id}.{self.step}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One worker's right to run a step, as long as its lease lives.
+
+    Attributes:
+        id: Fresh for every attempt, kept when a lost reply makes the worker ask again.
+        fence: Grows with every claim of the session.
+        attempt: 1 for the first claim of the step.
+        now_ms: Redis time of the claim.
+    """
+
+    id: str
+    worker: str
+    ref: StepRef
+    fence: int
+    attempt: int
+    now_ms: int
+
+
+def new_claim_id() -> str:
+    """A fresh claim id."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Record of a tool call that was begun: by whom, when (Redis ms) and with which timeout (ms)."""
+
+    claim: str
+    at_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What a step has obtained before its commit.
+
+    Attributes:
+        tries: Claims under which the driver may have been called.
+        answer: The driver's raw answer, or None.
+        begun: Tool calls that were begun, by index.
+        results: Results of tool calls, by index.
+        failures: Driver attempts without an answer, as recorded.
+    """
+
+    tries: int = 0
+    answer: bytes | None = None
+    begun: Mapping[int, Begun] = field(default_factory=dict[int, Begun])
+    results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    failures: tuple[bytes, ...] = ()
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether the step has obtained anything that its commit must keep."""
+        return self.answer is not None or bool(self.begun) or bool(self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A session as it stood at one version, with what its current step has obtained.
+
+    Attributes:
+        cancel: Somebody asked for this execution to stop.
+        delays: How often the step was put off already; `delayed_since_ms` when that began (Redis ms, 0 never).
+        started_ms: Redis time at which the execution was claimed first.
+    """
+
+    state: AgentState
+    version: int
+    agent: str
+    journal: Journal
+    cancel: str | None
+    attempts: int
+    delays: int
+    delayed_since_ms: int
+    started_ms: int
+    now_ms: int
+
+
+class LeftReason(StrEnum):
+    """Why a delivery had nothing to do."""
+
+    MISSING = "missing"
+    STALE = "stale"
+    AHEAD = "ahead"
+    BUSY = "busy"
+    ENDED = "ended"
+    WAITING = "waiting"
+    NOT_YET = "not_yet"
+    RESTARTED = "restarted"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The step is this worker's."""
+
+    claim: Claim
+    loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The step ended without an answer too often; claim it again when nothing else runs in this process."""
+
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nothing to do; nothing was changed."""
+
+    reason: LeftReason
+
+
+ClaimAnswer = Claimed | Suspect | Left
+
+
+class InboxKind(StrEnum):
+    """What may arrive while a step runs."""
+
+    MESSAGE = "message"
+    METADATA = "metadata"
+    SYSTEM_PROMPT = "system_prompt"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A change that somebody else makes to a session.
+
+    Attributes:
+        id: Made by the caller and kept in its retries, so that it is applied once.
+        kind: What it is.
+        payload: JSON values of the change.
+    """
+
+    id: str
+    kind: InboxKind
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """Something to tell watchers, written in the transaction that makes it true."""
+
+    type: str
+    execution_id: str
+    step: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a session.
+
+    Attributes:
+        id: Position in the session's stream; give it back to resume after it.
+        at_ms: Redis time.
+    """
+
+    id: str
+    type: str
+    at_ms: int
+    session_id: str
+    execution_id: str
+    step: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What a settlement is computed from: the session as stored now.
+
+    Attributes:
+        inbox: Operations that arrived while the step ran and were not applied before.
+        entries: Number of stored inbox entries these came from; exactly so many are trimmed.
+    """
+
+    state: AgentState
+    inbox: tuple[Operation, ...]
+    entries: int
+    now_ms: int
+    cancel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a commit or an action makes of a session.
+
+    Attributes:
+        state: The session afterwards. What is due next follows from its execution's status.
+        ended: The session when the claimed execution ended, where `state` already holds the next execution.
+        events: Told to watchers in the same transaction.
+        operations: Ids of the operations applied.
+        keep_journal: The step did not commit an answer and may be retried: its journal stays with the session.
+        dead: Reason for an entry in the list of dead steps; None for none.
+        definition: The agent's definition, as JSON, where it is stored with this save.
+    """
+
+    state: AgentState
+    ended: AgentState | None = None
+    events: tuple[NewEvent, ...] = ()
+    operations: tuple[str, ...] = ()
+    keep_journal: bool = False
+    dead: str | None = None
+    definition: bytes | None = None
+
+
+Settle = Callable[[Fresh], Settled]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A step made real.
+
+    Attributes:
+        state: The session afterwards; None when the commit had been applied before (`again`).
+        next: The step that follows; None when the session needs none.
+        handed_over: The next message went out with the commit; otherwise somebody has to publish it.
+        again: This claim had committed already; the reply had been lost.
+        carried: The claim of the next step, where the caller carries on itself.
+    """
+
+    version: int
+    state: AgentState | None
+    next: StepRef | None
+    handed_over: bool
+    again: bool = False
+    carried: Claimed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Answer to a heartbeat for one claim."""
+
+    alive: bool
+    cancel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a listing shows of a session, without loading it."""
+
+    session_id: str
+    agent: str
+    status: str
+    execution_id: str
+    step: int
+    version: int
+    created_ms: int
+    updated_ms: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRecord:
+    """How an execution ended, kept for those who ask later.
+
+    Attributes:
+        status: completed, stopped or failed.
+        cost: US dollars; None when the price is not known.
+        errors: Texts, redacted.
+    """
+
+    execution_id: str
+    status: str
+    final_response: str
+    output: Any
+    stop_reason: str | None
+    stop_message: str
+    usage: Mapping[str, int]
+    cost: float | None
+    step_count: int
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a pass over the due index found."""
+
+    lost: tuple[StepRef, ...] = ()
+    live: int = 0
+    queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of an operation.
+
+    Attributes:
+        outcome: "joined" a running execution at once, "queued" behind its running step, "started" an execution,
+            "changed" the session, "again" when it had been applied before.
+        execution_id: The execution that it joined or started; "" while that is not known.
+        publish: A step to publish, where the transaction could not.
+    """
+
+    outcome: Literal["joined", "queued", "started", "changed", "again"]
+    execution_id: str
+    version: int
+    publish: StepRef | None = None

@@ -1,0 +1,192 @@
+"""`Tables` on a real Redis, over redis-py's connections.
+
+redis-py's own pipelines need a round trip for WATCH alone and retry commands by default; both are wrong here
+(PROTOCOL, "Redis client rules"). So this module packs the commands of one round trip itself and retries nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection, ConnectionPool
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.retry import Retry
+
+from ..errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
+from .scripts import SCRIPTS
+from .tables import Changed, Command, Reply, Word
+
+_MULTI: Final = ("MULTI",)
+_EXEC: Final = ("EXEC",)
+
+
+def connect(url: str, *, timeout_seconds: float, connections: int, name: str) -> RedisTables:
+    """Open a pool of connections; nothing is sent yet.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`.
+        timeout_seconds: An answer later than this counts as lost.
+        connections: Most connections at once.
+        name: Shown by `CLIENT LIST`.
+    Raises:
+        ConfigurationError: The URL cannot be read.
+    """
+    try:
+        pool = ConnectionPool.from_url(
+            url,
+            max_connections=connections,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            socket_keepalive=True,
+            health_check_interval=0,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            client_name=name,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
+    return RedisTables(pool)
+
+
+class RedisTables:
+    """Commands in packed round trips on pooled connections."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pool = pool
+        self._loaded: dict[str, str] = {}
+
+    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """One round trip, not atomic."""
+        with self._connection() as connection:
+            return _checked(self._round_trip(point, connection, commands))
+
+    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """One MULTI/EXEC."""
+        with self._connection() as connection:
+            return self._transaction(point, connection, commands)
+
+    @contextlib.contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[_RedisWatched]:
+        """WATCH and reads in one round trip."""
+        with self._connection() as connection:
+            replies = _checked(self._round_trip(point, connection, [("WATCH", *keys), *reads]))
+            watched = _RedisWatched(self, connection, replies[1:])
+            try:
+                yield watched
+            finally:
+                if watched.open:
+                    self._round_trip("unwatch", connection, [("UNWATCH",)])
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """EVALSHA; the script is loaded again when Redis has forgotten it."""
+        with self._connection() as connection:
+            sha = self._loaded.get(name) or self._load(connection, name)
+            for _ in range(2):
+                reply = self._round_trip(point, connection, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
+                if not isinstance(reply, NoScriptError):
+                    return _checked([reply])[0]
+                sha = self._load(connection, name)
+            raise StoreUnavailable(f"Redis does not keep the script {name!r}")
+
+    def client(self) -> redis.Redis:
+        """A plain client on the same pool, for blocking reads and pub/sub."""
+        return redis.Redis(connection_pool=self.pool)
+
+    def close(self) -> None:
+        """Give all connections back to the system."""
+        self.pool.disconnect()
+
+    def _load(self, connection: Connection, name: str) -> str:
+        sha = _checked(self._round_trip("script.load", connection, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+        self._loaded[name] = sha
+        return sha
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        try:
+            connection: Any = self.pool.get_connection()
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        try:
+            yield connection
+        except (RedisError, OSError) as error:
+            if not isinstance(error, ResponseError):
+                connection.disconnect()
+            raise _unavailable(error) from error
+        except (Changed, CeleryAgentsError):
+            raise  # every reply was read: the connection is as good as before
+        except BaseException:
+            # Whatever is still on the wire belongs to nobody now.
+            connection.disconnect()
+            raise
+        finally:
+            self.pool.release(connection)
+
+    def _transaction(self, point: str, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+        replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])
+        result = replies[-1]
+        if result is None:
+            raise Changed
+        if isinstance(result, Exception):
+            # EXECABORT hides why; the reason stands at the command that was not queued.
+            raise _error([r for r in replies if isinstance(r, Exception)][0])
+        return _checked(result)
+
+    def _round_trip(self, point: str, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+        """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
+        del point
+        connection.send_packed_command(connection.pack_commands(commands))
+        return [_reply(connection) for _ in commands]
+
+
+class _RedisWatched:
+    def __init__(self, tables: RedisTables, connection: Connection, replies: list[Reply]) -> None:
+        self.replies = replies
+        self.open = True
+        self._tables = tables
+        self._connection = connection
+
+    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        return _checked(self._tables._round_trip(point, self._connection, commands))  # pyright: ignore[reportPrivateUsage]
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        self.open = False  # EXEC ends the watch, whatever its answer
+        return self._tables._transaction(point, self._connection, commands)  # pyright: ignore[reportPrivateUsage]
+
+
+def _reply(connection: Any) -> Reply:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _checked(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise _error(reply)
+    return replies
+
+
+def _error(error: Exception) -> Exception:
+    text = str(error)
+    if "OOM" in text or text.startswith("command not allowed when used memory"):
+        return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
+    if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
+        return ConfigurationError(f"Redis refuses this user: {text}")
+    if text.startswith("WRONGTYPE"):
+        return StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
+    return error
+
+
+def _unavailable(error: Exception) -> Exception:
+    refused = _error(error)
+    if refused is not error:
+        return refused
+    if isinstance(error, AuthenticationError):
+        return ConfigurationError(f"Redis refuses this user: {error}")
+    return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {error}")

@@ -1,0 +1,71 @@
+"""The Lua scripts: where one round trip has to look and write at once.
+
+They use nothing newer than Redis 6.2 and name every key from a prefix of one shard, so all of a script's keys share a
+slot. `memory_tables` has the same functions in Python; the contract suite holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# One pass over what is due. Every entry it looks at is moved, so that nothing is looked at twice in a row and a long
+# live step in front never hides a dead one behind it. XX: a session that ended meanwhile is not revived.
+# ARGV: prefix, now, limit, lease ms, grace ms, wait ms, longest wait ms, oldest queued ms (-1 none), capacity.
+SWEEP: Final = """
+local prefix, now, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local lease, grace, wait, longest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local oldest, capacity = tonumber(ARGV[8]), tonumber(ARGV[9])
+local lost, live, queued = {}, 0, 0
+for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, limit)) do
+  local ctl = prefix .. 's:' .. sid .. ':ctl'
+  local f = redis.call('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries')
+  if (not f[1]) or f[4] == 'end' then
+    redis.call('ZREM', KEYS[1], sid)
+  else
+    local left = -2
+    if f[3] and f[3] ~= '' then left = redis.call('PTTL', prefix .. 'lease:' .. f[3]) end
+    if left == -1 then left = lease end
+    if left >= 0 then
+      live = live + 1
+      redis.call('ZADD', KEYS[1], 'XX', now + left + grace, sid)
+    elseif oldest >= 0 and tonumber(f[5] or '0') >= oldest then
+      queued = queued + 1
+      redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
+    elseif #lost < capacity then
+      local nudges = tonumber(f[6] or '0')
+      redis.call('HSET', ctl, 'published', now, 'nudges', nudges + 1)
+      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)
+      lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0'}
+    else
+      break
+    end
+  end
+end
+return {lost, live, queued}
+"""
+
+# Take sessions whose keys have expired out of the indexes. ARGV: prefix, now, limit.
+PRUNE: Final = """
+local gone = 0
+for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+  if redis.call('EXISTS', ARGV[1] .. 's:' .. sid) == 0 then
+    redis.call('ZREM', KEYS[2], sid)
+    redis.call('ZREM', KEYS[3], sid)
+    redis.call('ZREM', KEYS[4], sid)
+    gone = gone + 1
+  end
+  redis.call('ZREM', KEYS[1], sid)
+end
+return gone
+"""
+
+# Redis refuses memory to a script only until its first write: trimming the session's events both frees memory and opens
+# the way for an answer that was paid for. KEYS: journal, events. ARGV: field, value, field, value …
+JOURNAL_WHEN_FULL: Final = """
+redis.call('XTRIM', KEYS[2], 'MAXLEN', 16)
+local first = {}
+for i = 1, #ARGV, 2 do first[#first + 1] = redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end
+return first
+"""
+
+SCRIPTS: Final = {"sweep": SWEEP, "prune": PRUNE, "journal_when_full": JOURNAL_WHEN_FULL}

@@ -1,0 +1,333 @@
+"""The step store: what one step does to what is stored, as a Protocol of domain verbs and its one implementation.
+
+`KeyedStepStore` runs on any `Tables`; `redis_step_store` and `memory_step_store` put it on Redis or in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from ...config.settings import Settings
+from . import actions, claims, commits, journals, loading, reads, sweeps
+from .cache import SessionCache
+from .clock import Clock, RedisClock
+from .ground import Ground, Handover, NoHandover
+from .journals import Beginnings
+from .memory_tables import MemoryTables
+from .records import (
+    Applied,
+    Claim,
+    ClaimAnswer,
+    Committed,
+    Event,
+    ExecutionRecord,
+    Header,
+    Loaded,
+    Operation,
+    Renewal,
+    Settle,
+    Settled,
+    StepRef,
+    Swept,
+)
+from .redis_tables import RedisTables, connect
+from .sweeps import Lookout
+from .tables import Tables
+
+
+class StepStore(Protocol):
+    """What the engine needs to run one step."""
+
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
+        """Take the right to run a step, and load the session with it.
+
+        Args:
+            claim_id: Fresh for each attempt; asking again with the same id after a lost reply is safe and not counted.
+            alone: Nothing else runs in this process. Without it a step that died too often answers `Suspect`.
+        Raises:
+            StoreUnavailable: No answer in time. The claim may have been taken; its lease will end.
+            StateUnreadable, StateTooNew: The session cannot be read here; nothing was changed.
+        """
+        ...
+
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        """Journal the driver's raw answer; the first one stored wins, whoever wrote it.
+
+        Returns:
+            The stored answer, which may be another worker's.
+        Raises:
+            StoreFull: Not even the room kept for this was enough; keep the answer and ask again.
+            StoreUnavailable: No answer in time; asking again is safe.
+        """
+        ...
+
+    def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
+        """Journal an attempt of the driver that gave no usable answer."""
+        ...
+
+    def drop_answer(self, claim: Claim) -> bool:
+        """Forget a journaled answer that cannot be parsed; refused once a tool of it has begun."""
+        ...
+
+    def begin_calls(
+        self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
+    ) -> Beginnings:
+        """Record that tool calls begin now (Redis ms), and learn which of them may run.
+
+        Args:
+            again: Calls that an earlier claim began and that may be run again; their record becomes mine.
+        Raises:
+            ClaimLost: Another worker took over; no record of mine stays.
+        """
+        ...
+
+    def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
+        """Journal results of tool calls; the first one stored wins."""
+        ...
+
+    def commit(
+        self, claim: Claim, base: Loaded, settle: Settle, *, results: Mapping[int, bytes], carry_on: bool
+    ) -> Committed:
+        """Make a step real, once.
+
+        Args:
+            base: The version that `settle` starts from.
+            settle: Pure; may be called again when a conflict makes the transaction start over.
+            results: Results of tool calls not yet journaled; they are, before the transaction.
+            carry_on: Keep the claim for the next step, if one follows.
+        Returns:
+            What was stored; the same answer again when this claim had already committed.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+            VersionConflict: The session was saved meanwhile; nothing was written. `reload` and commit again.
+            StoreFull: Nothing was written; ask again when there is room.
+            StoreUnavailable: No answer in time. The commit may have happened; asking again is safe.
+        """
+        ...
+
+    def reload(self, claim: Claim) -> Loaded:
+        """The session as stored now, for the same claim.
+
+        Raises:
+            ClaimLost: The claim no longer stands.
+        """
+        ...
+
+    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+        """Give a claim back without a commit.
+
+        Args:
+            delay_ms: Not before then (retry later, counted). None: at once.
+            give_back: The attempt does not count.
+        Returns:
+            The step to publish, where the transaction could not publish it.
+        """
+        ...
+
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """Renew the leases, in order."""
+        ...
+
+    def restore(self, claim: Claim) -> bool:
+        """Take back a lease that has ended; False when another worker has the claim."""
+        ...
+
+    def park(self, ref: StepRef, reason: str) -> None:
+        """Take a step that no worker can carry on out of the due index, and say why in the list of dead steps."""
+        ...
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Workers heard of lately."""
+        ...
+
+    def stop(self, session_id: str, execution_id: str | None, settle: Settle) -> Applied:
+        """End an execution: at once when nothing runs, else by asking whoever runs it.
+
+        Returns:
+            "changed" when it has ended, "queued" when the running step was asked, "again" when there was nothing to end.
+        """
+        ...
+
+
+class KeyedStepStore:
+    """`StepStore` and what clients and the sweep need, over `Tables`."""
+
+    def __init__(self, tables: Tables, settings: Settings, *, clock: Clock, handover: Handover) -> None:
+        self.ground = Ground(tables, clock, settings, handover, SessionCache(settings.cache_bytes))
+
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
+        return claims.claim(self.ground, ref, claim_id, worker, alone=alone)
+
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        return journals.record_answer(self.ground, claim, raw)
+
+    def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
+        journals.record_failure(self.ground, claim, number, failure)
+
+    def drop_answer(self, claim: Claim) -> bool:
+        return journals.drop_answer(self.ground, claim)
+
+    def begin_calls(
+        self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
+    ) -> Beginnings:
+        return journals.begin_calls(self.ground, claim, timeouts_ms, at_ms, again)
+
+    def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
+        journals.record_results(self.ground, claim, results)
+
+    def commit(
+        self, claim: Claim, base: Loaded, settle: Settle, *, results: Mapping[int, bytes], carry_on: bool
+    ) -> Committed:
+        return commits.commit(self.ground, claim, base, settle, results=results, carry_on=carry_on)
+
+    def reload(self, claim: Claim) -> Loaded:
+        return commits.reload(self.ground, claim)
+
+    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+        return claims.release(self.ground, claim, delay_ms=delay_ms, give_back=give_back)
+
+    def renew(self, claims_held: Sequence[Claim]) -> list[Renewal]:
+        return claims.renew(self.ground, claims_held)
+
+    def restore(self, claim: Claim) -> bool:
+        return claims.restore(self.ground, claim)
+
+    # --- actions ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        session_id: str,
+        agent: str,
+        fingerprint: str,
+        settle: Callable[[int], Settled],
+    ) -> Applied:
+        """Create a session with its first execution, once.
+
+        Args:
+            fingerprint: Of everything submitted; the same id with another one is refused.
+            settle: From Redis's time (ms) to the session's first state.
+        Returns:
+            "started", or "again" with the first execution when this was submitted before.
+        Raises:
+            IdempotencyMismatch: The session exists and was submitted with something else.
+            StoreFull: Nothing was written.
+        """
+        return actions.submit(self.ground, session_id, agent, fingerprint, settle)
+
+    def act(self, session_id: str, operation: Operation, settle: Settle) -> Applied:
+        """Apply an operation once: now, or by the commit of the step that is running.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: The running step has too many messages waiting.
+        """
+        return actions.act(self.ground, session_id, operation, settle)
+
+    def stop(self, session_id: str, execution_id: str | None, settle: Settle) -> Applied:
+        return actions.stop(self.ground, session_id, execution_id, settle)
+
+    def park(self, ref: StepRef, reason: str) -> None:
+        actions.park(self.ground, ref, reason)
+
+    def quarantine(self, payload: str, reason: str) -> None:
+        """Keep a malformed message, cut and escaped, with the reason."""
+        actions.quarantine(self.ground, payload, reason)
+
+    def retry(self, session_id: str, settle: Settle) -> Applied:
+        """Continue an execution that has failed or was stopped; `settle` refuses any other.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: Raised by `settle`; nothing was changed.
+        """
+        return actions.retry(self.ground, session_id, settle)
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def load(self, session_id: str) -> loading.Stored:
+        """The session, read in full."""
+        return loading.load(self.ground, session_id)
+
+    def header(self, session_id: str) -> Header:
+        """What a listing shows of a session."""
+        return reads.header(self.ground, session_id)
+
+    def headers(
+        self, *, index: str = "sessions", newest_ms: int | None = None, oldest_ms: int | None = None, limit: int = 50
+    ) -> tuple[list[Header], int | None]:
+        """A page of sessions, newest first, and where the next begins."""
+        return reads.headers(self.ground, index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit)
+
+    def definition(self, session_id: str) -> dict[str, Any]:
+        """The agent's definition stored with the session."""
+        return reads.definition(self.ground, session_id)
+
+    def record(self, session_id: str, execution_id: str) -> ExecutionRecord | None:
+        """How an execution ended; None while it has not."""
+        return reads.record(self.ground, session_id, execution_id)
+
+    def events(self, session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:
+        """Stored events after an event id."""
+        return reads.events(self.ground, session_id, after, limit)
+
+    # --- the sweep and the registry ---------------------------------------------------------------------------
+
+    def sweep(self, shard: int, lookout: Lookout) -> Swept:
+        """Look at what is due in a shard, move every entry looked at, and name the steps whose message is lost.
+
+        The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
+        """
+        return sweeps.sweep(self.ground, self.ground.shards[shard], lookout)
+
+    def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
+        """Be the one who sweeps a shard for the next milliseconds."""
+        return sweeps.lock(self.ground, self.ground.shards[shard], worker, hold_ms)
+
+    def prune(self, shard: int) -> int:
+        """Take expired sessions out of the listings."""
+        return sweeps.prune(self.ground, self.ground.shards[shard])
+
+    def register(self, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> None:
+        """Tell that a worker lives and what it offers."""
+        sweeps.register(self.ground, worker, facts, agents)
+
+    def unregister(self, worker: str) -> None:
+        """Tell that a worker has gone."""
+        sweeps.unregister(self.ground, worker)
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Workers heard of lately."""
+        return sweeps.workers(self.ground)
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """Agents ever registered."""
+        return sweeps.agents(self.ground)
+
+    def now_ms(self) -> int:
+        """Redis's time."""
+        return sweeps.now_ms(self.ground)
+
+    def check_shards(self) -> None:
+        """Refuse a Redis that was used with another number of shards."""
+        sweeps.check_shards(self.ground)
+
+
+def redis_step_store(
+    settings: Settings, *, name: str, handover: Handover | None = None, tables: RedisTables | None = None
+) -> KeyedStepStore:
+    """A step store on the Redis of the settings; nothing is sent yet."""
+    chosen = tables or connect(
+        settings.redis_url,
+        timeout_seconds=settings.redis_timeout_seconds,
+        connections=settings.redis_connections,
+        name=name,
+    )
+    return KeyedStepStore(chosen, settings, clock=RedisClock(), handover=handover or NoHandover())
+
+
+def memory_step_store(
+    settings: Settings, *, now_ms: Callable[[], int] | None = None, handover: Handover | None = None
+) -> KeyedStepStore:
+    """A step store that lives as long as the object."""
+    return KeyedStepStore(MemoryTables(now_ms), settings, clock=RedisClock(), handover=handover or NoHandover())

@@ -1,0 +1,131 @@
+"""Looking at what is due, pruning the indexes, and what workers tell about themselves."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigurationError
+from . import fields
+from .ground import Ground
+from .keys import AGENTS, SHARDS, WORKERS, ShardKeys
+from .records import StepRef, Swept
+from .tables import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Lookout:
+    """What a sweep knows of the queue before it looks.
+
+    Attributes:
+        oldest_ms: When the oldest message still queued was published (Redis ms); -1 when the queue is empty or unknown.
+        capacity: Most messages to publish.
+    """
+
+    oldest_ms: int = -1
+    capacity: int = 1_000_000
+
+
+def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
+    """One pass over the due index of a shard. See `StepStore.sweep`."""
+    now_reply, uptime = ground.tables.ask("sweep.now", [ground.clock.now(), ground.clock.uptime()])
+    if ground.clock.uptime_seconds(uptime) < ground.settings.lease_seconds:
+        return Swept()  # the holders of leases that ended while Redis was down need time to come back
+    now_ms = ground.clock.milliseconds(now_reply)
+    longest_ms = round(ground.settings.due_max_seconds * 1000)
+    lost, live, queued = ground.tables.script(
+        "sweep.pass",
+        "sweep",
+        (shard.due,),
+        (
+            shard.prefix, now_ms, ground.settings.sweep_batch, ground.lease_ms, ground.grace_ms,
+            ground.due_ms, longest_ms, lookout.oldest_ms, lookout.capacity,
+        ),
+    )  # fmt: skip
+    refs = tuple(StepRef(s.decode(), e.decode(), int(n), int(r)) for s, e, n, r in lost)
+    return Swept(refs, live, queued)
+
+
+def prune(ground: Ground, shard: ShardKeys) -> int:
+    """Take expired sessions out of the indexes; how many."""
+    (now,) = ground.tables.ask("prune.now", [ground.clock.now()])
+    keys = (shard.ending, shard.sessions, shard.failed, shard.due)
+    return ground.tables.script(
+        "prune.pass", "prune", keys, (shard.prefix, ground.clock.milliseconds(now), ground.settings.sweep_batch)
+    )
+
+
+def lock(ground: Ground, shard: ShardKeys, worker: str, hold_ms: int) -> bool:
+    """Become, or stay, the one who sweeps this shard for `hold_ms`."""
+    taken, holder = ground.tables.ask(
+        "sweep.lock", [("SET", shard.sweeper, worker, "NX", "PX", hold_ms), ("GET", shard.sweeper)]
+    )
+    if taken is None and fields.text(holder) == worker:
+        ground.tables.ask("sweep.hold", [("PEXPIRE", shard.sweeper, hold_ms)])
+        return True
+    return taken is not None
+
+
+def now_ms(ground: Ground) -> int:
+    """Redis's time."""
+    (reply,) = ground.tables.ask("now", [ground.clock.now()])
+    return ground.clock.milliseconds(reply)
+
+
+def register(ground: Ground, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> None:
+    """Tell that a worker lives, what it can do and which agents it offers (name → definition hash)."""
+    seen = now_ms(ground)
+    commands: list[Command] = [("HSET", WORKERS, worker, fields.packed({**facts, "agents": agents, "seen": seen}))]
+    if agents:
+        words = [w for name, h in agents.items() for w in (name, fields.packed({"hash": h, "seen": seen}))]
+        commands.append(("HSET", AGENTS, *words))
+    ground.tables.ask("register", commands)
+
+
+def unregister(ground: Ground, worker: str) -> None:
+    """Tell that a worker has gone."""
+    ground.tables.ask("unregister", [("HDEL", WORKERS, worker)])
+
+
+def workers(ground: Ground) -> dict[str, dict[str, Any]]:
+    """Workers heard of lately; those that were not are forgotten."""
+    return _heard_of(ground, WORKERS, forget=True)
+
+
+def agents(ground: Ground) -> dict[str, dict[str, Any]]:
+    """Agents ever registered, with definition hash and last seen (Redis ms)."""
+    return _heard_of(ground, AGENTS, forget=False)
+
+
+def _heard_of(ground: Ground, key: str, *, forget: bool) -> dict[str, dict[str, Any]]:
+    now_reply, flat = ground.tables.ask("registry", [ground.clock.now(), ("HGETALL", key)])
+    found: dict[str, dict[str, Any]] = {name: json.loads(value) for name, value in fields.pairs(flat).items()}
+    oldest = ground.clock.milliseconds(now_reply) - round(ground.settings.agents_seen_seconds * 1000)
+    lately = {name: facts for name, facts in found.items() if facts["seen"] >= oldest}
+    gone = [name for name in found if name not in lately]
+    if forget and gone:
+        ground.tables.ask("registry.forget", [("HDEL", key, *gone)])
+    return lately if forget else found
+
+
+def check_shards(ground: Ground) -> None:
+    """Compare the number of shards with what this Redis was used with.
+
+    Raises:
+        ConfigurationError: They differ; sessions would be looked for in the wrong place.
+    """
+    wanted = str(ground.settings.shards)
+    _, stored = ground.tables.ask("shards", [("SET", SHARDS, wanted, "NX"), ("GET", SHARDS)])
+    if fields.text(stored) != wanted:
+        raise ConfigurationError(
+            f"CELERY_AGENTS_SHARDS={wanted}, but this Redis holds sessions in {fields.text(stored)} shards; "
+            f"set it to {fields.text(stored)}, or use an empty Redis"
+        )
+
+
+def worker_name(host: str, pid: int) -> str:
+    """A name no other worker has, not even after a restart with the same pid."""
+    return f"{host}-{pid}-{uuid.uuid4().hex[:8]}"

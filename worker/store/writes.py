@@ -1,0 +1,298 @@
+"""The commands that make a session's next version, from the difference between two states.
+
+Bounded whatever the session's length: the head, what was appended, and the bookkeeping of the due index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, changes, head_json
+from . import fields
+from .events import event_commands
+from .ground import Ground
+from .keys import SessionKeys, ShardKeys
+from .records import ExecutionRecord, NewEvent, Settled, StepRef
+from .tables import Command, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A session's next version, ready to be written.
+
+    Attributes:
+        commands: To be run in the session's transaction.
+        size: Bytes that were appended, for the cache.
+        next: The step that the session waits for, if any.
+        handed_over: The commands publish it.
+    """
+
+    commands: list[Command]
+    size: int
+    next: StepRef | None
+    handed_over: bool
+
+
+def is_active(state: AgentState) -> bool:
+    """Whether an execution of the session runs or waits."""
+    return state.execution is not None and not state.execution.status.is_terminal()
+
+
+def next_step(session_id: str, state: AgentState) -> StepRef | None:
+    """The step that is due; None when nothing runs."""
+    execution = state.execution
+    if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
+        return None
+    return StepRef(session_id, execution.execution_id, execution.step_count + 1, execution.retries)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the store knows of a session beside its state.
+
+    Attributes:
+        operations: Recent operation ids, oldest first.
+        executions: Executions whose steps are kept, oldest first.
+    """
+
+    operations: tuple[str, ...] = ()
+    executions: tuple[str, ...] = ()
+
+
+def saving(
+    ground: Ground,
+    keys: SessionKeys,
+    before: AgentState | None,
+    settled: Settled,
+    standing: Standing,
+    *,
+    version: int,
+    now_ms: int,
+    extra: Sequence[Word] = (),
+    carried: bool = False,
+    work_changed: bool = True,
+) -> Save:
+    """Commands that store `settled` over `before` as `version`.
+
+    Args:
+        before: What is stored; None for a new session.
+        extra: Further fields of the session's hash.
+        carried: The claim goes on with the next step: nothing is published and the lease stays.
+        work_changed: Which step is due may have changed. False for a change beside the running execution, whose
+            message and due entry stay as they are.
+    """
+    after = settled.state
+    due = next_step(keys.session_id, after)
+    appended = list(_appended(keys, before, settled))
+    executions = _executions(ground, standing.executions, after)
+    commands = [
+        _session_hash(ground, keys, settled, standing, executions, version, now_ms, extra),
+        *appended,
+        ("ZADD", keys.shard.sessions, now_ms, keys.session_id),
+        *_forgotten(keys, standing.executions, executions),
+        *event_commands(ground, keys, settled.events),
+        *_lives(ground, keys, before, settled, executions, now_ms),
+    ]
+    publication: list[Command] = []
+    if work_changed:
+        commands += _ctl(keys, before, after, due, now_ms, carried)
+        commands.append(_due(ground, keys, due, now_ms, carried))
+        publication = list(ground.handover.commands(due, now_ms)) if due and not carried else []
+    if settled.dead is not None:
+        commands.append(_dead(ground, keys, after, settled.dead))
+    size = sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes))
+    return Save([*commands, *publication], size, due if work_changed else None, bool(publication))
+
+
+def _session_hash(
+    ground: Ground,
+    keys: SessionKeys,
+    settled: Settled,
+    standing: Standing,
+    executions: Sequence[str],
+    version: int,
+    now_ms: int,
+    extra: Sequence[Word],
+) -> Command:
+    after = settled.state
+    execution = after.execution
+    words: list[Word] = ["version", version, "head", head_json(after), "updated", now_ms]
+    words += ["status", execution.status.value if execution else "idle", *extra]
+    if settled.definition is not None:
+        words += ["definition", settled.definition]
+    if settled.operations:
+        remembered = (*standing.operations, *settled.operations)[-ground.settings.operations_kept :]
+        words += ["ops", fields.packed(remembered)]
+    if tuple(executions) != standing.executions:
+        words += ["executions", fields.packed(executions)]
+    for ended in _ended(settled):
+        words += [f"e:{ended.execution_id}", fields.packed(_as_json(ended))]
+    return ("HSET", keys.session, *words)
+
+
+def _ended(settled: Settled) -> Iterator[ExecutionRecord]:
+    for state in (settled.ended, settled.state):
+        if state is not None and state.execution is not None and state.execution.status.is_terminal():
+            yield record_of(state, state.execution)
+
+
+def record_of(state: AgentState, execution: ExecutionState) -> ExecutionRecord:
+    """How an execution ended."""
+    signal, reason = execution.stop_signal, execution.final_reason()
+    last = state.last_step
+    return ExecutionRecord(
+        execution_id=execution.execution_id,
+        status=execution.status.value,
+        final_response=state.final_response,
+        output=last.inference_response.output if last is not None else None,
+        stop_reason=reason.value if reason else None,
+        stop_message=signal.message if signal else "",
+        usage=execution.usage.to_dict(),
+        cost=execution.cost,
+        step_count=execution.step_count,
+        errors=tuple(error.message for error in state.errors),
+    )
+
+
+def _as_json(record: ExecutionRecord) -> dict[str, object]:
+    names = ("execution_id", "status", "final_response", "output", "stop_reason", "stop_message")
+    found: dict[str, object] = {name: getattr(record, name) for name in names}
+    found |= {"usage": dict(record.usage), "cost": record.cost, "step_count": record.step_count}
+    return found | {"errors": list(record.errors)}
+
+
+def _appended(keys: SessionKeys, before: AgentState | None, settled: Settled) -> Iterator[Command]:
+    """What the lists gain, from each state to the next."""
+    for state in (settled.ended, settled.state):
+        if state is None:
+            continue
+        change = changes(before, state)
+        for name, section in change.sections.items():
+            if section.start == 0 and before is not None and name in before.store.sections:
+                yield ("DEL", keys.section(name, before.store.section(name).generation))
+            yield from _grown(keys.section(name, section.generation), section)
+        if change.steps is not None and state.execution is not None:
+            list_key = keys.steps(state.execution.execution_id)
+            if change.steps.start == 0:
+                yield ("DEL", list_key)
+            yield from _grown(list_key, change.steps)
+        before = state
+
+
+def _grown(key: str, change: ListChange) -> Iterator[Command]:
+    if change.items:
+        yield ("RPUSH", key, *change.items)
+
+
+def _ctl(
+    keys: SessionKeys, before: AgentState | None, after: AgentState, due: StepRef | None, now_ms: int, carried: bool
+) -> Iterator[Command]:
+    execution = after.execution
+    started = milliseconds(execution.started_at) if execution and execution.started_at else 0
+    words: list[Word] = ["attempts", int(carried), "delays", 0, "delayed", 0, "not_before", 0, "started", started]
+    words += ["published", now_ms, "nudges", 0, "retries", execution.retries if execution else 0]
+    if due is not None:
+        words += ["execution", due.execution_id, "step", due.step, "phase", "run"]
+    else:
+        words += ["phase", "wait" if is_active(after) else "end"]
+    if not carried:
+        words += ["claim", "", "worker", ""]
+    if due is None or before is None or not is_active(before) or due.step == 1:
+        words += ["cancel", ""]
+    yield ("HSET", keys.ctl, *words)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Unix time in milliseconds."""
+    return round(moment.timestamp() * 1000)
+
+
+def _due(ground: Ground, keys: SessionKeys, due: StepRef | None, now_ms: int, carried: bool) -> Command:
+    if due is None:
+        return ("ZREM", keys.shard.due, keys.session_id)
+    look = ground.lease_ms + ground.grace_ms if carried else ground.due_ms
+    return ("ZADD", keys.shard.due, now_ms + look, keys.session_id)
+
+
+def _executions(ground: Ground, known: Sequence[str], after: AgentState) -> tuple[str, ...]:
+    """Executions whose steps stay, the current one last."""
+    current = after.execution.execution_id if after.execution is not None else None
+    if current is None or current in known:
+        return tuple(known)
+    return (*known, current)[-ground.settings.executions_kept :]
+
+
+def _forgotten(keys: SessionKeys, before: Sequence[str], now: Sequence[str]) -> Iterator[Command]:
+    """Steps and record of executions that are too many."""
+    for execution_id in before:
+        if execution_id not in now:
+            yield ("DEL", keys.steps(execution_id))
+            yield ("HDEL", keys.session, f"e:{execution_id}")
+
+
+def _lives(
+    ground: Ground,
+    keys: SessionKeys,
+    before: AgentState | None,
+    settled: Settled,
+    known: Sequence[str],
+    now_ms: int,
+) -> Iterator[Command]:
+    """No key of a session has a TTL while an execution is active; all have it when none is."""
+    after = settled.state
+    active, was_active = is_active(after), before is not None and is_active(before)
+    execution = after.execution
+    if execution is not None and execution.status is ExecutionStatus.FAILED:
+        yield ("ZADD", keys.shard.failed, now_ms, keys.session_id)
+    elif before is not None and before.execution is not None and before.execution.status is ExecutionStatus.FAILED:
+        yield ("ZREM", keys.shard.failed, keys.session_id)
+    if ground.retention_ms is None:
+        return
+    names = [*session_key_names(keys, after, known), *_kept_journal(keys, settled)]
+    if not active:
+        for name in names:
+            yield ("PEXPIRE", name, ground.retention_ms)
+        yield ("ZADD", keys.shard.ending, now_ms + ground.retention_ms, keys.session_id)
+    elif before is not None and not was_active:
+        for name in names:
+            yield ("PERSIST", name)
+        yield ("ZREM", keys.shard.ending, keys.session_id)
+
+
+def session_key_names(keys: SessionKeys, state: AgentState, executions: Sequence[str]) -> list[str]:
+    """Every key that lives as long as the session."""
+    sections = state.store.sections
+    return [
+        keys.session,
+        keys.ctl,
+        keys.inbox,
+        keys.events,
+        *(keys.section(name, section.generation) for name, section in sections.items()),
+        *(keys.steps(execution_id) for execution_id in executions),
+    ]
+
+
+def _kept_journal(keys: SessionKeys, settled: Settled) -> list[str]:
+    execution = settled.state.execution
+    if execution is None or not settled.keep_journal:
+        return []
+    return [keys.journal(execution.execution_id, execution.step_count + 1)]
+
+
+def _dead(ground: Ground, keys: SessionKeys, after: AgentState, reason: str) -> Command:
+    execution = after.execution
+    execution_id = execution.execution_id if execution else ""
+    step = execution.step_count + 1 if execution else 0
+    return dead_entry(ground, keys.shard, "step", keys.session_id, execution_id, step, reason)
+
+
+def dead_entry(
+    ground: Ground, shard: ShardKeys, kind: str, session_id: str, execution_id: str, step: int, reason: str, payload: str = ""
+) -> Command:
+    """An entry in the list of parked steps and quarantined messages."""
+    return (
+        "XADD", shard.dead, "MAXLEN", "~", ground.settings.dead_kept, "*", "kind", kind, "session", session_id,
+        "execution", execution_id, "step", step, "reason", reason, "payload", payload,
+    )  # fmt: skip
