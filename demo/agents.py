@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Final
 
-from .agent import research_agent
-
-MODEL_VARIABLE: Final = "CELERY_AGENTS_DEMO_MODEL"
-BASE_URL_VARIABLE: Final = "CELERY_AGENTS_DEMO_BASE_URL"
+from .agent import BASE_URL_VARIABLE, MODEL_VARIABLE, research_agent
 
 researcher = research_agent(
     model=os.environ.get(MODEL_VARIABLE) or None, base_url=os.environ.get(BASE_URL_VARIABLE) or None

@@ -105,6 +105,14 @@ class EmbeddedRedis:
         self._is_temporary = False
         self._started().leave()
 
+    def must_live(self) -> None:
+        """Do nothing while it runs.
+
+        Raises:
+            ChildEnded: It has ended.
+        """
+        self._started().must_live()
+
     def __enter__(self) -> Self:
         return self.start()
 

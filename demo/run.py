@@ -1,0 +1,130 @@
+"""The demo as it runs on one machine: embedded Redis, a worker, a job, its progress and its answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..config.settings import Settings
+from ..tasks.machine import Machine
+from ..worker.errors import InvalidInput
+from .agent import BASE_URL_VARIABLE, DEFAULT_QUESTION, MODEL_VARIABLE, NAME, research_agent
+from .folder import Folder, NotReadable
+from .tools import PATH_VARIABLE, documentation
+
+if TYPE_CHECKING:
+    from ..tasks.client import Job, Result
+
+AGENTS_MODULE: Final = "celery_agents.demo.agents"
+_DRAIN_SECONDS: Final = 5.0
+
+Follow = Callable[["Job"], "Result"]
+"""Shows a job's progress until it ends."""
+
+
+@dataclass(frozen=True)
+class Research:
+    """What to find out.
+
+    Attributes:
+        model: Model id of pydantic-ai; None: without a model.
+        data: Where Redis keeps its data; None: a temporary folder.
+    """
+
+    question: str
+    folder: Folder
+    model: str | None = None
+    base_url: str | None = None
+    data: Path | None = None
+
+    @classmethod
+    def asked(
+        cls,
+        question: str | None = None,
+        *,
+        path: Path | None = None,
+        model: str | None = None,
+        base_url: str | None = None,
+        data: Path | None = None,
+    ) -> Research:
+        """From what somebody asked for; what is left out is this project's documentation and a question about it.
+
+        Raises:
+            InvalidInput: There is no such folder, or no question about a folder of one's own.
+            ConfigurationError: The model cannot be asked: an extra or a key is missing.
+        """
+        research_agent(model, base_url).answering.check()
+        try:
+            folder = Folder.at(path or documentation())
+        except NotReadable as error:
+            raise InvalidInput("--path", str(path), f"{error}.") from error
+        if path is not None and not question:
+            raise InvalidInput("QUESTION", question, "say what to find out in the files of --path.")
+        return cls(question or DEFAULT_QUESTION, folder, model, base_url, data)
+
+    def environment(self, agents_module: str) -> dict[str, str]:
+        """What the worker's process needs to know."""
+        given = {MODEL_VARIABLE: self.model or "", BASE_URL_VARIABLE: self.base_url or ""}
+        return {"CELERY_AGENTS_AGENTS": agents_module, PATH_VARIABLE: str(self.folder.root), **given}
+
+    def headline(self) -> str:
+        """What is going to happen, in a line."""
+        how = f"with {self.model}" if self.model else "without a model"
+        return f"A research agent, {how}, over the {len(self.folder.files())} files of {self.folder.root}"
+
+
+def answer(research: Research, follow: Follow, *, keep: bool) -> Result:
+    """Start a machine, submit the question, show the progress, print the answer, clean up.
+
+    Args:
+        keep: Leave Redis and the worker running, and say how to look at them.
+    """
+    with machine_for(research, AGENTS_MODULE) as machine:
+        worker = machine.start_worker()
+        say(research.headline())
+        say(f"Redis {machine.redis.url}, worker {worker.pid}")
+        say(f"\nQuestion: {research.question}\n")
+        job = submitted(machine, research.question)
+        result = follow(job)
+        say(f"\n{result.final_response}\n")
+        if keep:
+            machine.keep()
+            _say_how_to_look(machine, job)
+        return result
+
+
+@contextmanager
+def machine_for(research: Research, agents_module: str) -> Generator[Machine]:
+    """A machine with its Redis running, and logs in files."""
+    environment = research.environment(agents_module)
+    with Machine(environment, data=research.data, drain_seconds=_DRAIN_SECONDS, logs=True) as machine:
+        yield machine
+
+
+def submitted(machine: Machine, question: str) -> Job:
+    """The question as a job of the machine's workers."""
+    from ..tasks.client import AgentClient
+
+    settings = Settings.build(redis_url=machine.redis.url)
+    client = AgentClient(settings=settings)
+    client.wait_for_agent(NAME, timeout=30.0, check=machine.check)
+    return client.submit(NAME, question)
+
+
+def say(text: str) -> None:
+    """Print, at once."""
+    print(text, flush=True)
+
+
+def _say_how_to_look(machine: Machine, job: Job) -> None:
+    pids = " ".join(str(each.pid) for each in machine.workers)
+    say(f"Still running, with its data and logs in {machine.redis.data}. Look at it:")
+    say(f"  export CELERY_AGENTS_REDIS_URL={machine.redis.url}")
+    say(f"  celery-agents show {job.session_id}")
+    say(f'  celery-agents send {job.session_id} "another question" --wait')
+    say(f"End it with: kill {pids}; kill {machine.redis.pid}")
+    sys.stdout.flush()

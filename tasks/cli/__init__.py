@@ -1,0 +1,13 @@
+"""The command `celery-agents`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    from .program import run
+
+    run(arguments)

@@ -1,0 +1,60 @@
+"""Exit codes, and errors as one sentence."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from ...config.settings import SettingsError
+from ...worker import errors
+from ..children import ChildEnded
+
+
+class ExitCode(IntEnum):
+    """What a shell script can tell from `$?`."""
+
+    DONE = 0
+    FAILED = 1
+    """The execution failed or was stopped, was not done in time, or the action was refused."""
+    USAGE = 2
+    """A wrong option, name, id or setting."""
+    NO_REDIS = 3
+    """Redis was not reachable, or refused to write."""
+
+
+# The first line that fits decides; whatever else is in the tree is a failure.
+_CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
+    (errors.StoreUnavailable, ExitCode.NO_REDIS),
+    (errors.StoreFull, ExitCode.NO_REDIS),
+    (SettingsError, ExitCode.USAGE),
+    (errors.ConfigurationError, ExitCode.USAGE),
+    (errors.InvalidInput, ExitCode.USAGE),
+    (errors.IdempotencyMismatch, ExitCode.USAGE),
+    (errors.UnknownAgent, ExitCode.USAGE),
+    (errors.SessionNotFound, ExitCode.USAGE),
+    (errors.SessionConflict, ExitCode.USAGE),
+    (errors.CeleryAgentsError, ExitCode.FAILED),
+    (ChildEnded, ExitCode.FAILED),
+    (TimeoutError, ExitCode.FAILED),
+)
+
+EXPECTED: Final = (errors.CeleryAgentsError, SettingsError, ChildEnded, TimeoutError)
+"""Errors that are told in a sentence. Anything else is a bug."""
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The exit code of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def sentence(error: BaseException) -> str:
+    """An error as people read it: what happened and what to do."""
+    text = " ".join(str(error).split(" ")).strip() or (type(error).__doc__ or type(error).__name__).strip()
+    advice = _ADVICE.get(exit_code(error), "")
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}{advice}"
+
+
+_ADVICE: Final = {
+    ExitCode.NO_REDIS: " Is Redis running, and is CELERY_AGENTS_REDIS_URL (or --redis-url) right?"
+    " `celery-agents doctor` tells more."
+}

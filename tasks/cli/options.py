@@ -1,0 +1,64 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ...config.settings import Settings
+
+if TYPE_CHECKING:
+    from ..client import AgentClient
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
+
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url", metavar="URL", help="Redis to use instead of CELERY_AGENTS_REDIS_URL.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text, for programs.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session, as submit prints it.")]
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `30m`, `1h`, `7d` or `2w` as a duration; also added up, like `1h30m`.
+
+    Raises:
+        typer.BadParameter: It is none of these, or zero.
+    """
+    parts = _AGE.findall(text)
+    if not parts or _AGE.sub("", text).strip():
+        raise typer.BadParameter(f"{text!r} is no duration; write it like 90s, 30m, 1h or 7d")
+    try:
+        total = sum((timedelta(**{_UNITS[unit.lower()]: float(number)}) for number, unit in parts), timedelta())
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long") from None
+    if not total:
+        raise typer.BadParameter("a duration must be more than zero")
+    return total
+
+
+def settings_for(redis_url: str | None, **overrides: Any) -> Settings:
+    """The settings of the environment with what the command line says otherwise.
+
+    Raises:
+        SettingsError: One of them is wrong.
+    """
+    return Settings.from_environment(redis_url=redis_url, **overrides)
+
+
+def client_for(redis_url: str | None) -> AgentClient:
+    """A client of the Redis that the options and the environment name.
+
+    Raises:
+        SettingsError: A setting is wrong.
+    """
+    from ..client import AgentClient
+
+    return AgentClient(settings=settings_for(redis_url))

@@ -1,0 +1,89 @@
+"""Progress of a job while somebody waits: a moving line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+
+from .story import Story
+
+if TYPE_CHECKING:
+    from ..client import Event, Job, Result
+
+
+class Screen(Protocol):
+    """Where progress is shown."""
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        ...
+
+
+class PlainScreen:
+    """One line for each event that tells something; for files, pipes and logs."""
+
+    def __init__(self, console: Console, story: Story) -> None:
+        self._console = console
+        self._story = story
+
+    def show(self, event: Event) -> None:
+        line = self._story.line(event)
+        if line is not None:
+            self._console.out(line, highlight=False)
+
+
+class LiveScreen:
+    """The same lines, and below them what is going on right now."""
+
+    def __init__(self, console: Console, story: Story) -> None:
+        self._plain = PlainScreen(console, story)
+        self._story = story
+        self._status = console.status("waiting for a worker", spinner="dots")
+
+    def show(self, event: Event) -> None:
+        self._plain.show(event)
+        status = self._story.status(event)
+        if status is not None:
+            self._status.update(status)
+
+    def start(self) -> None:
+        self._status.start()
+
+    def stop(self) -> None:
+        self._status.stop()
+
+
+@contextmanager
+def screen(*, to_stderr: bool = False) -> Generator[Screen]:
+    """A live screen in a terminal, a plain one elsewhere."""
+    console = Console(stderr=to_stderr, soft_wrap=True)
+    if not console.is_terminal:
+        yield PlainScreen(console, Story())
+        return
+    live = LiveScreen(console, Story())
+    live.start()
+    try:
+        yield live
+    finally:
+        live.stop()
+
+
+def follow(job: Job, timeout_seconds: float | None = None, *, to_stderr: bool = False) -> Result:
+    """Show a job's events until it ends and return its result.
+
+    Raises:
+        TimeoutError: It has not ended in time; it goes on.
+        KeyboardInterrupt: Nobody wants to wait any longer; the job goes on, and the terminal says how to look again.
+    """
+    try:
+        with screen(to_stderr=to_stderr) as shown:
+            for event in job.events(timeout=timeout_seconds):
+                shown.show(event)
+        return job.result(timeout=timeout_seconds)
+    except (KeyboardInterrupt, TimeoutError):
+        print(f"the job goes on; look again with: celery-agents watch {job.session_id}", file=sys.stderr)
+        raise

@@ -1,0 +1,87 @@
+"""A job's events as lines for people. Pure; the first event's time is the beginning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from .views import one_line, plural
+
+if TYPE_CHECKING:
+    from ..client import Event
+
+Data = Mapping[str, Any]
+
+
+class Story:
+    """Tells one job."""
+
+    def __init__(self) -> None:
+        self._beginning: datetime | None = None
+
+    def line(self, event: Event) -> str | None:
+        """The event in a line, with the seconds since the beginning; None: it tells people nothing."""
+        self._beginning = self._beginning or event.at
+        tell = _TELLERS.get(event.type, _told_by_name)
+        text = tell(event)
+        if text is None:
+            return None
+        passed = max(0.0, (event.at - self._beginning).total_seconds())
+        return f"{passed:7.2f} s  {one_line(text)}"
+
+    def status(self, event: Event) -> str | None:
+        """What goes on after the event; None: the same as before."""
+        if event.type in ("step_committed", "execution_started", "step_recovered", "step_retried"):
+            return f"step {event.step + (event.type == 'step_committed')}"
+        return None
+
+
+def tools_told(tools: Iterable[Data]) -> str:
+    """`read_file ×3, file_note (error)`: names in order of appearance, how often, and what went wrong."""
+    names = [
+        f"{tool['name']}{'' if tool.get('outcome', 'ok') == 'ok' else ' (' + tool['outcome'] + ')'}" for tool in tools
+    ]
+    return ", ".join(name if number == 1 else f"{name} ×{number}" for name, number in Counter(names).items())
+
+
+def _step_committed(event: Event) -> str:
+    parts = [tools_told(event.data.get("tools", ())) or "answers"]
+    if event.data.get("tokens"):
+        parts.append(plural(event.data["tokens"], "token"))
+    return f"step {event.step}: {' · '.join(parts)}"
+
+
+def _step_recovered(event: Event) -> str:
+    data = event.data
+    return f"step {event.step}: carried on by {data.get('worker', 'another worker')}, attempt {data.get('attempt')}"
+
+
+def _ended(event: Event) -> str:
+    data = event.data
+    numbers = [plural(data["steps"], "step")] if data.get("steps") else []
+    numbers += [plural(data["tokens"], "token")] if data.get("tokens") else []
+    numbers += [f"${data['cost']:.4f}"] if data.get("cost") else []
+    why = data.get("error") or (data.get("reason") if data.get("status") == "stopped" else None)
+    return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
+
+
+def _told_by_name(event: Event) -> str:
+    return event.type.replace("_", " ")
+
+
+_TELLERS: Final[Mapping[str, Callable[[Event], str | None]]] = {
+    "execution_submitted": lambda event: None,
+    "execution_started": lambda event: "started",
+    "step_committed": _step_committed,
+    "step_recovered": _step_recovered,
+    "step_retried": lambda event: f"step {event.step}: is tried again",
+    "message_received": lambda event: "a message arrived; the running step goes first",
+    "message_joined": lambda event: "a message joined",
+    "execution_waiting": lambda event: "waiting for a person",
+    "execution_completed": _ended,
+    "execution_stopped": _ended,
+    "execution_failed": _ended,
+    "parked": lambda event: f"parked: {event.data.get('reason', '')}",
+}

@@ -1,0 +1,115 @@
+"""What the command line shows, as text or JSON. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ..client import Event, Job, Result
+
+_MAX_LINE: Final = 160
+
+
+def clean(text: str) -> str:
+    """Text without control characters: what a model or a tool wrote must not move the cursor of a terminal."""
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf"))
+
+
+def one_line(text: str, limit: int = _MAX_LINE) -> str:
+    """Text on one line, cut at `limit` characters."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def as_json(value: Any) -> str:
+    """One line of JSON; times in ISO 8601."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns, two spaces between them."""
+    cells = [list(head), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def age(then: datetime, now: datetime | None = None) -> str:
+    """How long ago, in one unit: 12s, 5m, 3h, 2d."""
+    seconds = max(0.0, ((now or datetime.now(UTC)) - then).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+
+
+def job_line(job: Job) -> str:
+    """A job that was taken on."""
+    return f"session {job.session_id}  execution {job.execution_id}"
+
+
+def event_value(event: Event) -> dict[str, Any]:
+    """An event as JSON."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "at": event.at,
+        "session_id": event.session_id,
+        "execution_id": event.execution_id,
+        "step": event.step,
+        "data": dict(event.data),
+    }
+
+
+def result_value(job: Job, result: Result) -> dict[str, Any]:
+    """A result as JSON."""
+    return {
+        "session_id": job.session_id,
+        "execution_id": result.execution_id,
+        "status": str(result.status),
+        "final_response": result.final_response,
+        "stop_reason": result.stop_reason,
+        "step_count": result.step_count,
+        "usage": result.usage,
+        "cost": result.cost,
+        "errors": list(result.errors),
+    }
+
+
+def result_lines(result: Result) -> list[str]:
+    """How an execution ended: the numbers, and what went wrong."""
+    numbers = [plural(result.step_count, "step")]
+    tokens = _total(result.usage)
+    if tokens:
+        numbers.append(plural(tokens, "token"))
+    if result.cost:
+        numbers.append(f"${result.cost:.4f}")
+    why = f" ({result.stop_reason})" if result.stop_reason and str(result.status) == "stopped" else ""
+    return [f"{result.status}{why}: {', '.join(numbers)}", *(f"  {one_line(str(error))}" for error in result.errors)]
+
+
+def _total(usage: Any) -> int:
+    if isinstance(usage, Mapping):
+        return sum(value for value in usage.values() if isinstance(value, int))  # pyright: ignore[reportUnknownVariableType]
+    return int(getattr(usage, "total", 0) or 0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return str(value)

@@ -1,0 +1,88 @@
+"""What is shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_agents.tasks.cli.story import Story, tools_told
+from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, table
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def event(kind: str, step: int = 0, after: float = 0.0, **data: Any) -> Any:
+    return SimpleNamespace(type=kind, step=step, at=NOW + timedelta(seconds=after), data=data)
+
+
+def told(*events: Any) -> list[str | None]:
+    story = Story()
+    return [story.line(each) for each in events]
+
+
+def test_what_an_agent_wrote_cannot_steer_the_terminal() -> None:
+    assert clean("a\x1b[31mred\x07\r\nb\tc\x9b2J\u202e") == "a[31mred\nb\tc2J"
+
+
+def test_a_line_is_one_line() -> None:
+    assert one_line("a\n b\t\x00c", 80) == "a b c"
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_a_table_is_aligned() -> None:
+    assert table(("A", "LONG"), [("aaa", "b"), ("c", "d\ne")]) == ["A    LONG", "aaa  b", "c    d e"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-5, "0s"), (59, "59s"), (60, "1m"), (7200, "2h"), (200_000, "2d")])
+def test_an_age_has_one_unit(seconds: float, text: str) -> None:
+    assert age(NOW, NOW + timedelta(seconds=seconds)) == text
+
+
+def test_json_takes_times_and_odd_values() -> None:
+    assert as_json({"at": NOW, "x": {1}, "ü": None}) == '{"at": "2026-01-02T03:04:05+00:00", "x": "{1}", "ü": null}'
+
+
+def test_plurals() -> None:
+    assert (plural(1, "step"), plural(0, "step")) == ("1 step", "0 steps")
+
+
+def test_tools_are_counted_and_failures_named() -> None:
+    tools = [
+        {"name": "read", "outcome": "ok"},
+        {"name": "list"},
+        {"name": "read"},
+        {"name": "read", "outcome": "error"},
+    ]
+    assert tools_told(tools) == "read ×2, list, read (error)"
+
+
+def test_a_job_is_told_step_by_step() -> None:
+    assert told(
+        event("execution_submitted"),
+        event("execution_started", 1, 0.1),
+        event("step_committed", 1, 0.5, tools=[{"name": "search", "outcome": "ok"}], tokens=1),
+        event("step_recovered", 2, 7, attempt=2, worker="w2"),
+        event("step_committed", 2, 8, tools=[]),
+        event("execution_completed", 2, 8, status="completed", steps=2, tokens=12, cost=0.25),
+    ) == [
+        None,
+        "   0.10 s  started",
+        "   0.50 s  step 1: search · 1 token",
+        "   7.00 s  step 2: carried on by w2, attempt 2",
+        "   8.00 s  step 2: answers",
+        "   8.00 s  completed: 2 steps, 12 tokens, $0.2500",
+    ]
+
+
+def test_ends_say_why() -> None:
+    assert told(
+        event("execution_failed", 1, status="failed", steps=1, error="no key"),
+        event("execution_stopped", 1, status="stopped", reason="user_requested"),
+    ) == ["   0.00 s  failed: 1 step (no key)", "   0.00 s  stopped (user_requested)"]
+
+
+def test_an_event_of_a_newer_version_is_told_by_its_name() -> None:
+    assert told(event("child_started")) == ["   0.00 s  child started"]
