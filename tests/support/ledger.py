@@ -69,6 +69,10 @@ class _LedgerHandler(Handler):
             threading.Event().wait(seconds)
 
 
+# The environment variable by which agents in a worker find the ledger.
+LEDGER_URL = "TEST_LEDGER_URL"
+
+
 def post_effect(url: str, key: str, *, timeout: float = 60.0, **fields: Any) -> Entry:
     """What a tool does: have an effect. `url` is the ledger's, as `Ledger.url` gives it."""
     return call(f"{url}/effect", {"key": key, **fields}, timeout=timeout)
@@ -81,6 +85,11 @@ class Ledger:
         self.url = service.space(space)
         self._service = service
         self._space = space
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a worker's environment needs for the agents of `support.agents`."""
+        return {LEDGER_URL: self.url}
 
     def entries(self, key: str | None = None) -> list[Entry]:
         """Every delivery in order, with the fields that were sent and `n`, `at`, `repeated`, `first`, `effect`."""
