@@ -36,9 +36,7 @@ def test_the_driver_follows_the_newest_plan_and_pays_for_each_answer(ledger: Led
     asked = agents._follow(state)
     assert [(each.name, dict(each.args)) for each in asked] == [("keyed", {"work": "a"}), ("pure", {"work": "b"})]
     assert ledger.deliveries() == {driver_key("e1", 1): 1}
-    done = (
-        AgentState.fresh().with_user_message(plan(answer="that is all")).with_execution("e2").with_execution_started()
-    )
+    done = AgentState.fresh().with_user_message(plan(answer="that is all"))
     assert agents._follow(done.with_execution("e2").with_execution_started()) == "that is all"
 
 
