@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from .answers import Answer, CallTool
 from .function import FunctionDriver
+from .pricing import TokenPrice
 from .protocol import Driver, InferenceRequest
+from .pydantic_ai import PydanticAIDriver
 from .scripted import ScriptedDriver
 
-__all__ = ["Answer", "CallTool", "Driver", "FunctionDriver", "InferenceRequest", "ScriptedDriver"]
+__all__ = [
+    "Answer",
+    "CallTool",
+    "Driver",
+    "FunctionDriver",
+    "InferenceRequest",
+    "PydanticAIDriver",
+    "ScriptedDriver",
+    "TokenPrice",
+]

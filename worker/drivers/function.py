@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 
 from ..errors import CeleryAgentsError, ConfigurationError, DriverError
 from ..redaction import describe_exception
-from ..state import AgentState, InferenceResponse
+from ..state import AgentState, InferenceResponse, LLMConfig
 from .answers import Answer, as_response, read_response
 from .protocol import InferenceRequest
 
@@ -59,6 +59,10 @@ class FunctionDriver:
 
     def check(self) -> None:
         """Nothing can be missing."""
+
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """Yes: what it does not say, costs nothing."""
+        return True
 
     async def aclose(self) -> None:
         """Nothing is open."""

@@ -105,6 +105,14 @@ class Driver(Protocol):
         """
         ...
 
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """Whether answers will have a cost. Without one a cost limit cannot be kept, so it is refused at the start.
+
+        Args:
+            settings: A model for this agent alone; None is the driver's.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Close connections. The driver can be used again; it opens new ones."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from ..errors import ConfigurationError, DriverError
-from ..state import AgentState, InferenceResponse
+from ..state import AgentState, InferenceResponse, LLMConfig
 from .answers import Answer, as_response, read_response
 from .function import as_driver_error, called
 from .protocol import InferenceRequest
@@ -56,6 +56,10 @@ class ScriptedDriver:
 
     def check(self) -> None:
         """Nothing can be missing."""
+
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """Yes: what it does not say, costs nothing."""
+        return True
 
     async def aclose(self) -> None:
         """Nothing is open."""

@@ -1,0 +1,158 @@
+"""How an answer is journaled, and read.
+
+The raw answer is a line of JSON with what only the asking worker knows (the model asked for, the price, the shape asked
+for), a line break, and pydantic-ai's own JSON of the response: nothing the provider said is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from ...errors import UnusableAnswer
+from ...state import FinishReason, InferenceResponse, InferenceUsage, Json, ToolCall, as_text
+from .history import needs_back
+from .output import OUTPUT_TOOL, OutputShape
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.usage import RequestUsage
+
+_FORMAT: Final = "pydantic-ai/1"
+
+_FINISH_REASONS: Final = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "tool_call": FinishReason.TOOL_CALLS,
+    "error": FinishReason.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with what is known about it.
+
+    Attributes:
+        response: What the provider said.
+        model: What was asked, as `provider:name`.
+        cost: US dollars; None when the price is unknown.
+        shape: The shape that was asked for; None for text.
+    """
+
+    response: ModelResponse
+    model: str
+    cost: float | None
+    shape: OutputShape | None
+
+    def to_raw(self) -> bytes:
+        """What is journaled."""
+        from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+        shape = self.shape.as_dict() if self.shape else None
+        head = to_json({"format": _FORMAT, "model": self.model, "cost": self.cost, "shape": shape})
+        return head + b"\n" + ModelMessagesTypeAdapter.dump_json([self.response])
+
+    @classmethod
+    def from_raw(cls, raw: bytes) -> Answer:
+        """What was journaled.
+
+        Raises:
+            UnusableAnswer: It was not written by this driver, or is damaged.
+        """
+        from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+        try:
+            head, _, body = raw.partition(b"\n")
+            known: Any = from_json(head)
+            if known["format"] != _FORMAT:
+                raise ValueError(known["format"])
+            shape = OutputShape.from_dict(known["shape"]) if known["shape"] else None
+            response: Any = ModelMessagesTypeAdapter.validate_json(body)[0]
+        except (ValidationError, ValueError, KeyError, TypeError, IndexError):
+            raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
+        return cls(response, known["model"], known["cost"], shape)
+
+    def read(self) -> InferenceResponse:
+        """The answer in our terms.
+
+        Raises:
+            UnusableAnswer: It is cut off, or does not fit the shape that was asked for.
+        """
+        response = self.response
+        if response.state != "complete":
+            raise UnusableAnswer(f"The model's answer is {response.state}, not complete.")
+        calls = response.tool_calls
+        given = next((call for call in calls if call.tool_name == OUTPUT_TOOL and self.shape), None)
+        others = [call for call in calls if call is not given]
+        if given is not None and not others:
+            return self._with_output(given.args_as_json_str())
+        if self.shape is not None and not others and response.finish_reason in (None, "stop"):
+            return self._with_output(_text(response))
+        # An output beside calls comes too early: the calls are carried out, and the model is asked again.
+        return self._of_text(others, early=given is not None)
+
+    def _of_text(self, calls: list[ToolCallPart], *, early: bool) -> InferenceResponse:
+        text = _text(self.response)
+        return InferenceResponse(
+            content=text,
+            tool_calls=tuple(_tool_call(call, position) for position, call in enumerate(calls)),
+            provider=None if early else needs_back(self.response, text),
+            finish_reason=_finish_reason(self.response),
+            **self._common(),
+        )
+
+    def _with_output(self, text: str) -> InferenceResponse:
+        assert self.shape is not None
+        output: Json = self.shape.read(text)
+        is_text = not self.response.tool_calls and not self.shape.wrapped
+        return InferenceResponse(
+            content=text if is_text else as_text(output),
+            output=output,
+            provider=needs_back(self.response, text) if is_text else None,
+            finish_reason=FinishReason.STOP,
+            **self._common(),
+        )
+
+    def _common(self) -> dict[str, Any]:
+        response = self.response
+        thoughts = [part.content for part in response.parts if part.part_kind == "thinking" and part.content]
+        return {
+            "usage": _usage(response.usage),
+            "model": response.model_name,
+            "request_id": response.provider_response_id,
+            "cost": self.cost,
+            "thinking": "\n\n".join(thoughts) or None,
+        }
+
+
+def _text(response: ModelResponse) -> str:
+    return "\n\n".join(part.content for part in response.parts if part.part_kind == "text" and part.content)
+
+
+def _tool_call(call: ToolCallPart, position: int) -> ToolCall:
+    # Some servers send calls without an id.
+    return ToolCall.from_text(call.tool_call_id or f"call_{position}", call.tool_name, call.args_as_json_str())
+
+
+def _finish_reason(response: ModelResponse) -> FinishReason:
+    if response.finish_reason is None:
+        return FinishReason.TOOL_CALLS if response.tool_calls else FinishReason.OTHER
+    return _FINISH_REASONS.get(response.finish_reason, FinishReason.OTHER)
+
+
+def _usage(usage: RequestUsage) -> InferenceUsage:
+    """Without counting twice: pydantic-ai counts cached tokens as input and reasoning as output."""
+    reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
+    cached = usage.cache_read_tokens + usage.cache_write_tokens
+    return InferenceUsage(
+        input=max(0, usage.input_tokens - cached),
+        output=usage.output_tokens - reasoning,
+        cache_write=usage.cache_write_tokens,
+        cache_read=usage.cache_read_tokens,
+        reasoning=reasoning,
+        requests=1,
+    )

@@ -1,0 +1,198 @@
+"""`PydanticAIDriver`: asks a model of any provider, once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import ConfigurationError, MissingExtra
+from ...state import InferenceResponse, LLMConfig, thaw
+from ..pricing import TokenPrice, cost_of, is_priced
+from ..protocol import InferenceRequest
+from .answers import Answer
+from .failures import as_driver_error
+from .history import model_messages
+from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
+from .output import OutputShape, OutputType, shape_of_format
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    from ...tools import ToolSpec
+
+_logger = logging.getLogger(__name__)
+
+_MARKS_ERRORS: Final = frozenset({"anthropic", "bedrock"})
+"""Providers with a mark of their own for failed tool calls."""
+
+_OURS: Final = frozenset({"timeout", "request_timeout", "first_event_timeout", "max_retries"})
+"""Settings that the engine decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """All that goes to the provider."""
+
+    model: Model
+    messages: list[ModelMessage]
+    settings: dict[str, Any]
+    parameters: ModelRequestParameters
+    shape: OutputShape | None
+
+    async def ask(self, timeout_seconds: float) -> ModelResponse:
+        settings: Any = self.settings
+        async with asyncio.timeout(timeout_seconds):
+            return await self.model.request(self.messages, settings, self.parameters)
+
+
+class PydanticAIDriver:
+    """Asks a model by its pydantic-ai id.
+
+    Provider keys stay in the provider's own environment variables. One request is made for each `infer`; the client's
+    own retries are off.
+    """
+
+    is_async = True
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        output_type: Any = None,
+        price: TokenPrice | None = None,
+    ) -> None:
+        """Take a model; nothing is imported, connected or checked yet except for what can be seen at once.
+
+        Args:
+            model: As `provider:name`, such as `openai:gpt-5-mini`; with `base_url`, also the bare name of a model of an
+                OpenAI-compatible server.
+            base_url: Where the provider's API is; None is the provider's own.
+            settings: Temperature and the like, as pydantic-ai's `ModelSettings`.
+            output_type: A type that the final answer must fit; None for text. A session's response format comes first.
+            price: For a model that no price list knows.
+
+        Raises:
+            ConfigurationError: The name is empty, a setting is unknown, or the type has no JSON Schema.
+        """
+        if not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"model {model!r}: write provider:name, such as openai:gpt-5-mini")
+        self.name = model
+        self._target = Target(model, base_url)
+        self._settings = dict(settings or {})
+        self._output_type = None if output_type is None or output_type is str else OutputType(output_type)
+        self._price = price
+        self._clients = ModelClients()
+
+    async def infer(self, request: InferenceRequest) -> bytes:
+        """Ask once; see `Driver.infer`."""
+        target = self._target.overridden_by(request.settings)
+        asked = False
+        try:
+            question = await self._question(target, request)
+            asked = True
+            return self._raw(await question.ask(request.timeout), question, target)
+        except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
+            failure = as_driver_error(error, target.model, asked=asked)
+        # Raised here and not above: the provider's exception, which holds its body, must not become the context.
+        raise failure
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read the answer; see `Driver.parse`."""
+        answer = Answer.from_raw(raw)
+        response = answer.read()
+        own = self._output_type
+        if own is not None and answer.shape is not None and answer.shape.schema == own.shape.schema:
+            own.check(response.output)
+        return response
+
+    def check(self) -> None:
+        """Make a client and throw it away; see `Driver.check`."""
+        require_pydantic_ai()
+        _check_settings(self._settings, self._target.provider)
+        model = build(self._target)
+        if repeats_by_itself(model):
+            _logger.warning("%s: its client repeats failed requests and cannot be told not to", self.name)
+
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """Whether answers will have a cost; without one a cost limit cannot be kept."""
+        if self._price is not None:
+            return True
+        try:
+            target = self._target.overridden_by(settings)
+            return is_priced(target.provider, target.name)
+        except ImportError:
+            raise MissingExtra("llm", "knowing what a model costs") from None
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; see `Driver.aclose`."""
+        await self._clients.aclose()
+
+    async def _question(self, target: Target, request: InferenceRequest) -> _Question:
+        model = await self._clients.get(target)
+        shape = self._shape(request)
+        parameters = _parameters(request, shape)
+        messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
+        settings = request_settings(model, self._merged_settings(request.settings), request.timeout)
+        return _Question(model, model.prepare_messages(messages, parameters), settings, parameters, shape)
+
+    def _raw(self, response: ModelResponse, question: _Question, target: Target) -> bytes:
+        return Answer(response, target.model, self._cost(response, target), question.shape).to_raw()
+
+    def _shape(self, request: InferenceRequest) -> OutputShape | None:
+        wanted = request.state.context.response_format
+        if wanted is not None:
+            return shape_of_format(wanted)
+        return self._output_type.shape if self._output_type else None
+
+    def _merged_settings(self, config: LLMConfig | None) -> dict[str, Any]:
+        merged: dict[str, Any] = {**self._settings, **(thaw(config.settings) if config else {})}
+        return {name: value for name, value in merged.items() if name not in _OURS}
+
+    def _cost(self, response: ModelResponse, target: Target) -> float | None:
+        if self._price is not None:
+            return self._price.cost(response.usage)
+        if response.usage.cost is not None:
+            return float(response.usage.cost)  # a gateway says what it charges
+        return cost_of(response.usage, target.provider, target.name, response.model_name)
+
+
+def _parameters(request: InferenceRequest, shape: OutputShape | None) -> ModelRequestParameters:
+    from pydantic_ai.messages import InstructionPart
+    from pydantic_ai.models import ModelRequestParameters
+
+    prompt = request.state.system_prompt
+    parameters = ModelRequestParameters(
+        function_tools=[_tool(spec) for spec in request.tools],
+        instruction_parts=[InstructionPart(content=prompt)] if prompt else None,
+    )
+    return shape.add_to(parameters) if shape else parameters
+
+
+def _tool(spec: ToolSpec) -> ToolDefinition:
+    from pydantic_ai.tools import ToolDefinition
+
+    return ToolDefinition(
+        name=spec.name, parameters_json_schema=thaw(spec.parameters), description=spec.description or None
+    )
+
+
+def _check_settings(settings: Mapping[str, Any], provider: str) -> None:
+    from pydantic_ai.settings import ModelSettings
+
+    known = ModelSettings.__annotations__
+    prefixes = ("openai_", "gateway_", f"{provider.removeprefix('gateway/').partition('-')[0]}_")
+    for name in settings:
+        if name in _OURS:
+            raise ConfigurationError(f"model_settings.{name}: set step_timeout on the agent; retries are the engine's")
+        if name not in known and not name.startswith(prefixes):
+            close = get_close_matches(name, known, 1)
+            advice = f"did you mean {close[0]}" if close else f"known are {', '.join(sorted(known))}"
+            raise ConfigurationError(f"model_settings.{name}: there is no such setting; {advice}")

@@ -1,0 +1,145 @@
+"""What can go wrong when a model is asked, and what follows from it: one table.
+
+Nothing of the provider's answer gets into an error except its status, its own short code and its request id: the body
+can repeat the key that was sent. The provider's exception is not even kept as the cause, since that holds the body.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import CeleryAgentsError, DriverError, UnusableAnswer
+from ...redaction import redact
+
+if TYPE_CHECKING:
+    from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One row: what it is called, whether asking again may help, and what to tell."""
+
+    name: str
+    transient: bool
+    text: str
+
+
+_BY_CATEGORY: Final[tuple[tuple[str, _Kind], ...]] = (
+    ("ModelTimeoutError", _Kind("timeout", True, "did not answer in time")),
+    ("ModelRequestTimeout", _Kind("timeout", True, "did not answer in time")),
+    ("ModelConnectionError", _Kind("connection", True, "could not be reached, or the connection broke")),
+    ("ModelQuotaExceededError", _Kind("quota", False, "says that the account's quota or credit is used up")),
+    ("ModelRateLimitError", _Kind("rate_limit", True, "asks to slow down")),
+    ("ModelOverloadedError", _Kind("overloaded", True, "is overloaded")),
+    ("ModelUnavailableError", _Kind("unavailable", True, "is not available")),
+    ("ModelServerError", _Kind("server_error", True, "failed")),
+    ("ModelContextWindowExceededError", _Kind("context_window", False, "says that the conversation is too long")),
+    ("ModelAuthenticationError", _Kind("authentication", False, "refused the key; check the provider's key variable")),
+    ("ModelNotFoundError", _Kind("not_found", False, "knows no such model or address; check the model and base_url")),
+    ("ModelRequestRejectedError", _Kind("rejected", False, "refused the request itself; check settings and tools")),
+)
+"""Categories of pydantic-ai, the narrower before the wider."""
+
+_TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
+_OTHER_STATUS: Final = _Kind("http_error", False, "refused the request")
+_OTHER_TRANSIENT: Final = _Kind("http_error", True, "did not carry the request out")
+_OTHER_API: Final = _Kind("api_error", True, "reported an error")
+_TIMEOUT: Final = _Kind("timeout", True, "did not answer in time")
+_CONNECTION: Final = _Kind("connection", True, "could not be reached, or the connection broke")
+_STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
+"""How clients say that an answer has not the shape they expect."""
+
+_UNEXPECTED: Final = _Kind("unexpected", False, "could not be asked")
+
+_SHORT_CODE: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
+_REQUEST_ID_HEADERS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id", "cf-ray")
+
+
+def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgentsError:
+    """Translate whatever asking `model` raised; to be raised outside of the `except`, so that it has no context.
+
+    Args:
+        error: What was raised.
+        model: What was asked, for the text.
+        asked: The request was on its way, so that an error about a value is one about the answer.
+    """
+    from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
+
+    if isinstance(error, CeleryAgentsError):
+        return error
+    if isinstance(error, ModelHTTPError):
+        return _of_status(error, model)
+    if isinstance(error, ModelAPIError):
+        return _of_api(error, model)
+    if isinstance(error, UnexpectedModelBehavior) or (asked and isinstance(error, _STUMBLES)):
+        return UnusableAnswer(f"{model} gave an answer that cannot be read ({_name(error)}).")
+    if isinstance(error, UserError):
+        said = redact(error.message)  # pydantic-ai's own words
+        return DriverError("configuration", f"{model} cannot be asked like this: {said}", transient=False)
+    return _driver_error(_of_other(error), model, detail=_name(error))
+
+
+def _of_status(error: ModelHTTPError, model: str) -> DriverError:
+    transient = error.status_code in _TRANSIENT_STATUS or error.status_code >= 500
+    kind = _category(error) or (_OTHER_TRANSIENT if transient else _OTHER_STATUS)
+    return _driver_error(
+        kind,
+        model,
+        detail=f"HTTP {error.status_code}",
+        status=error.status_code,
+        code=_code(error),
+        request_id=_request_id(error.headers),
+        retry_after=error.retry_after,
+    )
+
+
+def _of_api(error: ModelAPIError, model: str) -> DriverError:
+    """Of an error without a status: no connection, or an answer that is no JSON."""
+    kind = _category(error)
+    if kind is None and (error.__cause__ is None or isinstance(error.__cause__, ValueError)):
+        return UnusableAnswer(f"{model} gave an answer that is no JSON.")
+    return _driver_error(kind or _OTHER_API, model, retry_after=error.retry_after, code=_code(error))
+
+
+def _of_other(error: Exception) -> _Kind:
+    if isinstance(error, TimeoutError):
+        return _TIMEOUT
+    return _CONNECTION if isinstance(error, OSError) else _UNEXPECTED
+
+
+def _driver_error(kind: _Kind, model: str, *, detail: str = "", **facts: Any) -> DriverError:
+    said = f"{model} {kind.text} ({detail})." if detail else f"{model} {kind.text}."
+    return DriverError(kind.name, said, transient=kind.transient, **facts)
+
+
+@cache
+def _categories() -> tuple[tuple[type[Exception], _Kind], ...]:
+    from pydantic_ai import exceptions
+
+    return tuple((getattr(exceptions, name), kind) for name, kind in _BY_CATEGORY)
+
+
+def _category(error: Exception) -> _Kind | None:
+    return next((kind for category, kind in _categories() if isinstance(error, category)), None)
+
+
+def _code(error: ModelAPIError) -> str | None:
+    return _short(error.provider_error_code) or _short(error.provider_error_type)
+
+
+def _request_id(headers: dict[str, str] | None) -> str | None:
+    return next((found for name in _REQUEST_ID_HEADERS if (found := _short((headers or {}).get(name)))), None)
+
+
+def _short(text: object) -> str | None:
+    """A code or an id as it is; None for anything that could be a text or a key."""
+    if not isinstance(text, str) or not _SHORT_CODE.fullmatch(text) or redact(text) != text:
+        return None
+    return text
+
+
+def _name(error: Exception) -> str:
+    return type(error).__name__

@@ -1,0 +1,241 @@
+"""From a model's name to a client of its provider."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from ...errors import ConfigurationError, MissingExtra
+from ...redaction import redact
+from ...state import LLMConfig
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+
+_OPENAI_HOST: Final = "api.openai.com"
+_COMPATIBLE: Final = "openai-chat"
+_VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
+_PIP: Final = re.compile(r"pip install \"?(pydantic-ai-slim\[[\w,-]+\])")
+
+MAX_CLIENTS: Final = 32
+"""Models of one event loop whose connections are kept; only agents with a model of their own need more than one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to ask, and where.
+
+    Attributes:
+        model: As `provider:name`; a bare name together with a `base_url`.
+        base_url: Where the provider's API is; None is the provider's own.
+    """
+
+    model: str
+    base_url: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model.strip() or self.model.endswith(":"):
+            raise ConfigurationError(f"model {self.model!r}: write provider:name, such as openai:gpt-5-mini")
+        if self.base_url is not None and not _is_web_address(self.base_url):
+            shown = redact(self.base_url)
+            raise ConfigurationError(f"base_url {shown!r}: write an address such as http://localhost:8000/v1")
+
+    def overridden_by(self, config: LLMConfig | None) -> Target:
+        """The target of an agent with a model of its own. The address stays only with the same provider."""
+        if config is None or (config.model is None and config.base_url is None):
+            return self
+        model = config.model or self.model
+        kept = self.base_url if self._provider_prefix(model) == self._provider_prefix(self.model) else None
+        return Target(model, config.base_url or kept)
+
+    @property
+    def provider(self) -> str:
+        """The provider's id."""
+        return _resolve(self)[0]
+
+    @property
+    def name(self) -> str:
+        """The model's name, as the provider calls it."""
+        return _resolve(self)[1]
+
+    @staticmethod
+    def _provider_prefix(model: str) -> str:
+        return model.partition(":")[0] if ":" in model else ""
+
+
+class ModelClients:
+    """Models with open connections, one set for each event loop: connections belong to the loop that opened them."""
+
+    def __init__(self) -> None:
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, OrderedDict[Target, Model]] = WeakKeyDictionary()
+
+    async def get(self, target: Target) -> Model:
+        """The model of the running loop; made at first use.
+
+        Raises:
+            ConfigurationError: It cannot be made; see `build`.
+        """
+        models = self._by_loop.setdefault(asyncio.get_running_loop(), OrderedDict())
+        if target not in models:
+            models[target] = build(target)
+        models.move_to_end(target)
+        while len(models) > MAX_CLIENTS:
+            await _close(models.popitem(last=False)[1])
+        return models[target]
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        for model in self._by_loop.pop(asyncio.get_running_loop(), OrderedDict[Target, Any]()).values():
+            await _close(model)
+
+
+def require_pydantic_ai() -> None:
+    """Raise `MissingExtra` unless pydantic-ai is installed."""
+    try:
+        import pydantic_ai  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        raise MissingExtra("llm", "asking a model by its name") from None
+
+
+def build(target: Target) -> Model:
+    """Make the client of a target, without connecting.
+
+    Raises:
+        ConfigurationError: No such provider, its package or key is missing, or it takes no address; the text says what
+            to do.
+    """
+    require_pydantic_ai()
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import infer_model
+
+    kind, name = _resolve(target)
+    try:
+        provider = _provider(kind, target)
+        model = infer_model(f"{_kind_of_model(kind, provider)}:{name}", provider_factory=lambda _: provider)
+    except ImportError as problem:
+        raise _missing_package(target, problem) from None
+    except UserError as problem:
+        raise _unusable(target, problem.message) from None
+    except ConfigurationError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - providers' clients complain with exceptions of their own
+        raise _unusable(target, str(problem)) from None
+    _forbid_retries(model)
+    return model
+
+
+def request_settings(model: Model, settings: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """The settings of one request: the user's, one attempt, and the time it may take."""
+    forced = {"timeout": timeout_seconds, "max_retries": 0}
+    if getattr(_client(model), "max_retries", None) == 0:
+        del forced["max_retries"]  # the client knows; as a setting it costs a copy of the client for each request
+    known = {name: value for name, value in forced.items() if name not in model.unsupported_settings}
+    return {**settings, **known}
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _resolve(target: Target) -> tuple[str, str]:
+    """Provider and name. With an address, a name without a known provider is one of an OpenAI-compatible server."""
+    from pydantic_ai.providers import infer_provider_class
+
+    kind, colon, name = target.model.partition(":")
+    if not colon and target.base_url is None:
+        raise ConfigurationError(
+            f"model {target.model!r}: write provider:name, such as openai:gpt-5-mini or anthropic:claude-sonnet-4-5; "
+            "a name alone needs base_url"
+        )
+    try:
+        if colon and name:
+            infer_provider_class(kind)
+            return kind, name
+    except ValueError:
+        if target.base_url is None:
+            raise ConfigurationError(f"model {target.model!r}: {_unknown_provider(target.model)}") from None
+    except ImportError:
+        return kind, name
+    return _COMPATIBLE, target.model
+
+
+def _unknown_provider(model: str) -> str:
+    from typing import get_args
+
+    from pydantic_ai.models import KnownModelName
+
+    kind = model.partition(":")[0]
+    known = {name.partition(":")[0] for name in get_args(KnownModelName.__value__)}
+    close = get_close_matches(kind, known, 1)
+    meant = f"did you mean {close[0]!r}" if close else "write provider:name, such as openai:gpt-5-mini"
+    return f"there is no provider {kind!r}; {meant}"
+
+
+def _provider(kind: str, target: Target) -> Provider[Any]:
+    from pydantic_ai.providers import infer_provider, infer_provider_class
+
+    if target.base_url is None:
+        return infer_provider(kind)
+    provider_class = infer_provider_class(kind)
+    if kind.startswith("gateway/") or "base_url" not in inspect.signature(provider_class.__init__).parameters:
+        raise ConfigurationError(
+            f"model {target.model!r}: provider {kind!r} takes no base_url; for an OpenAI-compatible server write "
+            f"openai-chat:{target.model.partition(':')[2]}"
+        )
+    make: Any = provider_class
+    return make(base_url=target.base_url)
+
+
+def _kind_of_model(kind: str, provider: Provider[Any]) -> str:
+    """`openai` speaks OpenAI's responses API, which other servers seldom do: there it means chat completions."""
+    if kind == "openai" and urlsplit(provider.base_url).hostname != _OPENAI_HOST:
+        return _COMPATIBLE
+    return kind
+
+
+def _client(model: Model) -> Any:
+    return getattr(model.provider, "client", None)
+
+
+def _forbid_retries(model: Model) -> None:
+    """Most clients repeat a failed request twice by themselves: unrecorded, and paid."""
+    client = _client(model)
+    if isinstance(getattr(client, "max_retries", None), int):
+        client.max_retries = 0
+
+
+def repeats_by_itself(model: Model) -> bool:
+    """Whether this provider's client cannot be told to ask only once."""
+    return getattr(_client(model), "max_retries", None) != 0 and "max_retries" in model.unsupported_settings
+
+
+async def _close(model: Model) -> None:
+    async with model:
+        """Leaving it closes its connections."""
+
+
+def _missing_package(target: Target, problem: ImportError) -> ConfigurationError:
+    found = _PIP.search(str(problem))
+    advice = f"pip install '{found.group(1)}'" if found else "install the provider's package"
+    return ConfigurationError(f"model {target.model!r} needs a package that is not installed: {advice}")
+
+
+def _unusable(target: Target, said: str) -> ConfigurationError:
+    variables = list(dict.fromkeys(_VARIABLE.findall(said)))
+    if variables:
+        needed = " or ".join(variables)
+        return ConfigurationError(f"model {target.model!r} needs {needed}: set it in the environment of the workers")
+    sentence = redact(said).partition("\n")[0].partition(" To try Pydantic AI")[0]
+    return ConfigurationError(f"model {target.model!r} cannot be used: {sentence}")
