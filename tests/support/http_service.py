@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
                 return False
         return True
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+    def log_message(self, format: str, *args: object) -> None:
         """Every request in the process's log is more than anybody reads."""
 
     def _dispatch(self, handle: Callable[..., None]) -> None:
