@@ -35,17 +35,19 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
     Raises:
         ConfigurationError: The URL cannot be read.
     """
+    # A Unix socket knows no keepalive, and redis-py refuses the option there.
+    keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
     try:
         pool = ConnectionPool.from_url(
             url,
             max_connections=connections,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
-            socket_keepalive=True,
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             client_name=name,
+            **keepalive,
         )
     except ValueError as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
