@@ -13,19 +13,30 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from .. import crash_points
 from ...config.settings import Settings
+from .. import crash_points
 from ..errors import ClaimLost, StoreFull
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopSignal, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
 from ..store import Begun, StepStore
-from ..tools import Effect, InvalidArguments, LookupStatus, StopExecution, Tool, ToolContext, UnusableResult, idempotency_key, to_json_value
+from ..tools import (
+    Effect,
+    InvalidArguments,
+    LookupStatus,
+    StopExecution,
+    Tool,
+    ToolContext,
+    UnusableResult,
+    idempotency_key,
+    to_json_value,
+)
 from .event_loop import EventLoopThread
 from .inference import user_stop
 from .leases import Interruption, LeaseKeeper
 from .outcome import PutOffUntil, TakenOver
 from .run import CallRecord, Run, moment
+from .tool_threads import Threads
 
 _LOOKUP_AGAIN_SECONDS: Final = 2.0
 
@@ -51,6 +62,7 @@ class Calls:
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         settings: Settings,
+        threads: Threads,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,9 +71,7 @@ class Calls:
         self._loop = loop
         self._settings = settings
         self._monotonic = monotonic
-        self._threads = concurrent.futures.ThreadPoolExecutor(
-            max_workers=settings.concurrency * settings.max_parallel_tools, thread_name_prefix="celery-agents-tool"
-        )
+        self._threads = threads
 
     def call(self, run: Run) -> Run:
         """Make the calls that the answer asks for, or adopt what is journaled of them."""
@@ -241,10 +251,8 @@ class Calls:
         waiting = set(futures)
         deadline = self._monotonic() + max((each.timeout for each in going), default=0.0)
         while waiting:
-            done, waiting = concurrent.futures.wait(
-                waiting,
-                timeout=0.2 if run.held.interruption else max(0.05, min(1.0, deadline - self._monotonic())),
-                return_when=concurrent.futures.FIRST_COMPLETED,
+            done, waiting = self._threads.wait(
+                waiting, 0.2 if run.held.interruption else max(0.05, min(1.0, deadline - self._monotonic()))
             )
             for future in sorted(done, key=lambda f: futures[f].index):
                 each = futures[future]

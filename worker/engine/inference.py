@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 import tenacity
 
-from .. import crash_points
 from ...config.settings import Settings
+from .. import crash_points
 from ..drivers import Driver, InferenceRequest
 from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..hooks import HookContext, HookPoint
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _RECHECK_SECONDS = 0.5
 
 
-class Interrupted(Exception):  # noqa: N818 - an answer, not an error
+class Interrupted(Exception):
     """The call was ended from outside."""
 
 
@@ -54,6 +54,7 @@ class Inference:
         settings: Settings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
         watching: Watching | None = None,
     ) -> None:
         self._store = store
@@ -61,6 +62,7 @@ class Inference:
         self._loop = loop
         self._settings = settings
         self._monotonic = monotonic
+        self._pausing = sleep
         self._watching = watching
 
     def infer(self, run: Run) -> Run:
@@ -177,7 +179,7 @@ class Inference:
                 log.warning("the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error)
                 if self._keeper.remaining(run.held) <= 0 or run.held.interruption is Interruption.LOST:
                     raise
-                time.sleep(0.2)
+                self._pausing(0.2)
 
     def _read(self, run: Run, raw: bytes) -> Run:
         try:

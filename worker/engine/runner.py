@@ -11,8 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from .. import crash_points
 from ...config.settings import Settings
+from .. import crash_points
 from ..agent import AgentRegistry
 from ..errors import ClaimLost, StateTooNew, StateUnreadable, StoreFull, StoreUnavailable, UnknownAgent, VersionConflict
 from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards
@@ -28,6 +28,7 @@ from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from .run import Run, moment
 from .settling import Advanced, advance, settle_step, started, summary
+from .tool_threads import Threads, ToolThreads
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class StepRunner:
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        threads: Threads | None = None,
         watching: Watching | None = None,
     ) -> None:
         """
@@ -57,6 +60,8 @@ class StepRunner:
             worker: Name of this worker, unique among all.
             keeper: Keeps the leases; started, or ticked, by whoever made it.
             monotonic: This machine's clock, in seconds.
+            sleep: Waits so many seconds.
+            threads: Where plain tools of a step run side by side. None: a pool of this runner's own.
         """
         self._store = store
         self._agents = agents
@@ -64,9 +69,14 @@ class StepRunner:
         self._worker = worker
         self._keeper = keeper
         self._monotonic = monotonic
+        self._sleep = sleep
         self._gate = Gate()
-        self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, watching=watching)
-        self._calls = Calls(store, keeper, loop, settings, monotonic=monotonic)
+        self._inference = Inference(
+            store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, watching=watching
+        )
+        self._calls = Calls(
+            store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic
+        )
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -247,7 +257,7 @@ class StepRunner:
             except StoreFull:
                 if self._keeper.remaining(run.held) <= 0:
                     raise
-                time.sleep(_FULL_PAUSE_SECONDS)
+                self._sleep(_FULL_PAUSE_SECONDS)
                 continue
             crash_points.at("c8")
             return self._done(run, advanced, committed), committed.carried

@@ -6,7 +6,6 @@ again after a lost reply changes nothing twice.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
@@ -57,13 +56,13 @@ def submit(
             watched.commit("submit.exec", save.commands)
             return Applied("started", first_execution, 1, None if save.handed_over else save.next)
 
-    return _persistently(session_id, once)
+    return _persistently(ground, session_id, once)
 
 
 def act(ground: Ground, session_id: str, operation: Operation, settle: Settle) -> Applied:
     """Apply an operation, or leave it for the running step. See `StepStore.act`."""
     keys = ground.keys(session_id)
-    return _persistently(session_id, lambda: _act_once(ground, keys, operation, settle))
+    return _persistently(ground, session_id, lambda: _act_once(ground, keys, operation, settle))
 
 
 def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: Settle) -> Applied:
@@ -150,7 +149,7 @@ def _save(
 def stop(ground: Ground, session_id: str, execution_id: str | None, settle: Settle) -> Applied:
     """End the running execution. See `StepStore.stop`."""
     keys = ground.keys(session_id)
-    return _persistently(session_id, lambda: _stop_once(ground, keys, execution_id, settle))
+    return _persistently(ground, session_id, lambda: _stop_once(ground, keys, execution_id, settle))
 
 
 def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, settle: Settle) -> Applied:
@@ -228,7 +227,7 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
             watched.commit("retry.exec", [*save.commands, ("PERSIST", journal)])
             return Applied("started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
 
-    return _persistently(session_id, once)
+    return _persistently(ground, session_id, once)
 
 
 def _unpark(
@@ -268,7 +267,7 @@ def park(ground: Ground, ref: StepRef, reason: str) -> None:
                 ],
             )
 
-    _persistently(ref.session_id, once)
+    _persistently(ground, ref.session_id, once)
 
 
 def quarantine(ground: Ground, payload: str, reason: str) -> None:
@@ -277,7 +276,7 @@ def quarantine(ground: Ground, payload: str, reason: str) -> None:
     ground.tables.ask("quarantine", [entry])
 
 
-def _persistently(session_id: str, once: Callable[[], Answer]) -> Answer:
+def _persistently(ground: Ground, session_id: str, once: Callable[[], Answer]) -> Answer:
     """Again after a conflict or a lost reply: every action first looks whether it was applied."""
     lost = 0
     for _ in range(_CONFLICTS):
@@ -289,5 +288,5 @@ def _persistently(session_id: str, once: Callable[[], Answer]) -> Answer:
             lost += 1
             if lost > _LOST_REPLIES:
                 raise
-            time.sleep(0.05 * lost)
+            ground.clock.pause(0.05 * lost)
     raise StoreUnavailable(f"session {session_id} changes too fast to act on; try again")

@@ -6,6 +6,7 @@ time it is and when a lease ends.
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 from .tables import Command, Reply
@@ -35,7 +36,11 @@ class Clock(Protocol):
         ...
 
     def renew_lease(self, key: str, lease_ms: int) -> Command:
-        """Extend a lease that still exists; the reply is 1, or 0 when it has ended."""
+        """Extend a lease that still exists; the reply is true, or not when it has ended."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait before Redis is asked again."""
         ...
 
 
@@ -68,3 +73,7 @@ class RedisClock:
     def renew_lease(self, key: str, lease_ms: int) -> Command:
         """`PEXPIRE`: unconditional, so that no compare is needed."""
         return ("PEXPIRE", key, lease_ms)
+
+    def pause(self, seconds: float) -> None:
+        """This machine's own clock will do."""
+        time.sleep(seconds)

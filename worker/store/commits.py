@@ -9,7 +9,6 @@ round begins by looking whether this claim has already committed: `last`, or the
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -50,7 +49,7 @@ def commit(
             lost += 1
             if lost > _LOST_REPLIES:
                 raise
-            time.sleep(0.05 * lost)
+            ground.clock.pause(0.05 * lost)
     raise StoreUnavailable(f"session {claim.ref.session_id} is too busy to commit step {claim.ref.step}")
 
 
