@@ -44,17 +44,17 @@ _VENDOR_KEY: Final = (
 )
 _PRIVATE_KEY: Final = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 _AUTHORIZATION: Final = r"(\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)(?:[A-Za-z]+\s+)?[^\s\"',;}]+"
-_ASSIGNMENT: Final = rf"(\b[\w-]*(?:{_NAME})[\"']?\s*[:=]\s*)(?!\[redacted\])(\"[^\"]*\"|'[^']*'|[^\s\"',;&}}\])]+)"
+_ASSIGNMENT: Final = rf"((?:{_NAME})[\"']?\s*[:=]\s*)(?!\[redacted\])(\"[^\"]*\"|'[^']*'|[^\s\"',;&}}\])]+)"
 
 _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(_PRIVATE_KEY, re.DOTALL), REDACTED),
     (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'<>]*@", re.IGNORECASE), rf"\1{REDACTED}@"),
-    (re.compile(r"\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*){0,3}"), REDACTED),
+    (re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*){0,3}"), REDACTED),
     (re.compile(_AUTHORIZATION, re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(\bbasic\s+)[A-Za-z0-9+/]{12,}={0,2}", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(_VENDOR_KEY), REDACTED),
-    (re.compile(rf"([?&][\w.-]*(?:{_NAME}|sig|key)=)[^&\s\"'<>]+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(rf"([?&][\w.-]{{0,60}}(?:{_NAME}|sig|key)=)[^&\s\"'<>]+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(_ASSIGNMENT, re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s\"':]+"), "~"),
     (re.compile(r"\b[A-Za-z]:\\Users\\[^\\\s\"':]+"), "~"),

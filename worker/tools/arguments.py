@@ -24,7 +24,7 @@ MAX_SHOWN_CHARS: Final = 80
 """Characters of a wrong value that are shown back to the model."""
 
 
-class InvalidArguments(CeleryAgentsError):  # noqa: N818 - named for what it says, as the package's other errors
+class InvalidArguments(CeleryAgentsError):
     """The arguments of a call do not fit the tool. The text is written for the model, one line per problem.
 
     Attributes:

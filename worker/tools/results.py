@@ -23,7 +23,7 @@ MAX_DEPTH: Final = 64
 """Levels of nesting of a stored result; deeper than that is a cycle more often than data."""
 
 
-class UnusableResult(ValueError):  # noqa: N818 - named for what it says, as the package's other errors
+class UnusableResult(ValueError):
     """A tool returned something that has no JSON form. The tool has run; only its result is lost."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..state import FrozenDict, StopReason, StopSignal
 
 
-class StopExecution(Exception):  # noqa: N818 - a request, not an error
+class StopExecution(Exception):
     """Raised by a tool to end the execution after this step. What the step has done until then is kept.
 
     Attributes:

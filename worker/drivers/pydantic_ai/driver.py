@@ -138,7 +138,9 @@ class PydanticAIDriver:
     async def _question(self, target: Target, request: InferenceRequest) -> _Question:
         model = await self._clients.get(target)
         shape = self._shape(request)
-        parameters = _parameters(request, shape)
+        parameters = _parameters(request)
+        if shape is not None:
+            parameters = shape.add_to(parameters, model)
         messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
         settings = request_settings(model, self._merged_settings(request.settings), request.timeout)
         return _Question(model, model.prepare_messages(messages, parameters), settings, parameters, shape)
@@ -164,16 +166,15 @@ class PydanticAIDriver:
         return cost_of(response.usage, target.provider, target.name, response.model_name)
 
 
-def _parameters(request: InferenceRequest, shape: OutputShape | None) -> ModelRequestParameters:
+def _parameters(request: InferenceRequest) -> ModelRequestParameters:
     from pydantic_ai.messages import InstructionPart
     from pydantic_ai.models import ModelRequestParameters
 
     prompt = request.state.system_prompt
-    parameters = ModelRequestParameters(
+    return ModelRequestParameters(
         function_tools=[_tool(spec) for spec in request.tools],
         instruction_parts=[InstructionPart(content=prompt)] if prompt else None,
     )
-    return shape.add_to(parameters) if shape else parameters
 
 
 def _tool(spec: ToolSpec) -> ToolDefinition:

@@ -14,7 +14,7 @@ from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state import FrozenDict, Json, ResponseFormat, ResponseFormatType, freeze, thaw
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.models import Model, ModelRequestParameters
 
 OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model gives a structured output, where its provider has no better way."""
@@ -41,8 +41,12 @@ class OutputShape:
     any_object: bool = False
     wrapped: bool = False
 
-    def add_to(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
-        """The request's parameters with this shape asked for, in the way that suits the provider."""
+    def add_to(self, parameters: ModelRequestParameters, model: Model) -> ModelRequestParameters:
+        """The request's parameters with this shape asked for.
+
+        By the provider's own means where it has them (`response_format` with OpenAI), otherwise by a tool that takes
+        the answer, or by asking in words: what pydantic-ai finds best for the model.
+        """
         from dataclasses import replace
 
         from pydantic_ai.output import OutputObjectDefinition
@@ -52,6 +56,8 @@ class OutputShape:
         shape = OutputObjectDefinition(json_schema=schema, name=self.name or None, strict=self.strict)
         if self.any_object:
             return replace(parameters, output_mode="prompted", output_object=shape)
+        if _has_own_means(model, with_tools=bool(parameters.function_tools)):
+            return replace(parameters, output_mode="native", output_object=shape)
         tool = ToolDefinition(
             name=OUTPUT_TOOL,
             parameters_json_schema=schema,
@@ -157,6 +163,13 @@ def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
     if response_format.json_schema is None:
         raise ConfigurationError("response_format: its type is json_schema and there is no json_schema; give one")
     return OutputShape(response_format.json_schema, response_format.name, response_format.strict or None)
+
+
+def _has_own_means(model: Model, *, with_tools: bool) -> bool:
+    profile: Any = model.profile
+    if with_tools and model.system.startswith("google") and not profile.get("google_supports_tool_combination", False):
+        return False
+    return bool(profile.get("supports_json_schema_output", False))
 
 
 def _without_fence(text: str) -> str:

@@ -1,0 +1,154 @@
+"""What a tool returns, as a JSON value."""
+
+import json
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from celery_agents.worker.state import freeze, thaw
+from celery_agents.worker.tools import UnusableResult, to_json_value
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Kind(StrEnum):
+    A = "a"
+
+
+class Level(IntEnum):
+    ONE = 1
+
+
+class Shade(Enum):
+    DARK = ("dark", 1)
+
+
+class Item(BaseModel):
+    name: str
+    when: date
+
+
+@dataclass
+class Row:
+    id: int
+    item: Item | None = None
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (None, None),
+        (True, True),
+        (5, 5),
+        (1.5, 1.5),
+        ("Paris", "Paris"),
+        ("", ""),
+        ([1, "a", None], [1, "a", None]),
+        ((1, 2), [1, 2]),
+        (Pair(1, 2), [1, 2]),
+        ({3}, [3]),
+        (frozenset({3}), [3]),
+        ({"a": {"b": [1]}}, {"a": {"b": [1]}}),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+        ({1: "x"}, {"1": "x"}),
+        ({Kind.A: 1}, {"a": 1}),
+        ({date(2026, 1, 2): 1}, {"2026-01-02": 1}),
+        (Kind.A, "a"),
+        (Level.ONE, 1),
+        (Shade.DARK, ["dark", 1]),
+        (Item(name="x", when=date(2026, 1, 2)), {"name": "x", "when": "2026-01-02"}),
+        (Row(1, Item(name="x", when=date(2026, 1, 2))), {"id": 1, "item": {"name": "x", "when": "2026-01-02"}}),
+        ([Row(1)], [{"id": 1, "item": None}]),
+        (datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "2026-01-02T03:04:05.678901Z"),
+        (timedelta(seconds=90), "PT1M30S"),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("/a/b"), "/a/b"),
+        (float("nan"), "NaN"),
+        (float("-inf"), "-Infinity"),
+        ({"x": [float("inf")]}, {"x": ["Infinity"]}),
+        ("half \ud83d pair", "half \ufffd pair"),
+        (2**4000, 2**4000),
+    ],
+)
+def test_values_get_their_usual_json_form(result: Any, value: Any):
+    converted = to_json_value(result)
+    assert converted == value
+    assert type(converted) is type(value)
+    freeze(converted)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (b"raw", "result: bytes have no JSON form"),
+        ({"file": {"data": bytearray(b"x")}}, "result.file.data: bytes"),
+        ([1, (n for n in range(3))], "result[1]: a generator"),
+        (object(), "a object has no JSON form"),
+        ([lambda: 1], "result[0]: a function"),
+        ({(1, 2): "x"}, "a key of type tuple"),
+        ({1: "a", "1": "b"}, "two keys become '1'"),
+        (2**5000, "a number of more than"),
+    ],
+)
+def test_what_has_no_json_form_is_refused_and_the_place_is_named(result: Any, said: str):
+    with pytest.raises(UnusableResult) as caught:
+        to_json_value(result)
+    assert said in str(caught.value)
+
+
+def test_a_cycle_and_too_deep_a_nesting_are_refused():
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with pytest.raises(UnusableResult, match="deeper than 64 levels"):
+        to_json_value(cycle)
+
+
+def test_text_is_cut_at_the_limit_with_a_marker_that_counts_the_rest():
+    assert to_json_value("x" * 12_355, 10) == "xxxxxxxxxx[… 12345 characters left out]"
+    assert to_json_value("x" * 10, 10) == "x" * 10
+    assert to_json_value("x" * 100_000, None) == "x" * 100_000
+
+
+def test_a_structure_that_is_too_long_becomes_the_beginning_of_its_json_text():
+    rows = [{"id": n} for n in range(1000)]
+    cut = to_json_value(rows, 50)
+    assert isinstance(cut, str)
+    whole = json.dumps(rows)
+    assert cut == f"{whole[:50]}[… {len(whole) - 50} characters left out]"
+    assert to_json_value(rows[:3], 50) == rows[:3]
+
+
+def test_a_small_limit_leaves_numbers_alone():
+    assert to_json_value(True, 1) is True
+    assert to_json_value(1.25, 1) == 1.25
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_json_values_come_back_as_they_are(value: Any):
+    assert to_json_value(value, None) == value
+    assert thaw(freeze(to_json_value(value, None))) == value
+
+
+@given(st.text(alphabet=st.characters(), max_size=50), st.integers(1, 60))
+def test_any_text_can_be_stored_and_stays_within_its_limit(text: str, limit: int):
+    value = to_json_value(text, limit)
+    freeze(value)
+    assert len(value) <= limit + 40
