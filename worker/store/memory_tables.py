@@ -300,6 +300,15 @@ class MemoryTables:
             chosen = chosen[: int(options[1])]
         return [[_stream_id(entry_id), fields] for entry_id, fields in chosen]
 
+    def _xread(self, *args: Word) -> Reply:
+        key, after = str(args[-2]), str(args[-1])
+        after = _stream_id(self._stream_ids.get(key, (0, 0))).decode() if after == "$" else after
+        found = self._xrange(key, f"({after}", "+")
+        if not found and "BLOCK" in args:
+            self.grown.wait(int(args[args.index("BLOCK") + 1]) / 1000)
+            found = self._xrange(key, f"({after}", "+")
+        return [[key.encode(), found]] if found else None
+
     def _xrevrange(self, key: str, last: str, first: str, *options: Word) -> list[Reply]:
         found = list(reversed(self._xrange(key, first, last)))
         return found[: int(options[1])] if options else found

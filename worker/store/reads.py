@@ -112,3 +112,41 @@ def events(ground: Ground, session_id: str, after: str | None, limit: int) -> li
     first = "-" if after is None else f"({after}"
     (entries,) = ground.tables.ask("events", [("XRANGE", keys.events, first, "+", "COUNT", limit)])
     return parse_events(session_id, entries)
+
+
+def watch(ground: Ground, session_id: str, after: str, block_ms: int) -> list[Event]:
+    """Events after an event id, waiting for the first of them no longer than `block_ms`; none then."""
+    keys = ground.keys(session_id)
+    (reply,) = ground.tables.ask("watch", [("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", keys.events, after)])
+    return parse_events(session_id, reply[0][1]) if reply else []
+
+
+def dead(ground: Ground, limit: int) -> list[dict[str, str]]:
+    """The newest parked steps and quarantined messages."""
+    found: list[dict[str, str]] = []
+    for shard in ground.shards:
+        (entries,) = ground.tables.ask("dead", [("XREVRANGE", shard.dead, "+", "-", "COUNT", limit)])
+        for entry_id, flat in entries:
+            named = {name: value.decode("utf-8", "replace") for name, value in fields.pairs(flat).items()}
+            found.append({"id": entry_id.decode(), **named})
+    return sorted(found, key=lambda entry: entry["id"], reverse=True)[:limit]
+
+
+def backlog(ground: Ground) -> tuple[int, int, int]:
+    """Sessions in the due index, how many of them are overdue, and by how many milliseconds the oldest is."""
+    total, late, oldest = 0, 0, 0
+    for shard in ground.shards:
+        (now_reply,) = ground.tables.ask("backlog.now", [ground.clock.now()])
+        now_ms = ground.clock.milliseconds(now_reply)
+        count, overdue, first = ground.tables.ask(
+            "backlog",
+            [
+                ("ZCARD", shard.due),
+                ("ZCOUNT", shard.due, "-inf", now_ms),
+                ("ZRANGEBYSCORE", shard.due, "-inf", now_ms, "WITHSCORES", "LIMIT", 0, 1),
+            ],
+        )
+        total, late = total + count, late + overdue
+        if first:
+            oldest = max(oldest, now_ms - int(float(first[1])))
+    return total, late, oldest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -198,6 +199,11 @@ class Event:
     execution_id: str
     step: int
     data: Mapping[str, Any]
+
+    @property
+    def at(self) -> datetime:
+        """When it happened, by Redis's clock."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,18 @@ class KeyedStepStore:
         """Stored events after an event id."""
         return reads.events(self.ground, session_id, after, limit)
 
+    def watch(self, session_id: str, after: str, block_ms: int) -> list[Event]:
+        """Events after an event id ("0" for all, "$" for those to come), waiting no longer than `block_ms`."""
+        return reads.watch(self.ground, session_id, after, block_ms)
+
+    def dead(self, limit: int = 100) -> list[dict[str, str]]:
+        """Parked steps and quarantined messages, newest first."""
+        return reads.dead(self.ground, limit)
+
+    def backlog(self) -> tuple[int, int, int]:
+        """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
+        return reads.backlog(self.ground)
+
     # --- the sweep and the registry ---------------------------------------------------------------------------
 
     def sweep(self, shard: int, lookout: Lookout) -> Swept:

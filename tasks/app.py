@@ -1,0 +1,246 @@
+"""The Celery app: the step task, the control tasks, and the threads of a worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, assert_never
+
+from celery import Celery, Task, bootsteps
+from celery.exceptions import Ignore
+from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+
+from ..config.celery import celery_configuration, is_redis, queues
+from ..config.logs import configure_logging
+from ..config.settings import Settings
+from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
+from ..worker.errors import CeleryAgentsError, ExecutionFailed, StoreFull, StoreUnavailable
+from ..worker.state import ExecutionStatus
+from .controls import register_controls
+from .names import CONTROL, QUARANTINE, STEP
+from .quarantine import guard_decoding
+from .runtime import Runtime, RuntimeOf
+from .step_message import MalformedStep, read_step
+from .sweeping import Sweeper, queue_length
+
+log = logging.getLogger(__name__)
+
+_FORCE_MARGIN_SECONDS: Final = 5.0
+_WAIT_FOR_REDIS_SECONDS: Final = 1.0
+
+
+def create_app(settings: Settings) -> Celery:
+    """A Celery app of our own: worker, producer and Flower use the same."""
+    app = Celery("celery_agents", set_as_current=False)
+    app.conf.update(celery_configuration(settings))
+    attach(app, settings)
+    return app
+
+
+def install(app: Celery, settings: Settings | None = None) -> None:
+    """Add agents to an existing Celery app: tasks and queues with options of their own, no setting changed.
+
+    Args:
+        app: An app whose workers are to run agents too. Its broker is used.
+        settings: None: from the environment, with the app's broker.
+
+    `celery-agents doctor` names settings of the app that conflict, such as a pool without threads.
+    """
+    chosen = settings or Settings.from_environment(broker_url=_broker_of(app))
+    if app.conf.task_queues:
+        known = {queue.name for queue in app.conf.task_queues}
+        app.conf.task_queues = [*app.conf.task_queues, *(q for q in queues(chosen) if q.name not in known)]
+    else:
+        app.amqp.queues.update({queue.name: queue for queue in queues(chosen)})
+    attach(app, chosen)
+
+
+def _broker_of(app: Celery) -> str | None:
+    return app.conf.broker_url or app.conf.broker_write_url or None
+
+
+def attach(app: Celery, settings: Settings) -> RuntimeOf:
+    """Register tasks and bootsteps on an app; what they need is made in the worker that runs them."""
+    runtime = RuntimeOf(app, settings)
+    app.celery_agents_runtime = runtime  # pyright: ignore[reportAttributeAccessIssue]
+    _register_step(app, settings, runtime)
+    register_controls(app, settings)
+    app.steps["worker"].add(_machinery(app, settings, runtime))
+    return runtime
+
+
+def worker_arguments(settings: Settings) -> list[str]:
+    """Arguments of `worker_main` for a worker of ours."""
+    return [
+        "worker",
+        f"--pool={settings.pool}",
+        f"--concurrency={settings.concurrency}",
+        f"--queues={settings.queue},{settings.control_queue}",
+        f"--loglevel={settings.log_level}",
+        "--without-gossip",
+        "--without-mingle",
+        *(["--task-events"] if settings.task_events else []),
+    ]
+
+
+def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
+    # No limit, no retry and no result of Celery's: the engine has its own, that survive a worker.
+    options: dict[str, Any] = {
+        "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
+        "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
+    }  # fmt: skip
+
+    @app.task(name=STEP, **options)
+    def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
+        """Run one step of an agent, if it is due and nobody else runs it."""
+        try:
+            ref = read_step(args, kwargs)
+        except MalformedStep as error:
+            runtime().store.quarantine(repr(kwargs)[:2000], str(error))
+            raise Ignore from error
+        return translated(_run(runtime(), ref.session_id, ref.execution_id, ref.step), runtime())
+
+    @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
+    def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
+        """Put a malformed broker element away."""
+        runtime().store.quarantine(payload, reason)
+
+
+def _run(runtime: Runtime, session_id: str, execution_id: str, step: int) -> Outcome:
+    try:
+        return runtime.runner.run_step(session_id, execution_id, step)
+    except (StoreUnavailable, StoreFull) as error:
+        log.warning("step %s of session %s stays due: %s", step, session_id, error)
+        raise Ignore from error
+
+
+def translated(outcome: Outcome, runtime: Runtime) -> str:
+    """An outcome in Celery's terms.
+
+    Returns:
+        The line that Flower shows as the step's result.
+    Raises:
+        Ignore: There was nothing to do; the row of the step in Flower stays as it is.
+        ExecutionFailed: The execution failed with this step; its text is redacted.
+    """
+    match outcome:
+        case Done():
+            _publish(runtime, outcome.publish)
+            if outcome.status is ExecutionStatus.FAILED:
+                raise ExecutionFailed(outcome.ref.execution_id, (outcome.error,))
+            return outcome.summary
+        case NothingToDo():
+            log.debug("step %s of %s: %s", outcome.ref.step, outcome.ref.session_id, outcome.reason)
+            raise Ignore
+        case PutOffUntil():
+            _publish(runtime, outcome.publish)
+            log.info(
+                "step %s of session %s is put off for %.1f s: %s",
+                outcome.ref.step, outcome.ref.session_id, outcome.seconds, outcome.reason,
+            )  # fmt: skip
+            raise Ignore
+        case TakenOver():
+            log.info("step %s of session %s was taken over", outcome.ref.step, outcome.ref.session_id)
+            raise Ignore
+        case Parked():
+            log.error("session %s is parked: %s", outcome.ref.session_id, outcome.reason)
+            raise ExecutionFailed(outcome.ref.execution_id, (f"parked: {outcome.reason}",))
+        case _ as never:
+            assert_never(never)
+
+
+def _publish(runtime: Runtime, ref: Any) -> None:
+    if ref is None:
+        return
+    try:
+        runtime.publisher.publish(ref, runtime.store.now_ms())
+    except CeleryAgentsError as error:
+        log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
+        return
+    from ..worker import crash_points
+
+    crash_points.at("c9")
+
+
+def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[bootsteps.StartStopStep]:
+    """The worker's own threads, begun with its pool and ended after it."""
+
+    class Machinery(bootsteps.StartStopStep):
+        requires = ("celery.worker.components:Pool",)
+
+        def __init__(self, parent: Any, **kwargs: Any) -> None:
+            super().__init__(parent, **kwargs)
+            self.sweeper: Sweeper | None = None
+
+        def start(self, parent: Any) -> None:
+            configure_logging(settings)
+            guard_decoding((settings.queue, settings.control_queue), app.tasks)
+            _wait_for_redis(runtime())
+            connection: Callable[[], Any] = app.connection_for_read
+            self.sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))
+            self.sweeper.start()
+            _watch_abandoned(runtime, settings)
+            worker_shutting_down.connect(_on_shutdown(runtime, settings), weak=False)
+            worker_process_init.connect(lambda **_: runtime(), weak=False)
+            worker_process_shutdown.connect(lambda **_: runtime.close(), weak=False)
+
+        def stop(self, parent: Any) -> None:
+            if self.sweeper is not None:
+                self.sweeper.close()
+            runtime.close()
+
+        terminate = stop
+
+    return Machinery
+
+
+def _wait_for_redis(runtime: Runtime) -> None:
+    """A worker that starts before its Redis waits for it, as Celery does for its broker."""
+    while True:
+        try:
+            runtime.store.check_shards()
+            return
+        except StoreUnavailable as error:
+            log.warning("waiting for Redis: %s", error)
+            time.sleep(_WAIT_FOR_REDIS_SECONDS)
+
+
+def _on_shutdown(runtime: RuntimeOf, settings: Settings) -> Callable[..., None]:
+    def on_shutdown(**_: Any) -> None:
+        runtime().drain()
+        # A plain function that does not end would keep a threads pool, and with it the process, for ever.
+        _exit_after(settings.drain_seconds + _FORCE_MARGIN_SECONDS, 0)
+
+    return on_shutdown
+
+
+def _exit_after(seconds: float, code: int) -> None:
+    def leave() -> None:
+        time.sleep(seconds)
+        log.warning("steps are still running after the drain time; their leases end with this process")
+        os._exit(code)
+
+    threading.Thread(target=leave, name="celery-agents-exit", daemon=True).start()
+
+
+def _watch_abandoned(runtime: RuntimeOf, settings: Settings) -> None:
+    """A worker whose slots are lost to functions that never end is worth more restarted."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(1.0)
+            current = runtime.current
+            if current is None or current.keeper.abandoned <= settings.abandoned_share * settings.concurrency:
+                continue
+            log.error("%d of %d slots are lost; draining and exiting", current.keeper.abandoned, settings.concurrency)
+            current.drain()
+            time.sleep(settings.drain_seconds)
+            os._exit(1)
+
+    threading.Thread(target=watch, name="celery-agents-abandoned", daemon=True).start()
+
+
+__all__ = ["CONTROL", "attach", "create_app", "install", "translated", "worker_arguments"]

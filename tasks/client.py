@@ -1,0 +1,404 @@
+"""`AgentClient`: how services hand over jobs, follow them and act on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ..config.settings import Settings
+from ..worker.engine import first_state, settle_operation, settle_retry, settle_stop
+from ..worker.engine.run import moment
+from ..worker.errors import (
+    ActionRefused,
+    IdempotencyMismatch,
+    InvalidInput,
+    InvalidTransition,
+    SessionNotFound,
+    UnknownAgent,
+)
+from ..worker.state import ID_PATTERN, AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, Role, SessionId
+from ..worker.store import Applied, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
+from ..worker.store.loading import Stored
+from .app import create_app
+from .job import Job, Result
+from .publishing import FusedHandover, Publisher
+
+_NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
+_STOP_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Sessions, newest first.
+
+    Attributes:
+        cursor: Give it back for the next page; None at the end.
+    """
+
+    items: tuple[Header, ...]
+    cursor: str | None
+
+
+class AgentClient:
+    """Talks to Redis; needs no worker in this process. Safe to share between threads."""
+
+    def __init__(
+        self, redis_url: str | None = None, *, broker_url: str | None = None, settings: Settings | None = None
+    ) -> None:
+        """
+        Args:
+            redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
+            broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
+            settings: Instead of both, and of the environment.
+        Raises:
+            SettingsError: A setting is unknown or wrong.
+        """
+        self.settings = settings or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
+        app = create_app(self.settings)
+        self._publisher = Publisher(app, self.settings)
+        self._store = redis_step_store(
+            self.settings, name="celery-agents-client", handover=FusedHandover(app, self.settings)
+        )
+        self._shards_checked = False
+
+    @property
+    def store(self) -> KeyedStepStore:
+        """The step store, for monitoring and tests."""
+        if not self._shards_checked:
+            self._store.check_shards()
+            self._shards_checked = True
+        return self._store
+
+    # --- acting -----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        agent: str,
+        message: str | Message,
+        *,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+        budget: ExecutionBudget | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Hand a job to an agent: a new session, or the next message of an existing one.
+
+        Args:
+            agent: Name of an agent that a worker offers.
+            session_id: None: a new one, or the one that follows from `idempotency_key`.
+            idempotency_key: However often and from wherever the same request is made with it, it makes one execution.
+            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
+            metadata: JSON kept with the session.
+        Raises:
+            InvalidInput: An argument cannot be used; nothing was written.
+            UnknownAgent: Workers have registered, and none offers this agent.
+            IdempotencyMismatch: The key was used for something else.
+            StoreFull: Redis is full; nothing was written.
+            StoreUnavailable: No answer. Ask again with the same idempotency key.
+        """
+        name = self._known_agent(agent)
+        first = _user_message(message, self.settings.max_message_bytes)
+        operation_id = _derived(idempotency_key, "operation")
+        session = SessionId(session_id) if session_id is not None else SessionId(_derived(idempotency_key, "session"))
+        execution_id = ExecutionId(_derived(idempotency_key, "execution"))
+        fingerprint = _fingerprint(name, first, budget, metadata)
+        if session_id is not None and self._exists(session):
+            return self._send(session, first, operation_id, budget)
+
+        def settle(now_ms: int) -> Any:
+            now = moment(now_ms)
+            state = AgentState.fresh(metadata=dict(metadata or {}), now=now)
+            return first_state(state, first, execution_id, operation_id, budget, now)
+
+        settle(0)  # what cannot be a state is refused before anything is written
+        try:
+            applied = self.store.submit(session, name, fingerprint, settle)
+        except IdempotencyMismatch:
+            if session_id is None:
+                raise
+            return self._send(session, first, operation_id, budget)  # somebody created the session meanwhile
+        self._publish(applied)
+        return Job(self.store, session, operation_id, applied.execution_id)
+
+    def send_message(
+        self,
+        session_id: str,
+        message: str | Message,
+        *,
+        idempotency_key: str | None = None,
+        budget: ExecutionBudget | None = None,
+    ) -> Job:
+        """Send a further message. A running execution takes it up at its next step; else a new one starts.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The message cannot be used.
+            ActionRefused: Too many messages wait for the running step.
+        """
+        content = _user_message(message, self.settings.max_message_bytes)
+        return self._send(SessionId(session_id), content, _derived(idempotency_key, "operation"), budget)
+
+    def stop(self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS) -> Result | None:
+        """End the running execution and wait until it has ended. What it has obtained is kept.
+
+        Args:
+            execution_id: Only this one. None: whichever runs.
+            timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
+        Returns:
+            How it ended; None when nothing was running, or it was not waited for.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            TimeoutError: It has not ended yet; the stop stands.
+        """
+        applied = self.store.stop(SessionId(session_id), execution_id, settle_stop)
+        self._publish(applied)
+        if applied.outcome == "again" or timeout == 0:
+            return None
+        return Job(self.store, session_id, "", applied.execution_id).result(timeout=timeout)
+
+    def retry(self, session_id: str, *, budget: ExecutionBudget | None = None) -> Job:
+        """Continue a failed or stopped execution from the step it ended at; completed steps are kept.
+
+        Args:
+            budget: New limits instead of the old. None keeps them.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: The execution did not fail and was not stopped.
+        """
+        try:
+            applied = self.store.retry(SessionId(session_id), settle_retry(budget))
+        except InvalidTransition as error:
+            raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
+        self._publish(applied)
+        return Job(self.store, session_id, "", applied.execution_id)
+
+    def retry_failed(
+        self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
+    ) -> Generator[Job]:
+        """Retry all executions that failed.
+
+        Args:
+            since: Only those that failed at or after this time. None: all that are kept.
+            agent: Only this agent's.
+            dry_run: Only name them.
+        Yields:
+            A job for each, retried when it is yielded.
+        """
+        oldest_ms = None if since is None else round(since.timestamp() * 1000)
+        for header in list(self._all("failed", oldest_ms)):
+            if header.status != "failed" or (agent is not None and header.agent != agent):
+                continue
+            try:
+                yield self._job(header) if dry_run else self.retry(header.session_id)
+            except (ActionRefused, SessionNotFound):
+                continue  # somebody else retried it, or it expired, since it was listed
+
+    def write_metadata(self, session_id: str, key: str, value: Any) -> None:
+        """Keep a JSON value with the session."""
+        payload = {"key": key, "value": value}
+        AgentState.fresh().with_metadata(key, value)  # refused here when it is no JSON
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
+
+    def change_system_prompt(self, session_id: str, prompt: str) -> None:
+        """Give the session a system prompt of its own; "" returns to the agent's."""
+        AgentState.fresh(system_prompt=prompt)
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
+
+    def change_model(self, session_id: str, model: LLMConfig) -> None:
+        """Give the session a model of its own, from its next step on."""
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def job(self, session_id: str) -> Job:
+        """The session's latest execution.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        return self._job(self.store.header(SessionId(session_id)))
+
+    def show(self, session_id: str) -> Stored:
+        """The session with its whole state.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read; the error names it.
+        """
+        return self.store.load(SessionId(session_id))
+
+    def header(self, session_id: str) -> Header:
+        """What a listing shows of a session, even where its state cannot be read."""
+        return self.store.header(SessionId(session_id))
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Sessions by last update, newest first.
+
+        Args:
+            status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
+            since: Updated at or after this time.
+            limit: Most sessions of a page.
+            cursor: From the page before.
+        """
+        oldest_ms = None if since is None else round(since.timestamp() * 1000)
+        index = "failed" if status == "failed" else "sessions"
+        newest_ms, skip = _read_cursor(cursor)
+        found: list[Header] = []
+        for header in self._all(index, oldest_ms, newest_ms):
+            if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in skip:
+                continue
+            if (status is None or header.status == status) and (agent is None or header.agent == agent):
+                if len(found) == limit:
+                    return Page(tuple(found), _cursor(found))
+                found.append(header)
+        return Page(tuple(found), None)
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """Agents that workers have registered, with definition hash and when they were last seen (ms)."""
+        return self.store.agents()
+
+    def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
+        """Wait until a live worker offers an agent.
+
+        Args:
+            check: Called while waiting; what it raises ends the wait.
+        Raises:
+            TimeoutError: None does.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._is_offered(name):
+            if check is not None:
+                check()
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
+            time.sleep(0.05)
+
+    # --- how --------------------------------------------------------------------------------------------------
+
+    def _send(self, session: SessionId, message: Message, operation_id: str, budget: ExecutionBudget | None) -> Job:
+        payload: dict[str, Any] = {"message": message.to_dict()}
+        if budget is not None:
+            payload["budget"] = budget.to_dict()
+        applied = self._act(session, Operation(operation_id, InboxKind.MESSAGE, payload))
+        return Job(self.store, session, operation_id, applied.execution_id)
+
+    def _act(self, session: SessionId, operation: Operation) -> Applied:
+        applied = self.store.act(session, operation, settle_operation)
+        self._publish(applied)
+        return applied
+
+    def _publish(self, applied: Applied) -> None:
+        if applied.publish is not None:
+            self._publisher.publish(applied.publish, self.store.now_ms())
+
+    def _job(self, header: Header) -> Job:
+        return Job(self.store, header.session_id, "", header.execution_id)
+
+    def _exists(self, session: SessionId) -> bool:
+        try:
+            self.store.header(session)
+        except SessionNotFound:
+            return False
+        return True
+
+    def _is_offered(self, name: str) -> bool:
+        try:
+            return any(name in facts["agents"] for facts in self.store.workers().values())
+        except StoreUnavailable:
+            return False
+
+    def _known_agent(self, name: str) -> str:
+        if not isinstance(name, str) or not ID_PATTERN.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("agent", name, "use an agent's name: 1 to 64 letters, digits, '_' or '-'.")
+        registered = self.store.agents()
+        if not registered:
+            warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
+        elif name not in registered:
+            raise UnknownAgent(name, tuple(registered))
+        return name
+
+    def _all(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
+        seen: set[str] = set()
+        while True:
+            page, following = self.store.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=200)
+            fresh = [header for header in page if header.session_id not in seen]
+            yield from fresh
+            if following is None or not fresh:
+                return
+            seen.update(header.session_id for header in page)
+            newest_ms = following
+
+
+def _derived(key: str | None, what: str) -> str:
+    """An id that follows from an idempotency key (UUIDv5), or a random one."""
+    if key is None:
+        return uuid.uuid4().hex
+    if not isinstance(key, str) or not key or len(key) > 512:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput("idempotency_key", key, "use a text of 1 to 512 characters.")
+    try:
+        return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
+    except UnicodeEncodeError:
+        raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
+
+
+def _user_message(message: str | Message, limit_bytes: int) -> Message:
+    made = message if isinstance(message, Message) else Message.user(message)
+    if made.role is not Role.USER:
+        raise InvalidInput("message", made.role.value, "a submitted message must have the role user.")
+    if not made.content.strip():
+        raise InvalidInput("message", made.content, "say something.")
+    size = len(made.content.encode())
+    if size > limit_bytes:
+        raise InvalidInput(
+            "message", f"{size} bytes", f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
+        )
+    return made
+
+
+def _fingerprint(
+    agent: str, message: Message, budget: ExecutionBudget | None, metadata: Mapping[str, Any] | None
+) -> str:
+    said: dict[str, Any] = {
+        "agent": agent,
+        "message": message.to_dict(),
+        "budget": budget.to_dict() if budget else None,
+        "metadata": dict(metadata or {}),
+    }
+    try:
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("metadata", type(metadata), f"it must be JSON: {error}.") from None
+
+
+def _cursor(found: list[Header]) -> str | None:
+    if not found:
+        return None
+    last = found[-1].updated_ms
+    same = [header.session_id for header in found if header.updated_ms == last]
+    return f"{last}:{','.join(same)}"
+
+
+def _read_cursor(cursor: str | None) -> tuple[int | None, frozenset[str]]:
+    if cursor is None:
+        return None, frozenset()
+    number, _, names = cursor.partition(":")
+    if not number.isdigit():
+        raise InvalidInput("cursor", cursor, "give back the cursor of a page, unchanged.")
+    return int(number), frozenset(names.split(","))
+
+

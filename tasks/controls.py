@@ -1,0 +1,101 @@
+"""Submit, retry and stop as Celery tasks, for services without this package and for Flower's HTTP API.
+
+Their queue is acknowledged late: until the wish is in the session, the message is all there is of it. They need a
+`session_id` or an `idempotency_key`, since there is no result to read an id from, and because the message may come twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore
+
+from ..config.settings import Settings
+from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavailable
+from ..worker.state import ExecutionBudget
+from .names import RETRY, STOP, SUBMIT
+
+log = logging.getLogger(__name__)
+
+
+def register_controls(app: Celery, settings: Settings) -> None:
+    """Add the control tasks to an app."""
+    client_of = _ClientOf(settings)
+    options: dict[str, Any] = {
+        "queue": settings.control_queue, "acks_late": True, "ignore_result": True, "bind": True,
+        "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
+        "max_retries": 20,
+    }  # fmt: skip
+
+    @app.task(name=SUBMIT, **options)
+    def submit(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any],
+        agent: str,
+        message: str,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+        budget: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Hand a job to an agent; see `AgentClient.submit`."""
+        if session_id is None and idempotency_key is None:
+            raise InvalidInput("idempotency_key", None, "give it, or session_id: there is no result to read an id from.")
+        # A message that comes twice must not be said twice.
+        key = idempotency_key or f"task:{self.request.id}"
+        job = client_of().submit(
+            agent, message, session_id=session_id, idempotency_key=key, budget=_budget(budget), metadata=metadata
+        )
+        return f"session {job.session_id}"
+
+    @app.task(name=RETRY, **options)
+    def retry(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, budget: dict[str, Any] | None = None
+    ) -> str:
+        """Retry a failed or stopped execution; see `AgentClient.retry`."""
+        try:
+            job = client_of().retry(session_id, budget=_budget(budget))
+        except ActionRefused as error:
+            if self.request.delivery_info and self.request.delivery_info.get("redelivered"):
+                raise Ignore from error  # the first delivery did it
+            raise
+        return f"session {job.session_id}"
+
+    @app.task(name=STOP, **options)
+    def stop(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, execution_id: str | None = None
+    ) -> str:
+        """Stop a session's execution; see `AgentClient.stop`."""
+        client_of().stop(session_id, execution_id=execution_id, timeout=0)
+        return f"session {session_id}"
+
+
+class _ClientOf:
+    """A client in the worker process, made on first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def __call__(self) -> Any:
+        from .client import AgentClient
+
+        with self._lock:
+            if self._client is None:
+                self._client = AgentClient(settings=self._settings)
+            return self._client
+
+
+def _budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:
+    if values is None:
+        return None
+    try:
+        return ExecutionBudget(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("budget", dict(values), f"it cannot be used: {error}.") from error
+
+

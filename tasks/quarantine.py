@@ -1,0 +1,121 @@
+"""Malformed broker elements become messages of a task that puts them away.
+
+A stock worker ends on `not json`, `[]`, invalid UTF-8 or a deep nesting bomb, because kombu decodes what it popped
+without a net. In our workers the decoder has one: what is no message of a known task becomes a call of
+`celery_agents.quarantine`, which keeps it (cut and escaped) with the reason, where `celery-agents doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import uuid
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import kombu.transport.redis as redis_transport
+
+from .names import QUARANTINE
+
+log = logging.getLogger(__name__)
+
+_PAYLOAD_CHARS: Final = 2000
+_LARGEST_BYTES: Final = 4_000_000
+_stock_loads: Final[Callable[..., Any]] = redis_transport.loads
+
+
+class _Refused(Exception):
+    """Why an element is no message."""
+
+
+def guard_decoding(queues: Collection[str], known_tasks: Collection[str]) -> None:
+    """From now on this process decodes broker elements with a net.
+
+    Args:
+        queues: Our queues. What is addressed to others, such as events and remote control, is only made sure to be
+            a message.
+        known_tasks: Names of tasks this worker has; a live view.
+    """
+    address = min(queues)
+
+    def loads(text: Any) -> Any:
+        try:
+            return _checked(text, queues, known_tasks)
+        except _Refused as refused:
+            return _quarantine_message(address, str(text), str(refused))
+
+    redis_transport.loads = loads  # pyright: ignore[reportPrivateImportUsage]
+    redis_transport.bytes_to_str = _text  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _text(value: Any) -> Any:
+    """Invalid UTF-8 becomes visible instead of an exception."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -> Any:
+    if len(text) > _LARGEST_BYTES:
+        raise _Refused(f"larger than {_LARGEST_BYTES} bytes")
+    try:
+        message = _stock_loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Refused(f"not JSON: {type(error).__name__}") from None
+    if isinstance(message, list) and len(message) == 3:
+        return message  # kombu's own record of an unacknowledged message
+    _check_shape(message)
+    if message["properties"]["delivery_info"].get("routing_key") not in queues:
+        return message
+    if not isinstance(message["headers"].get("id"), str):
+        raise _Refused("no task id")
+    if message.get("content-type") != "application/json":
+        raise _Refused(f"content type {str(message.get('content-type'))[:100]!r}, only JSON is read")
+    if message["headers"].get("task") not in known_tasks:
+        raise _Refused(f"unknown task {str(message['headers'].get('task'))[:100]!r}")
+    _check_body(message)
+    return message
+
+
+def _check_shape(message: Any) -> None:
+    if not isinstance(message, dict):
+        raise _Refused(f"a JSON {type(message).__name__}, not an object")
+    for name, kind in (("headers", dict), ("properties", dict), ("body", str)):
+        if not isinstance(message.get(name), kind):
+            raise _Refused(f"no {name}")
+    properties: dict[str, Any] = message["properties"]
+    if not isinstance(properties.get("delivery_info"), dict) or not isinstance(properties.get("delivery_tag"), str):
+        raise _Refused("no delivery information")
+
+
+def _check_body(message: dict[str, Any]) -> None:
+    try:
+        raw = message["body"]
+        if message["properties"].get("body_encoding") == "base64":
+            raw = base64.b64decode(raw, validate=True).decode()
+        args, kwargs, _ = json.loads(raw)
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+        raise _Refused(f"a body that cannot be read: {type(error).__name__}") from None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise _Refused("a body without arguments")
+
+
+def _quarantine_message(queue: str, text: str, reason: str) -> dict[str, Any]:
+    """A well-formed call of the quarantine task, as kombu would have decoded it."""
+    payload = ascii(text[:_PAYLOAD_CHARS])
+    body = json.dumps([[], {"payload": payload, "reason": reason}, {}])
+    task_id = uuid.uuid4().hex
+    return {
+        "body": base64.b64encode(body.encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py", "task": QUARANTINE, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
+            "argsrepr": "()", "kwargsrepr": repr({"reason": reason}), "retries": 0, "timelimit": [None, None],
+            "eta": None, "expires": None, "ignore_result": True, "origin": "celery-agents", "shadow": None,
+        },
+        "properties": {
+            "correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",
+            "delivery_info": {"exchange": queue, "routing_key": queue}, "delivery_tag": uuid.uuid4().hex,
+        },
+    }  # fmt: skip
