@@ -26,14 +26,22 @@ Data are attributes; `str(error)` says what to do next. No exception of redis, o
 client leaves its adapter: it is translated into one of these, with the original as its cause.
 """
 
-# ruff: noqa: N818  (the names say what happened, as SessionNotFound; a suffix would only lengthen them)
 from __future__ import annotations
 
+from datetime import datetime
+
 _SHOWN_CHARS = 80
+_PRINTED = (str, int, float, datetime, type(None))
 
 
 def _shown(value: object) -> str:
-    text = f"a {value.__name__}" if isinstance(value, type) else repr(value)
+    """Short and without risk: a container's repr can be endless, a huge integer's refuses."""
+    if isinstance(value, type):
+        return f"a {value.__name__}"
+    try:
+        text = repr(value) if isinstance(value, _PRINTED) else f"a {type(value).__name__}"
+    except ValueError:
+        text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}… ({len(text)} characters)"
 
 

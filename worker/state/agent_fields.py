@@ -9,11 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import Field
-
 from .context import AgentContext, LLMConfig
 from .execution import ExecutionState
-from .field_types import Count, UtcDatetime, utcnow
+from .field_types import Count, UtcDatetime, made, utcnow
 from .ids import AgentId
 from .value import Value
 
@@ -37,11 +35,11 @@ class AgentFields(Value):
         execution: The current or last one; None before the first, and after `for_next_execution`.
     """
 
-    schema_version: Count = Field(default_factory=_schema_version)
-    agent_id: AgentId = Field(default_factory=AgentId.generate)
+    schema_version: Count = made(_schema_version)
+    agent_id: AgentId = made(AgentId.generate)
     parent_agent_id: AgentId | None = None
-    created_at: UtcDatetime = Field(default_factory=utcnow)
-    updated_at: UtcDatetime = Field(default_factory=utcnow)
+    created_at: UtcDatetime = made(utcnow)
+    updated_at: UtcDatetime = made(utcnow)
     execution_count: Count = 0
     llm_config: LLMConfig | None = None
     context: AgentContext = AgentContext()

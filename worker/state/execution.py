@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import Field
-
 from ..errors import InvalidTransition
 from .budget import UNLIMITED, ExecutionBudget
 from .execution_status import ADVICE, ExecutionStatus
-from .field_types import Amount, Count, Text, UtcDatetime, utcnow
+from .field_types import Amount, Count, Text, UtcDatetime, made, utcnow
 from .ids import ExecutionId
 from .problems import ErrorInfo
 from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
@@ -37,11 +35,11 @@ class ExecutionState(Value):
         steps_generation: Raised when stored steps must be written anew (see `split`).
     """
 
-    execution_id: ExecutionId = Field(default_factory=ExecutionId.generate)
+    execution_id: ExecutionId = made(ExecutionId.generate)
     number: Count = 1
     status: ExecutionStatus = ExecutionStatus.PENDING
     budget: ExecutionBudget = UNLIMITED
-    created_at: UtcDatetime = Field(default_factory=utcnow)
+    created_at: UtcDatetime = made(utcnow)
     started_at: UtcDatetime | None = None
     completed_at: UtcDatetime | None = None
     waited_seconds: Amount = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 from ..errors import InvalidInput
 from .frozen import FrozenMap, Json, V, check_text, freeze
 
+D = TypeVar("D")
 LARGEST_COUNT = 2**63 - 1
 
 
@@ -30,7 +31,7 @@ def to_utc(value: object) -> datetime:
     moment = _parsed(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
         raise InvalidInput("time", value, "give a datetime with a timezone, or its ISO 8601 text.")
-    if moment.tzinfo is UTC:
+    if moment.tzinfo is UTC and not moment.fold:
         return moment
     if moment.utcoffset() is None:
         raise InvalidInput("time", value, "a time without timezone is ambiguous; use datetime.now(timezone.utc).")
@@ -46,9 +47,22 @@ def _parsed(text: str) -> datetime:
 
 def _shifted(moment: datetime) -> datetime:
     try:
-        return moment.astimezone(UTC)
+        return moment.astimezone(UTC).replace(fold=0)
     except OverflowError:
         raise InvalidInput("time", moment, "this time is outside the years 1 to 9999 in UTC.") from None
+
+
+def made(factory: Callable[[], D]) -> D:
+    """A field's default that is made anew for each value, and is stored whatever it is.
+
+    A factory that takes an argument, as pydantic offers, is not asked again when a value is serialized to leave out
+    what is at its default.
+    """
+
+    def make(_fields_before: dict[str, Any]) -> D:
+        return factory()
+
+    return Field(default_factory=make)
 
 
 @dataclass(frozen=True)

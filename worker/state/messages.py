@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic.functional_validators import AfterValidator
+
+from ..errors import InvalidInput
 from .field_types import Count, Flag, FrozenMapField, Text
 from .frozen import FrozenDict, FrozenMap, Json
+from .ids import ID_PATTERN
 from .tools import ToolCall
 from .value import Value
 
@@ -115,10 +119,22 @@ class Section(Value):
 _EMPTY = Section()
 
 
+def _check_names(sections: FrozenMap[Section]) -> FrozenMap[Section]:
+    for name in sections:
+        _check_name(name)
+    return sections
+
+
+def _check_name(name: str) -> None:
+    if ID_PATTERN.fullmatch(name) is None:
+        advice = "a section's name is 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit."
+        raise InvalidInput("section", name, advice)
+
+
 class MessageStore(Value):
     """All messages by section: `summary`, `buffer`, `messages` (the default one), and any others."""
 
-    sections: FrozenMapField[Section] = FrozenMap[Section]()
+    sections: Annotated[FrozenMapField[Section], AfterValidator(_check_names)] = FrozenMap[Section]()
 
     def section(self, name: str = DEFAULT) -> Section:
         """An empty one when there is none of this name."""
@@ -170,4 +186,5 @@ class MessageStore(Value):
         )
 
     def _with_section(self, name: str, section: Section) -> MessageStore:
+        _check_name(name)
         return self._with(sections=self.sections.with_item(name, section))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from pydantic import Field
-
-from .field_types import Count, FrozenMapField, Text, UtcDatetime
+from .field_types import Count, FrozenMapField, Text, UtcDatetime, made
 from .frozen import FrozenMap
 from .ids import AgentStepId
 from .inference import InferenceResponse
@@ -37,7 +35,7 @@ class AgentStep(Value):
         errors: Errors of the step itself, without those of its tools; `all_errors` has both.
     """
 
-    id: AgentStepId = Field(default_factory=AgentStepId.generate)
+    id: AgentStepId = made(AgentStepId.generate)
     number: Count = 1
     inputs: FrozenMapField[Extent] = FrozenMap[Extent]()
     output_messages: tuple[Message, ...] = ()

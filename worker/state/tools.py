@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic_core import from_json, to_json
 
 from ..errors import InvalidInput
-from .field_types import Checked, Count, JsonField, Text, UtcDatetime
+from .field_types import Checked, Count, JsonField, Text, UtcDatetime, made
 from .frozen import FrozenDict, Json, check_text, freeze
 from .ids import ToolExecutionId
 from .problems import ErrorInfo
@@ -90,7 +90,7 @@ class ToolExecution(Value):
         index: Place of the call in the model's answer, from 0.
     """
 
-    id: ToolExecutionId = Field(default_factory=ToolExecutionId.generate)
+    id: ToolExecutionId = made(ToolExecutionId.generate)
     tool_call: ToolCall
     outcome: ToolOutcome
     value: JsonField = None

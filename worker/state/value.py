@@ -1,4 +1,4 @@
-"""`Value`: the base of everything the state holds, and the field types all of it shares."""
+"""`Value`: the base of everything the state holds."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
