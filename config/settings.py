@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these for a service that happens to be called celery-agents; they are not ours.
@@ -60,7 +60,9 @@ class Settings(BaseSettings):
     sweep_seconds: float = Field(0.5, gt=0, description="Between two looks at what is due.")
     sweep_batch: int = Field(1000, ge=1, description="Most due sessions looked at in one pass.")
     due_seconds: float = Field(6.0, gt=0, description="A published step that nobody claimed is looked at after this.")
-    due_max_seconds: float = Field(60.0, gt=0, description="The wait after each further publication doubles up to this.")
+    due_max_seconds: float = Field(
+        60.0, gt=0, description="The wait after each further publication doubles up to this."
+    )
 
     # --- one step ---------------------------------------------------------------------------------------------
     step_timeout_seconds: float = Field(900.0, gt=0, description="Deadline of a step: driver call, tools and commit.")
@@ -97,7 +99,9 @@ class Settings(BaseSettings):
     executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
     inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
     cache_bytes: int = Field(
-        64_000_000, ge=0, description="Sessions a worker keeps in memory, by stored size. 0: none. Only speed rests on it."
+        64_000_000,
+        ge=0,
+        description="Sessions a worker keeps in memory, by stored size. 0: none. Only speed rests on it.",
     )
 
     # --- the worker -------------------------------------------------------------------------------------------
@@ -132,7 +136,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_redis(cls, value: str) -> str:
         if not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError(f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':')[0]}://")
+            raise ValueError(
+                f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':', maxsplit=1)[0]}://"
+            )
         return value
 
     @model_validator(mode="after")
@@ -196,7 +202,15 @@ class _Explicit(Settings):
     """Settings whose only source is the constructor."""
 
     @classmethod
-    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **_: Any) -> tuple[Any, ...]:
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
 

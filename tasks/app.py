@@ -96,6 +96,7 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
     @app.task(name=STEP, **options)
     def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
         """Run one step of an agent, if it is due and nobody else runs it."""
+        del self
         try:
             ref = read_step(args, kwargs)
         except MalformedStep as error:

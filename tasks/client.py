@@ -21,6 +21,7 @@ from ..worker.errors import (
     InvalidInput,
     InvalidTransition,
     SessionNotFound,
+    StoreUnavailable,
     UnknownAgent,
 )
 from ..worker.state import ID_PATTERN, AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, Role, SessionId
@@ -145,7 +146,9 @@ class AgentClient:
         content = _user_message(message, self.settings.max_message_bytes)
         return self._send(SessionId(session_id), content, _derived(idempotency_key, "operation"), budget)
 
-    def stop(self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS) -> Result | None:
+    def stop(
+        self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
+    ) -> Result | None:
         """End the running execution and wait until it has ended. What it has obtained is kept.
 
         Args:
@@ -365,7 +368,9 @@ def _user_message(message: str | Message, limit_bytes: int) -> Message:
     size = len(made.content.encode())
     if size > limit_bytes:
         raise InvalidInput(
-            "message", f"{size} bytes", f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
+            "message",
+            f"{size} bytes",
+            f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it.",
         )
     return made
 
@@ -400,5 +405,3 @@ def _read_cursor(cursor: str | None) -> tuple[int | None, frozenset[str]]:
     if not number.isdigit():
         raise InvalidInput("cursor", cursor, "give back the cursor of a page, unchanged.")
     return int(number), frozenset(names.split(","))
-
-

@@ -1,7 +1,7 @@
 """Submit, retry and stop as Celery tasks, for services without this package and for Flower's HTTP API.
 
 Their queue is acknowledged late: until the wish is in the session, the message is all there is of it. They need a
-`session_id` or an `idempotency_key`, since there is no result to read an id from, and because the message may come twice.
+`session_id` or an `idempotency_key`: there is no result to read an id from, and the message may come twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def register_controls(app: Celery, settings: Settings) -> None:
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
         if session_id is None and idempotency_key is None:
-            raise InvalidInput("idempotency_key", None, "give it, or session_id: there is no result to read an id from.")
+            raise InvalidInput(
+                "idempotency_key", None, "give it, or session_id: there is no result to read an id from."
+            )
         # A message that comes twice must not be said twice.
         key = idempotency_key or f"task:{self.request.id}"
         job = client_of().submit(
@@ -69,6 +71,7 @@ def register_controls(app: Celery, settings: Settings) -> None:
         self: Task[Any, Any], session_id: str, execution_id: str | None = None
     ) -> str:
         """Stop a session's execution; see `AgentClient.stop`."""
+        del self
         client_of().stop(session_id, execution_id=execution_id, timeout=0)
         return f"session {session_id}"
 
@@ -97,5 +100,3 @@ def _budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:
         return ExecutionBudget(**values)
     except (TypeError, ValueError) as error:
         raise InvalidInput("budget", dict(values), f"it cannot be used: {error}.") from error
-
-

@@ -144,7 +144,7 @@ class Job:
             self._store.header(self.session_id)
             return None
         record = self._store.record(self.session_id, execution_id)
-        if record is None or (record.status != "stopped" and record.status != "failed"):
+        if record is None or record.status not in ("stopped", "failed"):
             return record
         # A retry goes on under the same execution id; what is recorded is how it ended before.
         header = self._store.header(self.session_id)

@@ -156,8 +156,12 @@ class _Pattern:
     """A text with marks; filling it in is one join."""
 
     def __init__(self, text: str) -> None:
-        self._parts = _split(text, [_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, "mark0body"])
-        self._marks = frozenset(part for part in self._parts if part.startswith("mark0") or part in (str(_STEP), str(_PUBLISHED)))
+        self._parts = _split(
+            text, [_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, "mark0body"]
+        )
+        self._marks = frozenset(
+            part for part in self._parts if part.startswith("mark0") or part in (str(_STEP), str(_PUBLISHED))
+        )
 
     def filled(self, values: dict[str, str]) -> str:
         return "".join([values[part] if part in self._marks else part for part in self._parts])

@@ -58,9 +58,7 @@ class Runtime:
     def drain(self) -> None:
         """Running steps may finish; what is async and does not is cancelled after the drain time and given back."""
         self.runner.draining = True
-        ending = threading.Timer(
-            self.settings.drain_seconds, self.keeper.interrupt_all, args=(Interruption.DRAIN,)
-        )
+        ending = threading.Timer(self.settings.drain_seconds, self.keeper.interrupt_all, args=(Interruption.DRAIN,))
         ending.daemon = True
         ending.start()
 

@@ -87,7 +87,7 @@ class Agent:
         """
         if self.driver is not None:
             return self.driver if hasattr(self.driver, "infer") else FunctionDriver(self.driver)  # pyright: ignore
-        from .drivers.pydantic_ai import PydanticAIDriver  # noqa: PLC0415 - only with the extra `llm`
+        from .drivers.pydantic_ai import PydanticAIDriver
 
         assert self.model is not None
         return PydanticAIDriver(

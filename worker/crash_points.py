@@ -1,7 +1,7 @@
 """The places of PROTOCOL.md where a step may die, and the switch that makes it die there.
 
-`crash_points.at("c3")` does nothing unless armed. Armed by `CELERY_AGENTS_CRASH=point:probability:seed` (or `stop=<seconds>` as a
-fourth part, which pauses the process past its lease instead of killing it); simulations install their own handler.
+`crash_points.at("c3")` does nothing unless armed. Armed by `CELERY_AGENTS_CRASH=point:probability:seed`, with a fourth
+part `stop=<seconds>` to pause the process past its lease instead of killing it; simulations install their own handler.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def arm(plan: str) -> None:
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
     if len(parts) not in (3, 4) or parts[0] not in POINTS:
-        raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {list(POINTS)}")
+        raise ValueError(
+            f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {list(POINTS)}"
+        )
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])
     pause = float(parts[3].removeprefix("stop=")) if len(parts) == 4 else None
     chance = random.Random(seed)

@@ -159,13 +159,19 @@ class Calls:
             answer: Any = lookup(each.key, self._context(run, each))
             if hasattr(answer, "__await__"):
                 answer = self._loop.submit(lambda: answer, each.timeout).result()
-        except Exception as error:  # the tool's own code
+        except Exception as error:  # noqa: BLE001 - the tool's own code
             return _with(run, each.index, self._unknown(run, each, describe_exception(error).message)), []
         if answer.status is LookupStatus.HAPPENED:
             value = to_json_value(answer.value, each.tool.max_result_chars)
-            return _with(run, each.index, CallRecord(execution=self._execution(run, each.index, each.call, ToolOutcome.OK, value))), []
+            return _with(
+                run,
+                each.index,
+                CallRecord(execution=self._execution(run, each.index, each.call, ToolOutcome.OK, value)),
+            ), []
         if answer.status is LookupStatus.UNKNOWN:
-            return _with(run, each.index, self._unknown(run, each, redact(answer.reason) or "its lookup cannot tell")), []
+            return _with(
+                run, each.index, self._unknown(run, each, redact(answer.reason) or "its lookup cannot tell")
+            ), []
         over_ms = begun.at_ms + begun.timeout_ms + round(self._settings.lookup_margin_seconds * 1000)
         left_ms = over_ms - self._now_ms(run)
         if left_ms <= 0:
@@ -273,9 +279,7 @@ class Calls:
     def _result(self, run: Run, each: Planned, future: concurrent.futures.Future[Any], started_ms: int) -> CallRecord:
         return self._made(run, each, future.result, started_ms)
 
-    def _made(
-        self, run: Run, each: Planned, call: Callable[[], Any], started_ms: int | None = None
-    ) -> CallRecord:
+    def _made(self, run: Run, each: Planned, call: Callable[[], Any], started_ms: int | None = None) -> CallRecord:
         """What came of a call, whatever it raised."""
         started = started_ms if started_ms is not None else self._now_ms(run)
         signal: StopSignal | None = None
@@ -295,8 +299,10 @@ class Calls:
                 execution = self._raised(run, each, error, started)
         except UnusableResult as error:
             problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
-            execution = self._execution(run, each.index, each.call, ToolOutcome.ERROR, error=problem, started_ms=started)
-        except Exception as error:  # the tool's own code
+            execution = self._execution(
+                run, each.index, each.call, ToolOutcome.ERROR, error=problem, started_ms=started
+            )
+        except Exception as error:  # noqa: BLE001 - the tool's own code
             execution = self._raised(run, each, error, started)
         except (SystemExit, RecursionError, MemoryError) as error:
             execution = self._raised(run, each, error, started)
@@ -316,7 +322,9 @@ class Calls:
     def _left_behind(self, run: Run, rest: Iterable[Planned]) -> Run:
         """Plain functions that do not end: their threads go on, their results count for nothing."""
         for each in rest:
-            record = CallRecord(execution=self._cut_short(run, each, f"no result within {each.timeout:g} s", self._now_ms(run)))
+            record = CallRecord(
+                execution=self._cut_short(run, each, f"no result within {each.timeout:g} s", self._now_ms(run))
+            )
             run = self._ended(run, each, record, is_last=False)
         return self._after_interruption(run) if run.held.interruption is not None else run
 

@@ -1,7 +1,7 @@
 """Who may run beside whom in one process: suspects run alone.
 
-A step that ended without an answer several times may have taken its process with it. Alone, it takes no neighbour along,
-and a neighbour that was only taken along shows that it was innocent.
+A step that ended without an answer several times may have taken its process with it. Alone, it takes no neighbour
+along, and a neighbour that was only taken along shows that it was innocent.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Inference:
             return run
         try:
             request = self._request(run)
-        except Exception as error:  # a hook of the user's, or messages that cannot be compiled
+        except Exception as error:  # noqa: BLE001 - a hook of the user's, or messages that cannot be compiled
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
         return self._asked(run, request)
 
@@ -176,7 +176,9 @@ class Inference:
             try:
                 return self._store.record_answer(run.claim, raw)
             except (StoreFull, StoreUnavailable) as error:
-                log.warning("the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error)
+                log.warning(
+                    "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
+                )
                 if self._keeper.remaining(run.held) <= 0 or run.held.interruption is Interruption.LOST:
                     raise
                 self._pausing(0.2)

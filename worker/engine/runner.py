@@ -1,6 +1,6 @@
 """`StepRunner.run_step`: one step, whether first, later, retried or resumed. There is no second loop.
 
-    claim → guard → infer → call tools → commit
+claim → guard → infer → call tools → commit
 """
 
 from __future__ import annotations
@@ -71,12 +71,8 @@ class StepRunner:
         self._monotonic = monotonic
         self._sleep = sleep
         self._gate = Gate()
-        self._inference = Inference(
-            store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, watching=watching
-        )
-        self._calls = Calls(
-            store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic
-        )
+        self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, watching=watching)
+        self._calls = Calls(store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic)
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -160,15 +156,15 @@ class StepRunner:
         seconds = agent.step_timeout or self._settings.step_timeout_seconds
         held = self._keeper.hold(claimed.claim, seconds)
         state = started(claimed.loaded.state, agent.limits, moment(claimed.loaded.started_ms))
-        return Run(claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, held.renewed_at, state.store.extents)
+        return Run(
+            claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, held.renewed_at, state.store.extents
+        )
 
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
         """Another worker may have it; when none has, the session is parked under that reason."""
         ref = claimed.claim.ref
         if any(error.name in facts.get("agents", {}) for facts in self._store.workers().values()):
-            publish = self._store.release(
-                claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True
-            )
+            publish = self._store.release(claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True)
             return PutOffUntil(ref, _ELSEWHERE_SECONDS, f"this worker does not offer agent {error.name!r}", publish)
         self._store.park(ref, f"no live worker offers agent {error.name!r}")
         return Parked(ref, str(error))
@@ -197,7 +193,7 @@ class StepRunner:
                 GuardPoint.BEFORE_CALL, run.state, run.ref.session_id, run.execution, moment(loaded.now_ms)
             )
             verdict = ask_guards(run.agent.all_guards, view)
-        except Exception as error:  # a guard or hook of the user's
+        except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
         if isinstance(verdict, StopWith):
             return run.stopping(*verdict.signals)

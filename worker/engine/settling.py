@@ -124,7 +124,7 @@ def settle_step(run: Run, advanced: Advanced) -> Settle:
         if fresh.cancel is not None and not ended:
             state = state.with_stop_signal(user_stop(), now=now).with_execution_completed(claim=run.claim.id, now=now)
             ended = True
-        events = [*_step_events(run, advanced, state)]
+        events = [*_step_events(run, advanced)]
         after, joined = _with_inbox(state, fresh, now, ended=ended, unseen=_unseen(run))
         if ended:
             events.append(_end_event(run, state))
@@ -156,7 +156,10 @@ def settle_stop(fresh: Fresh) -> Settled:
     state = fresh.state.with_stop_signal(user_stop(), now=now).with_execution_completed(now=now)
     after, joined = _with_inbox(state, fresh, now, ended=True, unseen=False)
     event = NewEvent(
-        "execution_stopped", execution.execution_id, execution.step_count, {"status": "stopped", "reason": "user_requested"}
+        "execution_stopped",
+        execution.execution_id,
+        execution.step_count,
+        {"status": "stopped", "reason": "user_requested"},
     )
     operations = tuple(operation.id for operation in fresh.inbox)
     return Settled(after, ended=state if after is not state else None, events=(event, *joined), operations=operations)
@@ -191,7 +194,12 @@ def settle_retry(budget: ExecutionBudget | None) -> Settle:
 
 
 def first_state(
-    state: AgentState, message: Message, execution_id: str, operation_id: str, budget: ExecutionBudget | None, now: datetime
+    state: AgentState,
+    message: Message,
+    execution_id: str,
+    operation_id: str,
+    budget: ExecutionBudget | None,
+    now: datetime,
 ) -> Settled:
     """A new session with its first execution pending."""
     state = state.with_user_message(message, now=now).with_execution(
@@ -243,7 +251,7 @@ def _applied(state: AgentState, operation: Operation, now: datetime) -> AgentSta
             return state.with_llm_config(LLMConfig.from_dict(dict(payload["model"])), now=now)
 
 
-def _step_events(run: Run, advanced: Advanced, state: AgentState) -> Iterable[NewEvent]:
+def _step_events(run: Run, advanced: Advanced) -> Iterable[NewEvent]:
     if not advanced.committed or run.response is None:
         return
     usage = run.response.usage

@@ -25,9 +25,7 @@ _LOST_REPLIES: Final = 5
 Answer = TypeVar("Answer")
 
 
-def submit(
-    ground: Ground, session_id: str, agent: str, fingerprint: str, settle: Callable[[int], Settled]
-) -> Applied:
+def submit(ground: Ground, session_id: str, agent: str, fingerprint: str, settle: Callable[[int], Settled]) -> Applied:
     """Create a session and start its first execution. See `StepStore.submit`."""
     keys = ground.keys(session_id)
 
@@ -225,14 +223,14 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
             save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
             journal = keys.journal(ctl.execution, ctl.step)
             watched.commit("retry.exec", [*save.commands, ("PERSIST", journal)])
-            return Applied("started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
+            return Applied(
+                "started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next
+            )
 
     return _persistently(ground, session_id, once)
 
 
-def _unpark(
-    ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: int, watched: Watched
-) -> Applied:
+def _unpark(ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: int, watched: Watched) -> Applied:
     ref = StepRef(keys.session_id, ctl.execution, ctl.step)
     handed = ground.handover.commands(ref, now_ms)
     watched.commit(

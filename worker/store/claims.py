@@ -1,6 +1,6 @@
 """Claiming a step, keeping the claim alive, giving it back.
 
-    WATCH session, ctl → read everything → decide → MULTI claim, fence, attempts+1, lease, due → EXEC
+WATCH session, ctl → read everything → decide → MULTI claim, fence, attempts+1, lease, due → EXEC
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _claim_once(
             return Suspect(ctl.attempts)
         journal = fields.journal(watched.replies[2])
         stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
-        taken = _taken(ground, ref, ctl, claim_id, worker, now_ms)
+        taken = _taken(ref, ctl, claim_id, worker, now_ms)
         if ctl.claim != claim_id:
             watched.commit("claim.exec", _claim_commands(ground, keys, ctl, taken, journal, now_ms))
     crash_points.at("c1")
@@ -109,7 +109,9 @@ def _claim_once(
     return Claimed(taken, loaded)
 
 
-def _refusal(ctl: Ctl, ref: StepRef, claim_id: str, now_ms: int) -> LeftReason | None:
+def _refusal(  # noqa: PLR0911 - a list of reasons, each on its line
+    ctl: Ctl, ref: StepRef, claim_id: str, now_ms: int
+) -> LeftReason | None:
     """Why a step cannot be claimed, from the control hash alone."""
     if not ctl.execution:
         return LeftReason.MISSING
@@ -128,9 +130,7 @@ def _refusal(ctl: Ctl, ref: StepRef, claim_id: str, now_ms: int) -> LeftReason |
     return None
 
 
-def _held_by_another(
-    ground: Ground, keys: SessionKeys, ctl: Ctl, claim_id: str, watched: Watched
-) -> LeftReason | None:
+def _held_by_another(ground: Ground, keys: SessionKeys, ctl: Ctl, claim_id: str, watched: Watched) -> LeftReason | None:
     if not ctl.claim or ctl.claim == claim_id:
         return None
     lease = keys.shard.lease(ctl.claim)
@@ -148,7 +148,7 @@ def _restarted_lately(ground: Ground, watched: Watched) -> bool:
     return ground.clock.uptime_seconds(reply) < ground.settings.lease_seconds
 
 
-def _taken(ground: Ground, ref: StepRef, ctl: Ctl, claim_id: str, worker: str, now_ms: int) -> Claim:
+def _taken(ref: StepRef, ctl: Ctl, claim_id: str, worker: str, now_ms: int) -> Claim:
     again = ctl.claim == claim_id
     return Claim(claim_id, worker, ref, ctl.fence + (not again), ctl.attempts + (not again), now_ms)
 
@@ -186,9 +186,7 @@ def renew(ground: Ground, claims: Sequence[Claim]) -> list[Renewal]:
         commands.append(ground.clock.renew_lease(keys.shard.lease(held.id), ground.lease_ms))
         commands.append(("HGET", keys.ctl, "cancel"))
     replies = ground.tables.ask("renew", commands)
-    return [
-        Renewal(bool(replies[2 * i]), _cancel(replies[2 * i + 1], held.ref)) for i, held in enumerate(claims)
-    ]
+    return [Renewal(bool(replies[2 * i]), _cancel(replies[2 * i + 1], held.ref)) for i, held in enumerate(claims)]
 
 
 def _cancel(value: bytes | None, ref: StepRef) -> str | None:
@@ -245,7 +243,16 @@ def _release_once(
             changed += ["published", now_ms]
         else:
             due = now_ms + delay_ms
-            changed += ["delays", ctl.delays + 1, "delayed", ctl.delayed_ms or now_ms, "not_before", due, "published", 0]
+            changed += [
+                "delays",
+                ctl.delays + 1,
+                "delayed",
+                ctl.delayed_ms or now_ms,
+                "not_before",
+                due,
+                "published",
+                0,
+            ]
         watched.commit(
             "release.exec",
             [

@@ -81,13 +81,13 @@ def _commit_once(
         if (ctl.execution, ctl.step, ctl.claim) != (ref.execution_id, ref.step, claim.id):
             raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
         if fields.number(version) != base.version:
-            raise VersionConflict(f"session {ref.session_id} is at version {fields.number(version)}, not {base.version}")
+            raise VersionConflict(
+                f"session {ref.session_id} is at version {fields.number(version)}, not {base.version}"
+            )
         now_ms = ground.clock.milliseconds(now_reply)
         standing = Standing(fields.strings(ops), fields.strings(executions))
         cancel = ctl.cancel if ctl.cancel == ref.execution_id else None
-        settled = settle(
-            Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel)
-        )
+        settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
         following = next_step(ref.session_id, settled.state)
         carried = carry_on and following is not None and following.execution_id == ref.execution_id
         save = saving(
@@ -114,9 +114,7 @@ def _stands_in_steps(keys: SessionKeys, claim: Claim, ctl: Ctl, watched: Watched
     """`last` tells of the newest commit only; a later step of the execution may have overwritten mine."""
     if ctl.execution == claim.ref.execution_id and ctl.step <= claim.ref.step and ctl.phase != "end":
         return False
-    (entry,) = watched.ask(
-        "commit.entry", [("LINDEX", keys.steps(claim.ref.execution_id), claim.ref.step - 1)]
-    )
+    (entry,) = watched.ask("commit.entry", [("LINDEX", keys.steps(claim.ref.execution_id), claim.ref.step - 1)])
     return entry is not None and json.loads(entry).get("claim") == claim.id
 
 
@@ -152,9 +150,7 @@ def _step_commands(
     return commands
 
 
-def _carried(
-    claim: Claim, base: Loaded, state: AgentState, following: StepRef, ctl: Ctl, now_ms: int
-) -> Claimed:
+def _carried(claim: Claim, base: Loaded, state: AgentState, following: StepRef, ctl: Ctl, now_ms: int) -> Claimed:
     taken = Claim(claim.id, claim.worker, following, ctl.fence, 1, now_ms)
     loaded = Loaded(
         state, base.version + 1, base.agent, Journal(tries=1), None, 1, 0, 0, base.started_ms, now_ms

@@ -58,9 +58,7 @@ def begin_calls(
     keys, journal = _keys(ground, claim)
     wanted = sorted(timeouts_ms)
     record = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
-    commands: list[Command] = [
-        ("HSET" if i in again else "HSETNX", journal, f"t{i}:s", record[i]) for i in wanted
-    ]
+    commands: list[Command] = [("HSET" if i in again else "HSETNX", journal, f"t{i}:s", record[i]) for i in wanted]
     replies = ground.tables.apply(
         "journal.begin",
         [
@@ -84,7 +82,11 @@ def begin_calls(
     if lost:
         raise ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
     crash_points.at("c4")
-    mine = frozenset(i for i in wanted if records[i].claim == claim.id and i not in finished) if not cancel else frozenset[int]()
+    mine = (
+        frozenset(i for i in wanted if records[i].claim == claim.id and i not in finished)
+        if not cancel
+        else frozenset[int]()
+    )
     others = {i: records[i] for i in wanted if records[i].claim != claim.id and i not in finished}
     return Beginnings(mine, others, finished, cancel or None)
 
@@ -123,9 +125,7 @@ def record_failure(ground: Ground, claim: Claim, number: int, failure: bytes) ->
 def drop_answer(ground: Ground, claim: Claim) -> bool:
     """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
     keys, journal = _keys(ground, claim)
-    control, everything = ground.tables.apply(
-        "journal.look", [("HGET", keys.ctl, "claim"), ("HGETALL", journal)]
-    )
+    control, everything = ground.tables.apply("journal.look", [("HGET", keys.ctl, "claim"), ("HGETALL", journal)])
     stored = fields.journal(everything)
     if fields.text(control) != claim.id or stored.begun or stored.results:
         return False

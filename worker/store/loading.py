@@ -18,7 +18,6 @@ from .ground import Ground
 from .keys import SessionKeys
 from .tables import Command, Reply, Watched
 
-
 _TORN_READS: Final = 20
 
 
@@ -124,7 +123,12 @@ def _continues(old: AgentState, head: Head) -> bool:
 
 
 def _whole(
-    keys: SessionKeys, stored: bytes | None, execution_id: str, watched: Watched, messages: list[bytes], steps: list[bytes]
+    keys: SessionKeys,
+    stored: bytes | None,
+    execution_id: str,
+    watched: Watched,
+    messages: list[bytes],
+    steps: list[bytes],
 ) -> tuple[AgentState, int]:
     """The guess of `reads` was right for most sessions: one section, never replaced, and this execution."""
     head = read_head(_present(stored))

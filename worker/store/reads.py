@@ -60,9 +60,7 @@ def _headers(ground: Ground, all_keys: Sequence[SessionKeys]) -> list[Header | N
     if not all_keys:
         return []
     commands = [
-        command
-        for keys in all_keys
-        for command in (("HMGET", keys.session, *_HEADER), ("HMGET", keys.ctl, *_CTL))
+        command for keys in all_keys for command in (("HMGET", keys.session, *_HEADER), ("HMGET", keys.ctl, *_CTL))
     ]
     replies = ground.tables.ask("headers", commands)
     return [_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]

@@ -135,7 +135,7 @@ class RedisTables:
             raise Changed
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason stands at the command that was not queued.
-            raise _error([r for r in replies if isinstance(r, Exception)][0])
+            raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
         return _checked(result)
 
     def _round_trip(self, point: str, connection: Connection, commands: Sequence[Command]) -> list[Reply]:

@@ -145,7 +145,7 @@ class StepStore(Protocol):
         """End an execution: at once when nothing runs, else by asking whoever runs it.
 
         Returns:
-            "changed" when it has ended, "queued" when the running step was asked, "again" when there was nothing to end.
+            "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
         ...
 

@@ -14,7 +14,7 @@ from . import fields
 from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys, ShardKeys
-from .records import ExecutionRecord, NewEvent, Settled, StepRef
+from .records import ExecutionRecord, Settled, StepRef
 from .tables import Command, Word
 
 
@@ -289,7 +289,14 @@ def _dead(ground: Ground, keys: SessionKeys, after: AgentState, reason: str) -> 
 
 
 def dead_entry(
-    ground: Ground, shard: ShardKeys, kind: str, session_id: str, execution_id: str, step: int, reason: str, payload: str = ""
+    ground: Ground,
+    shard: ShardKeys,
+    kind: str,
+    session_id: str,
+    execution_id: str,
+    step: int,
+    reason: str,
+    payload: str = "",
 ) -> Command:
     """An entry in the list of parked steps and quarantined messages."""
     return (
