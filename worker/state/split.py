@@ -65,9 +65,14 @@ class ListChange:
 class StateChanges:
     """What to write so that a store that holds one state holds the next: only lists that change are named."""
 
-    head: bytes
+    state: AgentState
     sections: Mapping[str, ListChange]
     steps: ListChange | None
+
+    @property
+    def head(self) -> bytes:
+        """The next state's, made when it is asked for."""
+        return head_json(self.state)
 
 
 def split(state: AgentState) -> StateParts:
@@ -98,7 +103,7 @@ def changes(before: AgentState | None, after: AgentState) -> StateChanges:
     held: Mapping[str, Section] = before.store.sections if before is not None else {}
     sections = {name: _section_change(held.get(name), section) for name, section in after.store.sections.items()}
     return StateChanges(
-        head_json(after),
+        after,
         {name: change for name, change in sections.items() if change is not None},
         _steps_change(before.execution if before is not None else None, after.execution),
     )

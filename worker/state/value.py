@@ -1,12 +1,33 @@
 """`Value`: the base of everything the state holds."""
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..errors import InvalidInput
 from .field_types import JsonField
 
 _set = object.__setattr__
+
+
+def _invalid_input(kind: type[BaseModel], error: ValidationError) -> InvalidInput:
+    """The first problem. Text is not shown, because it may be a secret; numbers are."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join((kind.__name__, *map(str, problem["loc"])))
+    inner = problem.get("ctx", {}).get("error")
+    if isinstance(inner, InvalidInput):
+        return InvalidInput(field + re.sub(r"^[^.\[]*", "", inner.field), inner.value, inner.advice)
+    if problem["type"] == "missing":
+        return InvalidInput(field, None, "it is needed.")
+    given = problem["input"]
+    shown = given if isinstance(given, int | float | None) else _kind(given)
+    advice = "there is no such field." if problem["type"] == "extra_forbidden" else f"{problem['msg']}."
+    return InvalidInput(field, shown, advice)
+
+
+def _kind(value: object) -> type:
+    return type(value)
 
 
 class Value(BaseModel):
@@ -23,7 +44,11 @@ class Value(BaseModel):
         __pydantic_extra__: dict[str, JsonField]
 
     def __init__(self, **data: Any) -> None:
-        self.__pydantic_validator__.validate_python(data, self_instance=self, extra="forbid")
+        """Raises `InvalidInput`, which names the field, when the data do not fit."""
+        try:
+            self.__pydantic_validator__.validate_python(data, self_instance=self, extra="forbid")
+        except ValidationError as error:
+            raise _invalid_input(type(self), error) from None
 
     # Without this mark pydantic would call the constructor for every nested value read from storage.
     __init__.__pydantic_base_init__ = True  # pyright: ignore

@@ -20,6 +20,7 @@ from celery_agents.worker.state import (
     AgentState,
     AgentStep,
     ErrorInfo,
+    ExecutionBudget,
     ExecutionId,
     FrozenDict,
     FrozenMap,
@@ -112,7 +113,7 @@ def test_i15_metadata_that_is_no_json_is_refused_with_its_path(kind: str) -> Non
 )
 def test_i15_every_field_that_holds_json_refuses_what_is_none(kind: str, field: str, make: Any) -> None:
     value, _ = NOT_JSON[kind]
-    with pytest.raises(ValidationError, match=field):
+    with pytest.raises((InvalidInput, ValidationError), match=field):
         make(value)
 
 
@@ -146,13 +147,13 @@ def test_text_is_kept_exactly(text: str) -> None:
 
 @pytest.mark.parametrize("text", ("\ud800", "ok\udc00"))
 def test_text_that_is_no_unicode_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError, match=r"content(.|\n)*surrogate"):
+    with pytest.raises(InvalidInput, match=r"Message.content: .* surrogate"):
         Message.user(text)
 
 
 @pytest.mark.parametrize("text", (b"bytes", 5, None, ["a"], True))
 def test_what_is_no_text_is_refused(text: Any) -> None:
-    with pytest.raises(ValidationError, match="content"):
+    with pytest.raises(InvalidInput, match="content"):
         Message(role=Role.USER, content=text)
 
 
@@ -194,9 +195,9 @@ def test_an_error_names_the_field_and_not_the_content(data: dict[str, Any], fiel
 
 
 def test_the_constructor_refuses_unknown_fields_at_any_depth() -> None:
-    with pytest.raises(ValidationError, match="colour"):
+    with pytest.raises(InvalidInput, match="colour"):
         AgentState(colour="red")  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="colour"):
+    with pytest.raises(InvalidInput, match="colour"):
         AgentState(context={"store": {"sections": {"messages": {"colour": "red"}}}})  # type: ignore[arg-type]
     assert AgentState(context={"system_prompt": "p"}).system_prompt == "p"  # type: ignore[arg-type]
 
@@ -208,7 +209,7 @@ def test_bad_ids_are_refused_by_the_kind_of_id(text: Any) -> None:
     for kind in (AgentId, ExecutionId, SessionId):
         with pytest.raises(InvalidInput, match=kind.__name__):
             kind(text)
-    with pytest.raises((InvalidInput, ValidationError)):
+    with pytest.raises(InvalidInput):
         AgentState.fresh(agent_id=text if text is not None else "")
 
 
@@ -233,7 +234,7 @@ def test_a_section_has_a_name_that_can_be_a_key(name: str) -> None:
 @pytest.mark.parametrize("name", ("api_key", "API_KEY", "Authorization", "password", "x-api-key"))
 def test_a_key_in_the_settings_of_a_model_is_refused_without_being_shown(name: str) -> None:
     for settings in ({name: "sk-123"}, {"extra_headers": {name: "sk-123"}}, {"list": [{name: "sk-123"}]}):
-        with pytest.raises(ValidationError, match="environment") as caught:
+        with pytest.raises(InvalidInput, match="environment") as caught:
             LLMConfig(settings=settings)  # type: ignore[arg-type]
         assert "sk-123" not in str(caught.value)
 
@@ -244,18 +245,18 @@ def test_settings_of_a_model_may_name_tokens() -> None:
 
 @pytest.mark.parametrize("value", (-1, 1.5, True, "3", None, 2**63))
 def test_tokens_are_counted_in_whole_numbers(value: Any) -> None:
-    with pytest.raises(ValidationError, match="input"):
+    with pytest.raises(InvalidInput, match="input"):
         InferenceUsage(input=value)
 
 
 @pytest.mark.parametrize("value", (-0.01, float("nan"), float("inf"), True, "1"))
 def test_cost_is_an_amount(value: Any) -> None:
-    with pytest.raises(ValidationError, match="cost"):
+    with pytest.raises(InvalidInput, match="cost"):
         InferenceResponse(cost=value)
 
 
 def test_a_call_needs_an_id() -> None:
-    with pytest.raises(ValidationError, match="id"):
+    with pytest.raises(InvalidInput, match="id"):
         ToolCall(id="", name="n")
 
 
@@ -351,3 +352,31 @@ def test_values_of_different_kinds_are_never_equal() -> None:
     assert Message.user("x") != Section()
     assert Message.user("x") != "x"
     assert InferenceUsage() != FrozenDict()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    (
+        (
+            lambda: ExecutionBudget(max_steps=-1),
+            "ExecutionBudget.max_steps: Input should be greater than or equal to 0. Got -1.",
+        ),
+        (lambda: ToolCall(id="a"), "ToolCall.name: it is needed. Got None."),  # type: ignore[call-arg]
+        (
+            lambda: Message(role=Role.USER, metadata={"a": [1, {"b": float("nan")}]}),  # type: ignore[arg-type]
+            "Message.metadata.a[1].b: JSON has no NaN and no infinity; use None or a text. Got nan.",
+        ),
+        (lambda: ErrorInfo(kind="k", colour="red"), "ErrorInfo.colour: there is no such field. Got a str."),  # type: ignore[call-arg]
+    ),
+)
+def test_a_constructor_says_which_field_what_it_was_and_what_to_do(make: Any, sentence: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    assert str(caught.value) == sentence
+
+
+def test_a_constructor_does_not_show_text_that_may_be_a_secret() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        InferenceUsage(input="sk-123")  # type: ignore[arg-type]
+    assert "sk-123" not in str(caught.value)
+    assert "sk-123" not in repr(caught.value.__dict__)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import UNLIMITED, AgentState, ExecutionBudget, InferenceUsage
 
 from support.states import NOON, at, budgets, final_step, is_same, running, stored_and_loaded, tool_step
@@ -118,7 +118,7 @@ def test_b5_a_deadline_is_kept_in_utc_and_one_without_timezone_is_refused() -> N
     assert budget.deadline.tzinfo is UTC
     assert ExecutionBudget(deadline="2026-05-01T12:00:00Z").deadline == datetime(2026, 5, 1, 12, tzinfo=UTC)  # type: ignore[arg-type]
     for naive in (datetime(2026, 5, 1), "2026-05-01T12:00:00"):  # noqa: DTZ001
-        with pytest.raises(ValidationError, match=r"deadline(.|\n)*without timezone"):
+        with pytest.raises(InvalidInput, match="deadline: a time without timezone"):
             ExecutionBudget(deadline=naive)  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ BAD: tuple[tuple[str, Any], ...] = (
     ids=lambda value: f"{value}"[:20] if isinstance(value, str | bool | float) else type(value).__name__,
 )
 def test_b5_a_limit_that_is_none_is_refused_by_its_name(name: str, value: Any) -> None:
-    with pytest.raises(ValidationError, match=name):
+    with pytest.raises(InvalidInput, match=name):
         ExecutionBudget(**{name: value})
 
 

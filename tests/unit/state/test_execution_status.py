@@ -175,3 +175,9 @@ def test_only_failed_and_stopped_executions_are_retried(status: ExecutionStatus 
         state = state.with_parts(state.context, in_status(status))
     with pytest.raises(InvalidTransition):
         state.for_retry()
+
+
+def test_another_budget_for_an_execution() -> None:
+    execution = in_status(PENDING).with_budget(ExecutionBudget(max_steps=4))
+    assert execution.budget.max_steps == 4
+    assert execution.status is PENDING

@@ -51,13 +51,13 @@ class Lists:
 
 
 @given(states)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_state_is_the_same_when_joined(state: AgentState) -> None:
     assert is_same(stored_and_loaded(state), state)
 
 
 @given(changes_of_state)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_after_every_change_what_was_written_makes_the_state(made: list[Change]) -> None:
     state, lists = running(), Lists()
     lists.write(changes(None, state))
@@ -69,7 +69,7 @@ def test_after_every_change_what_was_written_makes_the_state(made: list[Change])
 
 
 @given(changes_of_state)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_several_changes_may_be_written_at_once(made: list[Change]) -> None:
     before, lists = running(), Lists()
     lists.write(changes(None, before))
@@ -81,7 +81,7 @@ def test_several_changes_may_be_written_at_once(made: list[Change]) -> None:
 
 
 @given(changes_of_state)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_worker_that_holds_the_older_part_parses_the_new_one_only(made: list[Change]) -> None:
     before = running().with_current_step(tool_step()).with_current_step_completed()
     after = before
