@@ -6,6 +6,7 @@ for), a line break, and pydantic-ai's own JSON of the response: nothing the prov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,8 +77,11 @@ class Answer:
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
         return cls(response, known["model"], known["cost"], shape)
 
-    def read(self) -> InferenceResponse:
+    def read(self, check: Callable[[Json], None] | None = None) -> InferenceResponse:
         """The answer in our terms.
+
+        Args:
+            check: Looks at a structured output once it fits its schema; raises `UnusableAnswer`.
 
         Raises:
             UnusableAnswer: It is cut off, or does not fit the shape that was asked for.
@@ -89,9 +93,9 @@ class Answer:
         given = next((call for call in calls if call.tool_name == OUTPUT_TOOL and self.shape), None)
         others = [call for call in calls if call is not given]
         if given is not None and not others:
-            return self._with_output(given.args_as_json_str())
+            return self._with_output(given.args_as_json_str(), check)
         if self.shape is not None and not others and response.finish_reason in (None, "stop"):
-            return self._with_output(_text(response))
+            return self._with_output(_text(response), check)
         # An output beside calls comes too early: the calls are carried out, and the model is asked again.
         return self._of_text(others, early=given is not None)
 
@@ -105,9 +109,11 @@ class Answer:
             **self._common(),
         )
 
-    def _with_output(self, text: str) -> InferenceResponse:
+    def _with_output(self, text: str, check: Callable[[Json], None] | None) -> InferenceResponse:
         assert self.shape is not None
         output: Json = self.shape.read(text)
+        if check is not None:
+            check(output)
         is_text = not self.response.tool_calls and not self.shape.wrapped
         return InferenceResponse(
             content=text if is_text else as_text(output),
@@ -135,7 +141,10 @@ def _text(response: ModelResponse) -> str:
 
 def _tool_call(call: ToolCallPart, position: int) -> ToolCall:
     # Some servers send calls without an id.
-    return ToolCall.from_text(call.tool_call_id or f"call_{position}", call.tool_name, call.args_as_json_str())
+    call_id = call.tool_call_id or f"call_{position}"
+    # As it was written: pydantic-ai's own text of arguments that are no object hides them in one.
+    written = call.args if isinstance(call.args, str) else call.args_as_json_str()
+    return ToolCall.from_text(call_id, call.tool_name, written)
 
 
 def _finish_reason(response: ModelResponse) -> FinishReason:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import ConfigurationError, MissingExtra
+from pydantic import ValidationError
+
+from ...errors import ConfigurationError, InvalidInput, MissingExtra, UnusableAnswer
 from ...state import InferenceResponse, LLMConfig, thaw
 from ..pricing import TokenPrice, cost_of, is_priced
 from ..protocol import InferenceRequest
@@ -107,11 +109,13 @@ class PydanticAIDriver:
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
         answer = Answer.from_raw(raw)
-        response = answer.read()
         own = self._output_type
-        if own is not None and answer.shape is not None and answer.shape.schema == own.shape.schema:
-            own.check(response.output)
-        return response
+        is_own = own is not None and answer.shape is not None and answer.shape.schema == own.shape.schema
+        try:
+            return answer.read(own.check if own is not None and is_own else None)
+        except (InvalidInput, ValidationError):
+            # Negative counts, numbers of a thousand digits, objects a thousand deep.
+            raise UnusableAnswer(f"{self.name} gave an answer with values that cannot be stored.") from None
 
     def check(self) -> None:
         """Make a client and throw it away; see `Driver.check`."""
