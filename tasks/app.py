@@ -93,7 +93,7 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
         "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
     }  # fmt: skip
 
-    @app.task(name=STEP, **options)
+    @app.task(name=STEP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
         """Run one step of an agent, if it is due and nobody else runs it."""
         del self
@@ -169,6 +169,12 @@ def _publish(runtime: Runtime, ref: Any) -> None:
 def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[bootsteps.StartStopStep]:
     """The worker's own threads, begun with its pool and ended after it."""
 
+    def _begin_in_child(**_: Any) -> None:
+        runtime()
+
+    def _end_in_child(**_: Any) -> None:
+        runtime.close()
+
     class Machinery(bootsteps.StartStopStep):
         requires = ("celery.worker.components:Pool",)
 
@@ -185,8 +191,8 @@ def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[boot
             self.sweeper.start()
             _watch_abandoned(runtime, settings)
             worker_shutting_down.connect(_on_shutdown(runtime, settings), weak=False)
-            worker_process_init.connect(lambda **_: runtime(), weak=False)
-            worker_process_shutdown.connect(lambda **_: runtime.close(), weak=False)
+            worker_process_init.connect(_begin_in_child, weak=False)
+            worker_process_shutdown.connect(_end_in_child, weak=False)
 
         def stop(self, parent: Any) -> None:
             if self.sweeper is not None:

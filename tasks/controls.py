@@ -31,7 +31,7 @@ def register_controls(app: Celery, settings: Settings) -> None:
         "max_retries": 20,
     }  # fmt: skip
 
-    @app.task(name=SUBMIT, **options)
+    @app.task(name=SUBMIT, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def submit(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any],
         agent: str,
@@ -53,7 +53,7 @@ def register_controls(app: Celery, settings: Settings) -> None:
         )
         return f"session {job.session_id}"
 
-    @app.task(name=RETRY, **options)
+    @app.task(name=RETRY, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def retry(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, budget: dict[str, Any] | None = None
     ) -> str:
@@ -66,7 +66,7 @@ def register_controls(app: Celery, settings: Settings) -> None:
             raise
         return f"session {job.session_id}"
 
-    @app.task(name=STOP, **options)
+    @app.task(name=STOP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def stop(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, execution_id: str | None = None
     ) -> str:

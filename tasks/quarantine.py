@@ -13,9 +13,9 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import kombu.transport.redis as redis_transport
+import kombu.transport.redis as kombu_redis
 
 from .names import QUARANTINE
 
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 _PAYLOAD_CHARS: Final = 2000
 _LARGEST_BYTES: Final = 4_000_000
-_stock_loads: Final[Callable[..., Any]] = redis_transport.loads
+_transport: Final[Any] = kombu_redis  # its module-level decoder is what has to be replaced
+_stock_loads: Final[Callable[[Any], Any]] = _transport.loads
 
 
 class _Refused(Exception):
@@ -46,8 +47,8 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str]) -> Non
         except _Refused as refused:
             return _quarantine_message(address, str(text), str(refused))
 
-    redis_transport.loads = loads  # pyright: ignore[reportPrivateImportUsage]
-    redis_transport.bytes_to_str = _text  # pyright: ignore[reportPrivateImportUsage]
+    _transport.loads = loads
+    _transport.bytes_to_str = _text
 
 
 def _text(value: Any) -> Any:
@@ -59,11 +60,11 @@ def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -
     if len(text) > _LARGEST_BYTES:
         raise _Refused(f"larger than {_LARGEST_BYTES} bytes")
     try:
-        message = _stock_loads(text)
+        message: Any = _stock_loads(text)
     except (ValueError, RecursionError) as error:
         raise _Refused(f"not JSON: {type(error).__name__}") from None
-    if isinstance(message, list) and len(message) == 3:
-        return message  # kombu's own record of an unacknowledged message
+    if _is_record(message):
+        return message
     _check_shape(message)
     if message["properties"]["delivery_info"].get("routing_key") not in queues:
         return message
@@ -77,9 +78,15 @@ def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -
     return message
 
 
-def _check_shape(message: Any) -> None:
-    if not isinstance(message, dict):
-        raise _Refused(f"a JSON {type(message).__name__}, not an object")
+def _is_record(message: Any) -> bool:
+    """kombu's own note of an unacknowledged message."""
+    return isinstance(message, list) and len(message) == 3  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _check_shape(element: Any) -> None:
+    if not isinstance(element, dict):
+        raise _Refused(f"a JSON {type(element).__name__}, not an object")
+    message = cast("dict[str, Any]", element)
     for name, kind in (("headers", dict), ("properties", dict), ("body", str)):
         if not isinstance(message.get(name), kind):
             raise _Refused(f"no {name}")

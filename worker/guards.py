@@ -82,7 +82,7 @@ class BudgetGuard:
     def check(self, view: GuardView) -> Verdict:
         """A signal for each limit that is reached."""
         execution = view.execution
-        if execution.budget.is_empty:
+        if execution.budget.is_empty():
             return PROCEED
         signals = tuple(budget_signals(execution.budget, execution, view.now))
         return StopWith(signals) if signals else PROCEED

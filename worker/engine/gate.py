@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 class Gate:
@@ -20,7 +20,7 @@ class Gate:
         self._alone = False
 
     @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> Generator[None]:
         """Run beside others; waits while a suspect runs or is about to."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
@@ -33,7 +33,7 @@ class Gate:
                 self._changed.notify_all()
 
     @contextlib.contextmanager
-    def alone(self, patience_seconds: float) -> Iterator[bool]:
+    def alone(self, patience_seconds: float) -> Generator[bool]:
         """Wait until nothing else runs; False when that took too long, and then nothing is held."""
         with self._changed:
             if self._alone:

@@ -18,9 +18,10 @@ from ..drivers import Driver, InferenceRequest
 from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
-from ..state import AgentState, ErrorInfo, InferenceResponse, LLMConfig, StopReason, StopSignal
+from ..state import AgentState, ErrorInfo, InferenceResponse, LLMConfig, StopReason
 from ..store import StepStore
 from .event_loop import EventLoopThread
+from .interruptions import interrupted
 from .leases import Held, Interruption, LeaseKeeper
 from .outcome import PutOffUntil, TakenOver
 from .run import Run
@@ -223,17 +224,12 @@ class Inference:
 
     def _interrupted(self, run: Run) -> Run:
         """Ended from outside: by a stop the step commits what it has, else another worker carries it on."""
-        match run.held.interruption:
-            case Interruption.CANCEL:
-                return run.stopping(user_stop())
-            case Interruption.DRAIN:
-                publish = self._store.release(run.claim, delay_ms=None, give_back=True)
-                return run.changed(decided=PutOffUntil(run.ref, 0.0, "this worker drains", publish))
-            case Interruption.DEADLINE:
-                error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
-                return run.failing(error, StopReason.TIME_LIMIT_REACHED)
-            case Interruption.LOST | None:
-                return run.changed(decided=TakenOver(run.ref))
+        if run.held.interruption is Interruption.DEADLINE:
+            error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
+            return run.failing(error, StopReason.TIME_LIMIT_REACHED)
+        if run.held.interruption is None:  # the lease could not be confirmed
+            return run.changed(decided=TakenOver(run.ref))
+        return interrupted(run, self._store, self._keeper)
 
     def _gave_up(self, run: Run, error: DriverError) -> Run:
         """Not in this step. Transient: later, up to a day; permanent: the execution fails."""
@@ -252,11 +248,6 @@ class Inference:
             seconds = min(seconds, self._settings.retry_later_seconds)
         publish = self._store.release(run.claim, delay_ms=round(seconds * 1000), give_back=True)
         return run.changed(decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {error}", publish))
-
-
-def user_stop() -> StopSignal:
-    """The signal of somebody's stop."""
-    return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
 
 
 def _with_prompt(run: Run) -> AgentState:

@@ -46,6 +46,7 @@ class Run:
         signals: Why the execution should end after this step.
         failure: Why it fails; None when it does not.
         forbidden: Nothing new may begin; what was obtained is committed.
+        unfinished: A call was cut short for a reason that lets another worker finish it.
         decided: What came of it, where nothing is left to commit.
     """
 
@@ -63,6 +64,7 @@ class Run:
     signals: tuple[StopSignal, ...] = ()
     failure: ErrorInfo | None = None
     forbidden: bool = False
+    unfinished: bool = False
     decided: Outcome | None = None
 
     def changed(self, **changes: Any) -> Run:
@@ -70,13 +72,18 @@ class Run:
         return replace(self, **changes)
 
     def stopping(self, *signals: StopSignal) -> Run:
-        """Nothing new begins; the execution ends after what there is."""
-        return self.changed(signals=(*self.signals, *signals), forbidden=True)
+        """Nothing new begins; the execution ends after what there is. A signal given again counts once."""
+        new = [signal for signal in signals if signal not in self.signals]
+        return self.changed(signals=(*self.signals, *new), forbidden=True)
 
     def failing(self, error: ErrorInfo, reason: StopReason) -> Run:
         """The execution fails after what there is."""
         signal = StopSignal(reason=reason, message=error.message, source="engine")
         return self.stopping(signal).changed(failure=error)
+
+    def redis_ms(self, monotonic: float) -> int:
+        """Redis's time, carried on by this machine's own clock since the claim."""
+        return self.claim.now_ms + round((monotonic - self.taken) * 1000)
 
     @property
     def execution(self) -> ExecutionState:

@@ -23,7 +23,8 @@ from ..store import Claimed, Committed, Left, LeftReason, StepRef, StepStore, Su
 from .calls import Calls
 from .event_loop import EventLoopThread
 from .gate import Gate
-from .inference import Inference, Watching, user_stop
+from .inference import Inference, Watching
+from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from .run import Run, moment

@@ -25,7 +25,7 @@ from ..state import (
     Message,
 )
 from ..store import Fresh, InboxKind, NewEvent, Operation, Settle, Settled
-from .inference import user_stop
+from .interruptions import user_stop
 from .run import Run, moment
 
 _NAMESPACE = uuid.UUID("6f1cf1a0-6b5f-4f0e-9d0f-3f9f0f4a7a11")

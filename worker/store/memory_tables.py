@@ -9,7 +9,7 @@ import bisect
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from ..errors import StateUnreadable
@@ -46,7 +46,7 @@ class MemoryTables:
         return self.ask(point, commands)
 
     @contextlib.contextmanager
-    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[_MemoryWatched]:
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[_MemoryWatched]:
         """Remember when each key was last touched."""
         with self._lock:
             seen = {key: self._stamp(key) for key in keys}

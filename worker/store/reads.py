@@ -100,8 +100,9 @@ def record(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecor
         raise SessionNotFound(session_id)
     if reply[1] is None:
         return None
-    data = json.loads(reply[1])
-    return ExecutionRecord(**{**data, "errors": tuple(data["errors"])})
+    data: dict[str, Any] = json.loads(reply[1])
+    data["errors"] = tuple(data["errors"])
+    return ExecutionRecord(**data)
 
 
 def events(ground: Ground, session_id: str, after: str | None, limit: int) -> list[Event]:

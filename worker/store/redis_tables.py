@@ -7,12 +7,11 @@ redis-py's own pipelines need a round trip for WATCH alone and retry commands by
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
-import redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, ConnectionPool
+from redis.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
@@ -20,6 +19,8 @@ from ..errors import CeleryAgentsError, ConfigurationError, StateUnreadable, Sto
 from .scripts import SCRIPTS
 from .tables import Changed, Command, Reply, Word
 
+# redis-py's connection classes are not typed far enough for a strict check.
+_ConnectionPool: Final[Any] = ConnectionPool
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
 
@@ -38,7 +39,7 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
     # A Unix socket knows no keepalive, and redis-py refuses the option there.
     keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
     try:
-        pool = ConnectionPool.from_url(
+        pool = _ConnectionPool.from_url(
             url,
             max_connections=connections,
             socket_timeout=timeout_seconds,
@@ -57,7 +58,7 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
 class RedisTables:
     """Commands in packed round trips on pooled connections."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: Any) -> None:
         self.pool = pool
         self._loaded: dict[str, str] = {}
 
@@ -72,7 +73,7 @@ class RedisTables:
             return self._transaction(point, connection, commands)
 
     @contextlib.contextmanager
-    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[_RedisWatched]:
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[_RedisWatched]:
         """WATCH and reads in one round trip."""
         with self._connection() as connection:
             replies = _checked(self._round_trip(point, connection, [("WATCH", *keys), *reads]))
@@ -94,23 +95,19 @@ class RedisTables:
                 sha = self._load(connection, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
-    def client(self) -> redis.Redis:
-        """A plain client on the same pool, for blocking reads and pub/sub."""
-        return redis.Redis(connection_pool=self.pool)
-
     def close(self) -> None:
         """Give all connections back to the system."""
         self.pool.disconnect()
 
-    def _load(self, connection: Connection, name: str) -> str:
+    def _load(self, connection: Any, name: str) -> str:
         sha = _checked(self._round_trip("script.load", connection, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
         self._loaded[name] = sha
         return sha
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _connection(self) -> Generator[Any]:
         try:
-            connection: Any = self.pool.get_connection()
+            connection = self.pool.get_connection()
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         try:
@@ -128,7 +125,7 @@ class RedisTables:
         finally:
             self.pool.release(connection)
 
-    def _transaction(self, point: str, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    def _transaction(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
         replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])
         result = replies[-1]
         if result is None:
@@ -138,7 +135,7 @@ class RedisTables:
             raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
         return _checked(result)
 
-    def _round_trip(self, point: str, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
         """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
         del point
         connection.send_packed_command(connection.pack_commands(commands))
@@ -146,7 +143,7 @@ class RedisTables:
 
 
 class _RedisWatched:
-    def __init__(self, tables: RedisTables, connection: Connection, replies: list[Reply]) -> None:
+    def __init__(self, tables: RedisTables, connection: Any, replies: list[Reply]) -> None:
         self.replies = replies
         self.open = True
         self._tables = tables

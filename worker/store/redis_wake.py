@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ...config.settings import Settings
+
+_Redis: Any = redis.Redis
 
 
 def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterator[str]:
@@ -20,7 +23,7 @@ def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterat
     Raises:
         redis.RedisError: The connection was lost; subscribe again.
     """
-    client = redis.Redis.from_url(
+    client: Any = _Redis.from_url(
         settings.redis_url, socket_timeout=settings.redis_timeout_seconds, retry=Retry(NoBackoff(), 0), protocol=2
     )
     with client, client.pubsub(ignore_subscribe_messages=True) as subscription:

@@ -125,7 +125,7 @@ class StepStore(Protocol):
         """
         ...
 
-    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
         """Renew the leases, in order."""
         ...
 
@@ -187,8 +187,8 @@ class KeyedStepStore:
     def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
         return claims.release(self.ground, claim, delay_ms=delay_ms, give_back=give_back)
 
-    def renew(self, claims_held: Sequence[Claim]) -> list[Renewal]:
-        return claims.renew(self.ground, claims_held)
+    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
+        return claims.renew(self.ground, held)
 
     def restore(self, claim: Claim) -> bool:
         return claims.restore(self.ground, claim)

@@ -1,0 +1,51 @@
+"""What becomes of a run that is ended from outside: a stop commits what there is, the rest is done elsewhere."""
+
+from __future__ import annotations
+
+from ..state import StopReason, StopSignal
+from ..store import StepStore
+from .leases import Interruption, LeaseKeeper
+from .outcome import PutOffUntil, TakenOver
+from .run import Run
+
+
+def user_stop() -> StopSignal:
+    """The signal of somebody's stop."""
+    return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
+
+
+def interrupted(run: Run, store: StepStore, keeper: LeaseKeeper) -> Run:
+    """Decide by the reason of the interruption. What the run has not journaled yet, it journals first."""
+    match run.held.interruption:
+        case Interruption.CANCEL:
+            return run.stopping(user_stop())
+        case Interruption.DRAIN:
+            return given_back(run, store, "this worker drains")
+        case Interruption.DEADLINE:
+            return given_back(run, store, "the step reached its deadline", counts=True)
+        case Interruption.LOST:
+            return _left(run, store)
+        case None:
+            return run if keeper.confirm(run.held) else _left(run, store)
+
+
+def given_back(run: Run, store: StepStore, why: str, *, counts: bool = False) -> Run:
+    """Another worker may have the step at once.
+
+    Args:
+        counts: The attempt counts towards the limit.
+    """
+    _journal(run, store)
+    publish = store.release(run.claim, delay_ms=None, give_back=not counts)
+    return run.changed(decided=PutOffUntil(run.ref, 0.0, why, publish), unjournaled={})
+
+
+def _left(run: Run, store: StepStore) -> Run:
+    """The claim is gone; what was obtained still counts."""
+    _journal(run, store)
+    return run.changed(decided=TakenOver(run.ref), unjournaled={})
+
+
+def _journal(run: Run, store: StepStore) -> None:
+    if run.unjournaled:
+        store.record_results(run.claim, run.unjournaled)
