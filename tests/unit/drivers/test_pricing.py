@@ -63,4 +63,4 @@ def test_a_driver_says_before_the_first_call_whether_it_will_know_costs():
     assert not PydanticAIDriver("qwen3:8b", base_url="http://localhost:1/v1").knows_price()
     assert PydanticAIDriver("openai:no-such-model", price=TokenPrice(1, 1)).knows_price()
     assert not PydanticAIDriver("openai:gpt-4o-mini").knows_price(LLMConfig(model="openai:no-such-model"))
-    assert PydanticAIDriver("openai:no-such-model").knows_price(LLMConfig(model="anthropic:claude-sonnet-4-5"))
+    assert PydanticAIDriver("openai:no-such-model").knows_price(LLMConfig(model="anthropic:claude-haiku-4-5"))

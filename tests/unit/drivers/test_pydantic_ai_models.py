@@ -34,7 +34,7 @@ def refused(model: str, base_url: str | None = None, **options: Any) -> str:
     ("model", "base_url", "said"),
     [
         ("openai:gpt-5-mini", None, "needs OPENAI_API_KEY: set it in the environment of the workers"),
-        ("anthropic:claude-sonnet-4-5", None, "needs ANTHROPIC_API_KEY"),
+        ("anthropic:claude-haiku-4-5", None, "needs ANTHROPIC_API_KEY"),
         ("opanai:gpt-5-mini", None, "there is no provider 'opanai'; did you mean 'openai'"),
         ("zzz:gpt-5-mini", None, "there is no provider 'zzz'; write provider:name"),
         ("gpt-5-mini", None, "write provider:name"),
@@ -92,7 +92,7 @@ def test_settings_of_the_provider_are_accepted():
         ("openai:gpt-5-mini", "https://api.openai.com/v1", "OpenAIResponsesModel", "gpt-5-mini"),
         ("openai-chat:gpt-5-mini", None, "OpenAIChatModel", "gpt-5-mini"),
         ("openai-responses:gpt-5-mini", LOCAL, "OpenAIResponsesModel", "gpt-5-mini"),
-        ("anthropic:claude-sonnet-4-5", LOCAL, "AnthropicModel", "claude-sonnet-4-5"),
+        ("anthropic:claude-haiku-4-5", LOCAL, "AnthropicModel", "claude-haiku-4-5"),
         ("qwen3", LOCAL, "OpenAIChatModel", "qwen3"),
         ("qwen3:8b", LOCAL, "OpenAIChatModel", "qwen3:8b"),
         ("vendor/model", LOCAL, "OpenAIChatModel", "vendor/model"),
@@ -113,7 +113,7 @@ def test_the_address_in_the_providers_own_variable_counts_too(monkeypatch: pytes
     assert type(build(Target("openai:gpt-5-mini"))).__name__ == "OpenAIChatModel"
 
 
-@pytest.mark.parametrize("model", ["openai:gpt-5-mini", "openai-responses:gpt-5-mini", "anthropic:claude-sonnet-4-5"])
+@pytest.mark.parametrize("model", ["openai:gpt-5-mini", "openai-responses:gpt-5-mini", "anthropic:claude-haiku-4-5"])
 def test_the_clients_own_retries_are_off(model: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "x" * 20)
     provider: Any = build(Target(model, LOCAL)).provider

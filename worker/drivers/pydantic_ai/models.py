@@ -156,7 +156,7 @@ def _resolve(target: Target) -> tuple[str, str]:
     kind, colon, name = target.model.partition(":")
     if not colon and target.base_url is None:
         raise ConfigurationError(
-            f"model {target.model!r}: write provider:name, such as openai:gpt-5-mini or anthropic:claude-sonnet-4-5; "
+            f"model {target.model!r}: write provider:name, such as openai:gpt-5-mini or anthropic:claude-haiku-4-5; "
             "a name alone needs base_url"
         )
     try:
