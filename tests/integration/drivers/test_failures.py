@@ -29,6 +29,9 @@ STATE = AgentState.fresh().with_messages([Message.user("hi")])
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
 
 def failure(model: str, base_url: str, timeout: float = 10.0) -> DriverError:
@@ -180,18 +183,26 @@ def refusing() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503, 529])
 @pytest.mark.parametrize(
-    "model", ["openai-chat:gpt-4o", "openai-responses:gpt-4o", "anthropic:claude-haiku-4-5", "google:gemini-2.5-flash"]
+    ("model", "package"),
+    [
+        ("openai-chat:gpt-4o", "openai"),
+        ("openai-responses:gpt-4o", "openai"),
+        ("anthropic:claude-haiku-4-5", "anthropic"),
+        ("google:gemini-2.5-flash", "google.genai"),
+        ("bedrock:amazon.nova-lite-v1:0", "boto3"),
+    ],
 )
-def test_no_providers_client_repeats_a_request_or_tells_the_key(refusing: ThreadingHTTPServer, model: str, status: int):
-    if model.startswith("google"):
-        pytest.importorskip("google.genai")
+def test_no_providers_client_repeats_a_request_or_tells_the_key(
+    refusing: ThreadingHTTPServer, model: str, package: str, status: int
+):
+    pytest.importorskip(package)
     server: Any = refusing
     server.status = status
     error = failure(model, f"http://127.0.0.1:{refusing.server_port}")
     assert server.requests == 1
     assert (error.status, error.transient) == (status, status != 401)
     assert error.request_id is None
-    assert error.code is None
+    assert error.code in (None, str(status))
     assert KEY not in everything_about(error)
     if status == 429:
         assert error.retry_after == 2.0

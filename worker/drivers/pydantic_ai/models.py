@@ -25,6 +25,9 @@ _COMPATIBLE: Final = "openai-chat"
 _VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 _PIP: Final = re.compile(r"pip install \"?(pydantic-ai-slim\[[\w,-]+\])")
 
+_LONGEST_SECONDS: Final = 3600
+"""Of one answer, where only the client has a limit; the driver's own is shorter."""
+
 MAX_CLIENTS: Final = 32
 """Models of one event loop whose connections are kept; only agents with a model of their own need more than one."""
 
@@ -186,6 +189,8 @@ def _unknown_provider(model: str) -> str:
 def _provider(kind: str, target: Target) -> Provider[Any]:
     from pydantic_ai.providers import infer_provider, infer_provider_class
 
+    if kind == "bedrock":
+        return _bedrock(target)
     if target.base_url is None:
         return infer_provider(kind)
     provider_class = infer_provider_class(kind)
@@ -196,6 +201,17 @@ def _provider(kind: str, target: Target) -> Provider[Any]:
         )
     make: Any = provider_class
     return make(base_url=target.base_url)
+
+
+def _bedrock(target: Target) -> Provider[Any]:
+    """Amazon's client repeats a request up to four times, and takes no other number once it is made."""
+    from importlib import import_module
+
+    from pydantic_ai.providers.bedrock import BedrockProvider
+
+    config = import_module("botocore.config").Config(retries={"total_max_attempts": 1}, read_timeout=_LONGEST_SECONDS)
+    client = import_module("boto3").client("bedrock-runtime", endpoint_url=target.base_url, config=config)
+    return BedrockProvider(bedrock_client=client)
 
 
 def _kind_of_model(kind: str, provider: Provider[Any]) -> str:
