@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import redis
+
 from .processes import TESTS, Process
+from .wait import wait_until
 
 # Printed by Celery once the worker consumes.
 READY = "ready."
 
 
 class WorkerProcess(Process):
-    """One worker. `start` waits until it consumes.
+    """One worker. `start` waits until it consumes and clients know its agents.
 
     Args:
         directory: Its working directory and the home of its log.
@@ -36,6 +40,7 @@ class WorkerProcess(Process):
         name: str = "worker",
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.redis_url = redis_url
         super().__init__(
             name,
             [sys.executable, "-m", "celery_agents", "worker", *arguments],
@@ -52,7 +57,7 @@ class WorkerProcess(Process):
         )
 
     def start(self, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Start it, and unless `wait` is False wait until it consumes.
+        """Start it, and unless `wait` is False wait until it consumes and its agents are known.
 
         Raises:
             AssertionError: Not ready in time, or ended before; with the end of its log.
@@ -61,6 +66,14 @@ class WorkerProcess(Process):
         super().start()
         if wait:
             self.wait_for_text(READY, timeout, since=since)
+            wait_until(self._is_registered, f"{self.name} has registered its agents", timeout, details=self.tail)
+
+    def _is_registered(self) -> bool:
+        from celery_agents.worker.store import keys
+
+        assert self.alive, f"{self.name} ended with {self.exit_code}\n{self.tail()}"
+        with redis.Redis.from_url(self.redis_url) as client:
+            return any(json.loads(facts).get("pid") == self.pid for facts in client.hvals(keys.WORKERS))
 
     def kill_alone(self) -> None:
         """SIGKILL the main process only, as the kernel's out-of-memory killer does; its pool children may live on."""
