@@ -184,7 +184,8 @@ def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[boot
 
         def start(self, parent: Any) -> None:
             configure_logging(settings)
-            guard_decoding((settings.queue, settings.control_queue), app.tasks)
+            unacknowledged = settings.queue if is_redis(settings.broker) else None
+            guard_decoding((settings.queue, settings.control_queue), app.tasks, unacknowledged)
             _wait_for_redis(runtime())
             connection: Callable[[], Any] = app.connection_for_read
             self.sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))

@@ -22,6 +22,7 @@ from .names import QUARANTINE
 log = logging.getLogger(__name__)
 
 _PAYLOAD_CHARS: Final = 2000
+_NO_ACK: Final = "celery-agents-no-ack"
 _LARGEST_BYTES: Final = 4_000_000
 _transport: Final[Any] = kombu_redis  # its module-level decoder is what has to be replaced
 _stock_loads: Final[Callable[[Any], Any]] = _transport.loads
@@ -31,10 +32,13 @@ class _Refused(Exception):
     """Why an element is no message."""
 
 
-def guard_decoding(queues: Collection[str], known_tasks: Collection[str]) -> None:
+def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unacknowledged: str | None = None) -> None:
     """From now on this process decodes broker elements with a net.
 
     Args:
+        unacknowledged: The queue that is consumed without acknowledgement. kombu's Redis transport keeps no record of
+            what came from there and yet takes each message off it again: four commands a step for nothing. Its own
+            mark for such consumers, which the AMQP transports set, spares them.
         queues: Our queues. What is addressed to others, such as events and remote control, is only made sure to be
             a message.
         known_tasks: Names of tasks this worker has; a live view.
@@ -43,12 +47,23 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str]) -> Non
 
     def loads(text: Any) -> Any:
         try:
-            return _checked(text, queues, known_tasks)
+            message: Any = _checked(text, queues, known_tasks)
+            if unacknowledged is not None and isinstance(message, dict):
+                _mark_unacknowledged(cast("dict[str, Any]", message), unacknowledged)
+            return cast("Any", message)
         except _Refused as refused:
             return _quarantine_message(address, str(text), str(refused))
 
     _transport.loads = loads
     _transport.bytes_to_str = _text
+    if unacknowledged is not None:
+        _transport.Channel.no_ack_consumers = frozenset({_NO_ACK})
+
+
+def _mark_unacknowledged(message: dict[str, Any], queue: str) -> None:
+    delivery_info = message["properties"]["delivery_info"]
+    if delivery_info.get("routing_key") == queue:
+        delivery_info["consumer_tag"] = _NO_ACK
 
 
 def _text(value: Any) -> Any:

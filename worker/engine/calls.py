@@ -183,7 +183,8 @@ class Calls:
             return run, batch
         again = [i for i in timeouts if i in run.loaded.journal.begun]
         try:
-            begun = self._store.begin_calls(run.claim, timeouts, self._now_ms(run), again=again)
+            at_ms = run.latest_redis_ms(self._monotonic())
+            begun = self._store.begin_calls(run.claim, timeouts, at_ms, again=again)
         except ClaimLost:
             return run.changed(decided=TakenOver(run.ref)), ()
         for index, raw in begun.results.items():

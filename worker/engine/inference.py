@@ -103,6 +103,22 @@ class Inference:
 
     def _asked(self, run: Run, request: InferenceRequest) -> Run:
         """Ask until there is an answer that can be read, as often as the settings allow within this step."""
+        try:
+            return self._attempt(run, request)
+        except Interrupted:
+            return self._interrupted(run)
+        except DriverError as error:
+            return self._asked_again(run, request, error)
+
+    def _asked_again(self, run: Run, request: InferenceRequest, first: DriverError) -> Run:
+        """The first attempt is made without tenacity, whose machinery costs a tenth of a step that needs none of it."""
+        errors = [first]
+
+        def attempt() -> Run:
+            if errors:
+                raise errors.pop()
+            return self._attempt(run, request)
+
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._settings.driver_attempts),
             wait=self._pause,
@@ -111,7 +127,7 @@ class Inference:
             reraise=True,
         )
         try:
-            return attempts(self._attempt, run, request)
+            return attempts(attempt)
         except Interrupted:
             return self._interrupted(run)
         except DriverError as error:
@@ -139,7 +155,7 @@ class Inference:
 
     def _may_begin(self, run: Run) -> bool:
         """The claim and the absence of a stop were read with the claim; later they are read again."""
-        if self._monotonic() - run.taken < _RECHECK_SECONDS:
+        if self._monotonic() - run.asked < _RECHECK_SECONDS:
             return self._keeper.is_fresh(run.held)
         return self._keeper.confirm(run.held)
 

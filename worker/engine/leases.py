@@ -95,22 +95,18 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
 
-    def hold(self, claim: Claim, seconds: float) -> Held:
+    def hold(self, claim: Claim, seconds: float, asked: float) -> Held:
         """Keep a claim that was just taken.
 
         Args:
             seconds: The step's deadline from now.
+            asked: `monotonic()` before the claim was asked for; its lease is no younger than that.
         """
         now = self._monotonic()
-        held = Held(claim, now, now + seconds)
+        held = Held(claim, asked, now + seconds)
         with self._lock:
             self._held[id(held)] = held
         return held
-
-    def carry(self, held: Held, claim: Claim, seconds: float) -> Held:
-        """The same lease for the next step of a burst."""
-        self.drop(held)
-        return self.hold(claim, seconds)
 
     def drop(self, held: Held) -> None:
         """The step has ended, whatever came of it."""

@@ -38,7 +38,8 @@ class Run:
 
     Attributes:
         state: The session with its execution in progress, before this step.
-        taken: `monotonic()` when the claim was taken, to tell Redis's time from.
+        asked: `monotonic()` before the claim was asked for.
+        taken: `monotonic()` after it was taken. Redis gave its time in between.
         seen: Which messages the driver sees, or saw.
         response: The model's answer; None before it, and where none may be asked for.
         records: Tool calls that have ended, by index.
@@ -56,6 +57,7 @@ class Run:
     held: Held
     agent: Agent
     state: AgentState
+    asked: float
     taken: float
     seen: Mapping[str, Extent]
     response: InferenceResponse | None = None
@@ -80,6 +82,10 @@ class Run:
         """The execution fails after what there is."""
         signal = StopSignal(reason=reason, message=error.message, source="engine")
         return self.stopping(signal).changed(failure=error)
+
+    def latest_redis_ms(self, monotonic: float) -> int:
+        """As `redis_ms`, never behind Redis's time: however long the claim took, it was read after it was asked for."""
+        return self.claim.now_ms + round((monotonic - self.asked) * 1000)
 
     def redis_ms(self, monotonic: float) -> int:
         """Redis's time, carried on by this machine's own clock since the claim."""

@@ -111,22 +111,24 @@ class StepRunner:
             left -= 1
             try:
                 carry_on = left > 0 and self._monotonic() < until and not self.draining
-                outcome, following = self._one(run, carry_on=carry_on)
+                outcome, following, asked = self._one(run, carry_on=carry_on)
             finally:
                 self._keeper.drop(run.held)
             if following is None:
                 return outcome
-            run = self._run_of(following)
+            run = self._run_of(following, asked)
 
-    def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None]:
+    def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
         run = self._guard(run)
         run = self._infer(run)
         run = self._call_tools(run)
-        return self._commit(run, carry_on=carry_on)
+        asked = self._monotonic()
+        return *self._commit(run, carry_on=carry_on), asked
 
     # --- claim ------------------------------------------------------------------------------------------------
 
     def _take(self, ref: StepRef, *, alone: bool) -> Run | Suspect | Outcome:
+        asked = self._monotonic()
         try:
             answer = self._claim(ref, alone=alone)
         except StateTooNew as error:
@@ -140,7 +142,7 @@ class StepRunner:
         if isinstance(answer, Suspect):
             return answer
         try:
-            return self._run_of(answer)
+            return self._run_of(answer, asked)
         except UnknownAgent as error:
             return self._unknown_agent(answer, error)
 
@@ -152,13 +154,14 @@ class StepRunner:
         except StoreUnavailable:
             return self._store.claim(ref, claim_id, self._worker, alone=alone)
 
-    def _run_of(self, claimed: Claimed) -> Run:
+    def _run_of(self, claimed: Claimed, asked: float) -> Run:
         agent = self._agents[claimed.loaded.agent]
         seconds = agent.step_timeout or self._settings.step_timeout_seconds
-        held = self._keeper.hold(claimed.claim, seconds)
+        held = self._keeper.hold(claimed.claim, seconds, asked)
         state = started(claimed.loaded.state, agent.limits, moment(claimed.loaded.started_ms))
+        taken = self._monotonic()
         return Run(
-            claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, held.renewed_at, state.store.extents
+            claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, asked, taken, state.store.extents
         )
 
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:

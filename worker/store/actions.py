@@ -221,8 +221,9 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
             settled = settle(Fresh(before, (), 0, now_ms, None))
             standing = Standing(fields.strings(ops), fields.strings(executions))
             save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
-            journal = keys.journal(ctl.execution, ctl.step)
-            watched.commit("retry.exec", [*save.commands, ("PERSIST", journal)])
+            # Of the step that is next: the one it ended at may be committed, and then its journal goes as it must.
+            kept = [("PERSIST", keys.journal(due.execution_id, due.step))] if (due := save.next) is not None else []
+            watched.commit("retry.exec", [*save.commands, *kept])
             return Applied(
                 "started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next
             )

@@ -139,7 +139,7 @@ def _step_commands(
     commands: list[Command] = []
     if entries:
         commands.append(("LTRIM", keys.inbox, entries, -1))
-    if not settled.keep_journal:
+    if not settled.keep_journal or settled.ended is not None:  # only the last execution can be retried
         commands.append(("PEXPIRE", keys.journal(ref.execution_id, ref.step), ground.journal_ms))
     if carried:
         following = ref.step + 1
@@ -174,7 +174,10 @@ def reload(ground: Ground, claim: Claim) -> Loaded:
             ctl = Ctl.read(watched.replies[0])
             if (ctl.execution, ctl.step, ctl.claim) != (ref.execution_id, ref.step, claim.id):
                 raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
-            stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
+            try:
+                stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
+            except Changed:
+                continue
             (version,) = watched.ask("reload.check", [("HGET", keys.session, "version")])
             if fields.number(version) != stored.version:
                 continue

@@ -16,7 +16,7 @@ from . import fields
 from .cache import Held
 from .ground import Ground
 from .keys import SessionKeys
-from .tables import Command, Reply, Watched
+from .tables import Changed, Command, Reply, Watched
 
 _TORN_READS: Final = 20
 
@@ -49,16 +49,24 @@ def finish(
     Raises:
         SessionNotFound: There is none.
         StateUnreadable: A part cannot be read; the parts that could are untouched.
+        Changed: Somebody saved between two of the reads.
     """
     version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
     if not version:
         raise SessionNotFound(keys.session_id)
     if held is not None and held.version == version:
         return Stored(held.state, version, agent)
-    if held is not None:
-        state, size = _newer(keys, held, watched)
-    else:
-        state, size = _whole(keys, replies[0][2], execution_id, watched, replies[1], replies[2])
+    try:
+        if held is not None:
+            state, size = _newer(keys, held, watched)
+        else:
+            state, size = _whole(keys, replies[0][2], execution_id, watched, replies[1], replies[2])
+    except StateUnreadable:
+        # Parts of two versions do not fit, and then nothing is wrong with the session.
+        (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])
+        if fields.number(now) != version:
+            raise Changed from None
+        raise
     ground.cache.put(keys.session_id, Held(version, state, size))
     return Stored(state, version, agent)
 
@@ -76,10 +84,17 @@ def load(ground: Ground, session_id: str) -> Stored:
         if version is None:
             raise SessionNotFound(session_id)
         for _ in range(_TORN_READS):
-            state, _size = _read_all(keys, read_head(_present(head)), len(head), w)
+            state, problem = None, None
+            try:
+                state, _size = _read_all(keys, read_head(_present(head)), len(head), w)
+            except StateUnreadable as error:
+                problem = error
             # Nothing is written here that would prove the WATCH: the version tells whether the parts belong together.
             again, head_now = w.ask("load.check", [("HMGET", keys.session, "version", "head")])[0]
             if again == version:
+                if state is None:
+                    assert problem is not None
+                    raise problem
                 return Stored(state, fields.number(version), fields.text(agent))
             version, head = again, head_now
     raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")

@@ -332,7 +332,7 @@ def redis_step_store(
     chosen = tables or connect(
         settings.redis_url,
         timeout_seconds=settings.redis_timeout_seconds,
-        connections=settings.redis_connections,
+        connections=max(settings.redis_connections, 2 * settings.concurrency + 16),
         name=name,
     )
     return KeyedStepStore(chosen, settings, clock=RedisClock(), handover=handover or NoHandover())
