@@ -1,7 +1,7 @@
 """The demo while its worker is killed -9 in the middle of a step: another carries on, and a ledger outside counts.
 
 Two workers run. In its second step the agent reads files and files a note. The note's service writes it down and takes
-its time to answer; meanwhile the worker that waits for it is killed. So the effect has happened and nobody has recorded it:
+its time to answer; meanwhile the worker that waits for it is killed. The effect has happened, nobody has recorded it:
 the worst moment for a step to die.
 """
 
@@ -22,7 +22,7 @@ from .ledger import DRIVER_CALL, EFFECT, URL_VARIABLE, Entry, Ledger
 from .run import Follow, Research, machine_for, say, submitted
 
 if TYPE_CHECKING:
-    from ..tasks.client import Result
+    from ..tasks.job import Result
     from ..tasks.machine import Machine
 
 AGENTS_MODULE: Final = "celery_agents.demo.crash_agents"
@@ -131,7 +131,7 @@ def _start_ledger(machine: Machine) -> Ledger:
     port = free_port()
     ledger = Ledger(f"http://127.0.0.1:{port}/")
     file = machine.redis.data / "ledger.jsonl"
-    command = [sys.executable, "-m", "celery_agents.demo.ledger", str(port), str(file)]
+    command = [sys.executable, "-P", "-m", "celery_agents.demo.ledger", str(port), str(file)]
     child = machine.start("ledger", command)
     machine.environment[URL_VARIABLE] = ledger.url
     deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..config.settings import Settings
 from ..tasks.machine import Machine
-from ..worker.errors import InvalidInput
+from ..worker.errors import ConfigurationError
 from .agent import BASE_URL_VARIABLE, DEFAULT_QUESTION, MODEL_VARIABLE, NAME, research_agent
 from .folder import Folder, NotReadable
 from .tools import PATH_VARIABLE, documentation
 
 if TYPE_CHECKING:
-    from ..tasks.client import Job, Result
+    from ..tasks.job import Job, Result
 
 AGENTS_MODULE: Final = "celery_agents.demo.agents"
 _DRAIN_SECONDS: Final = 5.0
@@ -54,16 +53,13 @@ class Research:
         """From what somebody asked for; what is left out is this project's documentation and a question about it.
 
         Raises:
-            InvalidInput: There is no such folder, or no question about a folder of one's own.
-            ConfigurationError: The model cannot be asked: an extra or a key is missing.
+            ConfigurationError: There is no such folder, or the model cannot be asked: an extra or a key is missing.
         """
         research_agent(model, base_url).answering.check()
         try:
             folder = Folder.at(path or documentation())
         except NotReadable as error:
-            raise InvalidInput("--path", str(path), f"{error}.") from error
-        if path is not None and not question:
-            raise InvalidInput("QUESTION", question, "say what to find out in the files of --path.")
+            raise ConfigurationError(str(error)) from error
         return cls(question or DEFAULT_QUESTION, folder, model, base_url, data)
 
     def environment(self, agents_module: str) -> dict[str, str]:
@@ -109,8 +105,7 @@ def submitted(machine: Machine, question: str) -> Job:
     """The question as a job of the machine's workers."""
     from ..tasks.client import AgentClient
 
-    settings = Settings.build(redis_url=machine.redis.url)
-    client = AgentClient(settings=settings)
+    client = AgentClient(settings=machine.settings())
     client.wait_for_agent(NAME, timeout=30.0, check=machine.check)
     return client.submit(NAME, question)
 

@@ -13,7 +13,7 @@ _STOP_WORDS: Final = """
     a about after again all also an and any are as ask at be because been before being but by can cannot could
     did do does doing done each else ever explain find for from get gets give given go got had happen
     happening happens has have having her here him his how however i if in into is it its just kind know let
-    like long look looks made make makes many may me mean means might more most much must my need needs no nor
+    like long look looks made make makes many may me mean means middle might more most much must my need needs no nor
     not of off often on one only or other our out over own per please really same say says shall she should
     show so some such take takes tell than that the their them then there these they thing things this those
     through to too under until up upon us use used uses using very was way we well were what when where

@@ -14,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
+from ..config.settings import Settings
 from .children import Child
 from .embedded import LOOPBACK, EmbeddedRedis, free_port
 
 _LOOK_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 3.0
-_COMMAND: Final = (sys.executable, "-m", "celery_agents")
+_COMMAND: Final = (sys.executable, "-P", "-m", "celery_agents")
 _DRAIN_MARGIN_SECONDS: Final = 5.0
 
 
@@ -74,12 +75,18 @@ class Machine:
     def start(self, name: str, command: Sequence[str], patience_seconds: float = _STOP_SECONDS) -> Child:
         """Start a further part, with the machine's environment. It gets SIGTERM before the parts that began earlier."""
         log = self.redis.data / f"{name.replace(' ', '-')}.log" if self._logs else None
-        inherited = {name: value for name, value in os.environ.items() if name != "CELERY_AGENTS_BROKER_URL"}
-        own = {"CELERY_AGENTS_REDIS_URL": self.redis.url, **self.environment}
-        part = Child(name, command, log, {**inherited, **own})
+        part = Child(name, command, log, self._whole_environment())
         self._parts.append(part)
         self._ending.callback(part.stop, patience_seconds)
         return part
+
+    def settings(self) -> Settings:
+        """The settings that the parts have.
+
+        Raises:
+            SettingsError: The environment holds one that is wrong.
+        """
+        return Settings.from_environment(self._whole_environment())
 
     def check(self) -> None:
         """Do nothing while all parts run.
@@ -118,6 +125,11 @@ class Machine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.close()
+
+    def _whole_environment(self) -> dict[str, str]:
+        """This process's environment, but with the machine's Redis as store and as broker."""
+        inherited = {name: value for name, value in os.environ.items() if name != "CELERY_AGENTS_BROKER_URL"}
+        return {**inherited, "CELERY_AGENTS_REDIS_URL": self.redis.url, **self.environment}
 
 
 def flower_is_installed() -> bool:

@@ -51,7 +51,9 @@ def sentence(error: BaseException) -> str:
     """An error as people read it: what happened and what to do."""
     text = " ".join(str(error).split(" ")).strip() or (type(error).__doc__ or type(error).__name__).strip()
     advice = _ADVICE.get(exit_code(error), "")
-    return f"{text[0].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}{advice}"
+    named = text.split(maxsplit=1)[0].endswith(":")  # a field, an option: names stay as they are written
+    first = text[0] if named else text[0].upper()
+    return f"{first}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}{advice}"
 
 
 _ADVICE: Final = {

@@ -15,9 +15,11 @@ from .views import as_json, clean, job_line, plural, result_value
 
 if TYPE_CHECKING:
     from ...worker.state import ExecutionBudget
-    from ..client import Job
+    from ..job import Job
 
-Message = Annotated[str, typer.Argument(help="What to say to the agent; - reads it from standard input.")]
+Message = Annotated[
+    str, typer.Argument(metavar="MESSAGE", help="What to say to the agent; - reads it from standard input.")
+]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Show progress and print the answer.")]
 Timeout = Annotated[
     timedelta | None,
@@ -89,19 +91,31 @@ def send(
     _accepted(job, wait=wait, timeout=timeout, json=json)
 
 
-def stop(session: SessionArgument, redis_url: RedisUrl = None) -> None:
-    """Stop a session's execution. What a running step has obtained is kept; nothing new begins.
+def stop(
+    session: SessionArgument,
+    timeout: Annotated[
+        timedelta, typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step.")
+    ] = timedelta(seconds=30),
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Stop a session's execution, and wait until it has ended. What it has obtained is kept; nothing new begins.
 
     \b
     Example:
       celery-agents stop 3f2a…
     """
-    client_for(redis_url).stop(session)
-    print(f"stopping {session}")
+    result = client_for(redis_url).stop(session, timeout=timeout.total_seconds())
+    if json:
+        print(as_json({"session_id": session, "status": None} if result is None else result_value(result)))
+    else:
+        print("nothing was running" if result is None else f"{result.status} after {plural(result.step_count, 'step')}")
 
 
 def retry(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Id of one session.")] = None,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="Id of one session.", show_default=False)
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed executions instead of one session.")] = False,
     since: Annotated[
         timedelta | None,
@@ -113,6 +127,8 @@ def retry(
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     max_seconds: MaxSeconds = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -120,15 +136,15 @@ def retry(
 
     \b
     Examples:
-      celery-agents retry 3f2a…
+      celery-agents retry 3f2a… --wait
       celery-agents retry 3f2a… --max-cost 2.00
       celery-agents retry --failed --since 1h --agent researcher --dry-run
     """
-    _check_retry(session, failed, [since is not None, agent is not None, dry_run])
+    budget = _budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
+    _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
     client = client_for(redis_url)
     if session is not None:
-        budget = _budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
-        _print_job(client.retry(session, budget=budget), json)
+        _accepted(client.retry(session, budget=budget), wait=wait, timeout=timeout, json=json)
         return
     started = None if since is None else datetime.now(UTC) - since
     jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run))
@@ -138,11 +154,13 @@ def retry(
         print(f"{plural(len(jobs), 'failed execution')} {'to retry' if dry_run else 'retried'}")
 
 
-def _check_retry(session: str | None, failed: bool, bulk_options: list[bool]) -> None:
+def _check_retry(session: str | None, failed: bool, bulk_options: list[bool], single_options: list[bool]) -> None:
     if (session is None) != failed:
         raise typer.BadParameter("give a SESSION, or --failed for all that failed")
     if session is not None and any(bulk_options):
         raise typer.BadParameter("--since, --agent and --dry-run go with --failed, not with a SESSION")
+    if failed and any(single_options):
+        raise typer.BadParameter("--wait and limits go with one SESSION, not with --failed")
 
 
 def _accepted(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> None:
@@ -152,7 +170,7 @@ def _accepted(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) ->
         return
     seconds = None if timeout is None else timeout.total_seconds()
     result = job.result(timeout=seconds) if json else follow(job, seconds, to_stderr=True)
-    print(as_json(result_value(job, result)) if json else clean(result.final_response))
+    print(as_json(result_value(result)) if json else clean(result.final_response))
     raise typer.Exit(ExitCode.DONE if result.status == "completed" else ExitCode.FAILED)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,6 +19,10 @@ Agents = Annotated[
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-c", min=1, help="Steps at the same time.", show_default=False)
 ]
+
+
+_DEMO_AGENTS: Final = "celery_agents.demo.agents"
+"""What `up` offers when nobody has said what: so that there is something to submit to."""
 
 
 def register(program: typer.Typer) -> None:
@@ -49,10 +53,12 @@ def up(
       celery-agents up --agents my_agents --data-dir ./data --no-flower
     """
     settings = settings_for(None, agents=agents, concurrency=concurrency)
-    environment = {"CELERY_AGENTS_AGENTS": settings.agents, "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency)}
+    offered = settings.agents or _DEMO_AGENTS
+    environment = {"CELERY_AGENTS_AGENTS": offered, "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency)}
     with Machine(environment, data=data_dir, redis_port=port, drain_seconds=settings.drain_seconds) as machine:
         machine.start_worker()
         print(f"Redis   {machine.redis.url}  (data: {machine.redis.data}{'' if data_dir else ', removed at the end'})")
+        print(f"Agents  of {offered}{'' if settings.agents else ': researcher; give your own with --agents MODULE'}")
         _start_flower(machine, flower_port if with_flower else None)
         if machine.redis.port != USUAL_PORT:
             print(f"Elsewhere in this terminal:  export CELERY_AGENTS_REDIS_URL={machine.redis.url}")
@@ -88,12 +94,11 @@ def worker(
       celery-agents worker --agents my_service.agents
       CELERY_AGENTS_AGENTS=my_service.agents celery-agents worker -c 20 --redis-url redis://cache:6379/0
     """
-    from ..app import create_app, worker_arguments
+    from ..working import run_worker
 
     settings = settings_for(redis_url, agents=agents, concurrency=concurrency, pool=pool)
     sys.path.insert(0, str(Path.cwd()))  # a service's modules are found where it is started, as with `celery worker`
-    named = [] if name is None else [f"--hostname={name}"]
-    create_app(settings).worker_main([*worker_arguments(settings), *named])
+    raise typer.Exit(run_worker(settings, name))
 
 
 def flower(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -60,6 +61,7 @@ def options(
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code; never with a traceback for what can be expected."""
+    warnings.showwarning = _complain_of
     try:
         program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
     except EXPECTED as error:
@@ -73,6 +75,10 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _complain(text: str) -> None:
     print(f"celery-agents: {text}", file=sys.stderr)
+
+
+def _complain_of(message: Warning | str, *_: object) -> None:
+    _complain(str(message))
 
 
 def _drop_output() -> None:

@@ -12,7 +12,8 @@ from rich.console import Console
 from .story import Story
 
 if TYPE_CHECKING:
-    from ..client import Event, Job, Result
+    from ...worker.store import Event
+    from ..job import Job, Result
 
 
 class Screen(Protocol):
@@ -72,7 +73,9 @@ def screen(*, to_stderr: bool = False) -> Generator[Screen]:
         live.stop()
 
 
-def follow(job: Job, timeout_seconds: float | None = None, *, to_stderr: bool = False) -> Result:
+def follow(
+    job: Job, timeout_seconds: float | None = None, *, from_id: str | None = None, to_stderr: bool = False
+) -> Result:
     """Show a job's events until it ends and return its result.
 
     Raises:
@@ -81,7 +84,7 @@ def follow(job: Job, timeout_seconds: float | None = None, *, to_stderr: bool = 
     """
     try:
         with screen(to_stderr=to_stderr) as shown:
-            for event in job.events(timeout=timeout_seconds):
+            for event in job.events(from_id, timeout=timeout_seconds):
                 shown.show(event)
         return job.result(timeout=timeout_seconds)
     except (KeyboardInterrupt, TimeoutError):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from .views import one_line, plural
 
 if TYPE_CHECKING:
-    from ..client import Event
+    from ...worker.store import Event
 
 Data = Mapping[str, Any]
 
@@ -19,16 +18,16 @@ class Story:
     """Tells one job."""
 
     def __init__(self) -> None:
-        self._beginning: datetime | None = None
+        self._beginning_ms: int | None = None
 
     def line(self, event: Event) -> str | None:
         """The event in a line, with the seconds since the beginning; None: it tells people nothing."""
-        self._beginning = self._beginning or event.at
+        self._beginning_ms = self._beginning_ms or event.at_ms
         tell = _TELLERS.get(event.type, _told_by_name)
         text = tell(event)
         if text is None:
             return None
-        passed = max(0.0, (event.at - self._beginning).total_seconds())
+        passed = max(0, event.at_ms - self._beginning_ms) / 1000
         return f"{passed:7.2f} s  {one_line(text)}"
 
     def status(self, event: Event) -> str | None:

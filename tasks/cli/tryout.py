@@ -44,11 +44,11 @@ def demo(
       OPENAI_API_KEY=… celery-agents demo --model openai:gpt-5-mini "How is a lost message found?"
       celery-agents demo --crash
     """
+    _check(question, path, model, keep=keep, crash=crash)
     from ...demo.run import Research, answer
 
     research = Research.asked(question, path=path, model=model, base_url=base_url, data=data_dir)
     if crash:
-        _check_crash(model, keep)
         from ...demo import crash as crashing
 
         ended_well = crashing.crash(research, follow).holds
@@ -57,6 +57,8 @@ def demo(
     raise typer.Exit(ExitCode.DONE if ended_well else ExitCode.FAILED)
 
 
-def _check_crash(model: str | None, keep: bool) -> None:
-    if model is not None or keep:
+def _check(question: str | None, path: Path | None, model: str | None, *, keep: bool, crash: bool) -> None:
+    if path is not None and not question:
+        raise typer.BadParameter("say what to find out in the files of --path: demo --path DIR QUESTION")
+    if crash and (model is not None or keep):
         raise typer.BadParameter("--crash runs without a model and keeps nothing: leave out --model and --keep")

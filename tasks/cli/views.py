@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ..client import Event, Job, Result
+    from ...worker.store import Event
+    from ..job import Job, Result
 
 _MAX_LINE: Final = 160
 
@@ -66,7 +67,7 @@ def event_value(event: Event) -> dict[str, Any]:
     return {
         "id": event.id,
         "type": event.type,
-        "at": event.at,
+        "at": datetime.fromtimestamp(event.at_ms / 1000, UTC),
         "session_id": event.session_id,
         "execution_id": event.execution_id,
         "step": event.step,
@@ -74,42 +75,24 @@ def event_value(event: Event) -> dict[str, Any]:
     }
 
 
-def result_value(job: Job, result: Result) -> dict[str, Any]:
+def result_value(result: Result) -> dict[str, Any]:
     """A result as JSON."""
     return {
-        "session_id": job.session_id,
+        "session_id": result.session_id,
         "execution_id": result.execution_id,
-        "status": str(result.status),
+        "status": result.status,
         "final_response": result.final_response,
+        "output": result.output,
         "stop_reason": result.stop_reason,
+        "stop_message": result.stop_message,
         "step_count": result.step_count,
-        "usage": result.usage,
+        "usage": dict(result.usage),
         "cost": result.cost,
         "errors": list(result.errors),
     }
 
 
-def result_lines(result: Result) -> list[str]:
-    """How an execution ended: the numbers, and what went wrong."""
-    numbers = [plural(result.step_count, "step")]
-    tokens = _total(result.usage)
-    if tokens:
-        numbers.append(plural(tokens, "token"))
-    if result.cost:
-        numbers.append(f"${result.cost:.4f}")
-    why = f" ({result.stop_reason})" if result.stop_reason and str(result.status) == "stopped" else ""
-    return [f"{result.status}{why}: {', '.join(numbers)}", *(f"  {one_line(str(error))}" for error in result.errors)]
-
-
-def _total(usage: Any) -> int:
-    if isinstance(usage, Mapping):
-        return sum(value for value in usage.values() if isinstance(value, int))  # pyright: ignore[reportUnknownVariableType]
-    return int(getattr(usage, "total", 0) or 0)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
     return str(value)

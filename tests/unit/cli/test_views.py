@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def event(kind: str, step: int = 0, after: float = 0.0, **data: Any) -> Any:
-    return SimpleNamespace(type=kind, step=step, at=NOW + timedelta(seconds=after), data=data)
+    return SimpleNamespace(type=kind, step=step, at_ms=round((NOW.timestamp() + after) * 1000), data=data)
 
 
 def told(*events: Any) -> list[str | None]:

@@ -1,0 +1,49 @@
+"""A worker in this process."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ..config.settings import Settings
+from ..worker.agent import AgentRegistry
+from ..worker.errors import ConfigurationError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._%-]{1,128}(@[A-Za-z0-9._%-]{1,253})?")
+
+
+def run_worker(settings: Settings, name: str | None = None) -> int:
+    """Run a worker until it is told to end.
+
+    Args:
+        name: Its node name for Celery and Flower, like `worker1` or `worker1@%h`; None: Celery's default.
+
+    Returns:
+        Exit code of the process: 0 after an orderly end.
+
+    Raises:
+        ConfigurationError: An agent cannot be imported, or cannot work here: an extra or a key is missing.
+    """
+    if not settings.agent_modules:
+        raise ConfigurationError(
+            "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
+        )
+    for agent in AgentRegistry.from_modules(settings.agent_modules):
+        agent.answering.check()
+    from celery.bin.celery import celery as command
+
+    from .app import create_app, worker_arguments
+
+    # As Celery.worker_main does, which forgets the exit code.
+    command.params[0].default = create_app(settings)
+    return int(command.main(args=[*worker_arguments(settings), *_named(name)], standalone_mode=False) or 0)
+
+
+def _named(name: str | None) -> list[str]:
+    if name is None:
+        return []
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"the worker's name {name!r} must be letters, digits, '.', '_', '%' or '-', like worker1@%h"
+        )
+    return [f"--hostname={name}"]
