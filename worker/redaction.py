@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from .errors import CeleryAgentsError, DriverError
@@ -81,9 +82,9 @@ def describe_exception(error: BaseException) -> ErrorInfo:
     """
     error = _only_one(error)
     name = type(error).__name__
-    details: dict[str, str | int | None] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
+    details: dict[str, str | int] = {"type": _storable(f"{type(error).__module__}.{type(error).__qualname__}")}
     if isinstance(error, DriverError):
-        details |= {"status": error.status, "code": error.code, "request_id": error.request_id}
+        details |= _facts(error)
         return _info(error.kind, _text_of(error, MAX_OWN_MESSAGE_CHARS), details, retryable=error.transient)
     if isinstance(error, CeleryAgentsError):
         return _info(name, _text_of(error, MAX_OWN_MESSAGE_CHARS), details)
@@ -91,9 +92,13 @@ def describe_exception(error: BaseException) -> ErrorInfo:
     return _info(name, f"{name}: {text}" if text else name, details)
 
 
-def _info(kind: str, message: str, details: dict[str, str | int | None], *, retryable: bool = False) -> ErrorInfo:
-    known = {key: _clean(value) if isinstance(value, str) else value for key, value in details.items() if value}
-    return ErrorInfo(kind=_clean(kind), message=message, retryable=retryable, details=FrozenDict(known))
+def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:
+    return ErrorInfo(kind=_storable(kind), message=message, retryable=retryable, details=FrozenDict(details))
+
+
+def _facts(error: DriverError) -> dict[str, str | int]:
+    facts = {"status": error.status, "code": error.code, "request_id": error.request_id}
+    return {key: _clean(value) if isinstance(value, str) else value for key, value in facts.items() if value}
 
 
 def _only_one(error: BaseException) -> BaseException:
@@ -118,19 +123,29 @@ def _first_line(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Without secrets, and as text that UTF-8 can hold."""
-    storable = text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return redact(storable)
+    return redact(_storable(text))
+
+
+def _storable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _secrets_of_this_process() -> list[str]:
     """The longest first, so that one which contains another is replaced whole."""
     found: set[str] = set()
     for name, value in os.environ.items():
-        if _SECRET_NAME.search(name):
-            found.add(value)
-        elif _URL_NAME.search(name):
-            found.add(_password_of(value))
+        holds = _what_it_holds(name)
+        if holds is not None:
+            found.add(value if holds == "secret" else _password_of(value))
     return sorted((secret for secret in found if len(secret) >= MIN_SECRET_CHARS), key=len, reverse=True)
+
+
+@lru_cache(maxsize=1024)
+def _what_it_holds(name: str) -> Literal["secret", "address"] | None:
+    """What an environment variable of this name holds, as far as it concerns secrets."""
+    if _SECRET_NAME.search(name):
+        return "secret"
+    return "address" if _URL_NAME.search(name) else None
 
 
 def _password_of(url: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.drivers import InferenceRequest, PydanticAIDriver
-from celery_agents.worker.errors import ConfigurationError, DriverError, UnusableAnswer
+from celery_agents.worker.errors import DriverError, UnusableAnswer
 from celery_agents.worker.redaction import describe_exception
 from celery_agents.worker.state import AgentState, Message
 
@@ -134,8 +134,9 @@ def test_nobody_listens():
 
 def test_no_key_is_found_while_the_step_runs(provider: Provider, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY")
-    with pytest.raises(ConfigurationError, match="needs ANTHROPIC_API_KEY"):
+    with pytest.raises(DriverError, match="needs ANTHROPIC_API_KEY") as caught:
         asyncio.run(PydanticAIDriver("anthropic:claude-haiku-4-5").infer(InferenceRequest(STATE, "s", "e", 1)))
+    assert (caught.value.kind, caught.value.transient) == ("configuration", False)
 
 
 @pytest.mark.parametrize("code", [401, 500])

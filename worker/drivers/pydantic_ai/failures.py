@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import CeleryAgentsError, DriverError, UnusableAnswer
+from ...errors import CeleryAgentsError, ConfigurationError, DriverError, UnusableAnswer
 from ...redaction import redact
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
 
     if isinstance(error, CeleryAgentsError):
-        return error
+        is_ours = not isinstance(error, ConfigurationError)
+        return error if is_ours else DriverError("configuration", str(error), transient=False)
     if isinstance(error, ModelHTTPError):
         return _of_status(error, model)
     if isinstance(error, ModelAPIError):
