@@ -38,6 +38,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.TAKEN_OVER_BLINDLY: (Config(Effect.LOOKUP, faults=3, crashes=1, replies=0, messages=0), "I3"),
     Mutant.LOADED_IS_SEEN: (Config(message=True), "I8"),
     Mutant.LATE_TRY: (Config(stop=True), "I11"),
+    Mutant.STOP_LEAVES_JOURNAL: (Config(stop=True), "I11"),
     Mutant.BUDGET_NOT_CHECKED: (Config(budget=1, faults=0), "I7"),
 }
 # Harmless as long as no worker begins a call after its lease by its own clock; see docs/model.md.

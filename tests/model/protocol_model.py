@@ -137,6 +137,7 @@ class Mutant(StrEnum):
     TAKEN_OVER_BLINDLY = "a call is taken over without watching whether the claim still stands"
     LOADED_IS_SEEN = "an answer from the journal counts as having seen all that is loaded now"
     LATE_TRY = "the journal begins with the model call and not with the claim"
+    STOP_LEAVES_JOURNAL = "a stop that ends the execution gives its step's journal no time to live"
     BUDGET_NOT_CHECKED = "a used-up budget ends nothing"
 
 
@@ -872,7 +873,8 @@ def _stop(state: State, config: Config) -> Moves:
         yield "stop.cancelled", 0, _touch(cancelled, config=config)
     elif state.stop == WILL_END:
         without_journal = None if session.journal else session.position
-        ghost = state.ghost._replace(stopped=True, paid=0, without_journal=without_journal)
+        leaked = session.journal and config.mutant is Mutant.STOP_LEAVES_JOURNAL
+        ghost = state.ghost._replace(stopped=True, paid=0, without_journal=without_journal, leaked=leaked)
         left = Session(position=session.position, over=True, due=False, applied=session.applied)
         if session.inbox:
             left = Session(position=NEXT, applied=session.applied + session.inbox)

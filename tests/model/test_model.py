@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from model.explore import configurations, explore
 from model.mutants import CAUGHT, HARMLESS_WITH_A_TRUSTED_CLOCK, hunt
 from model.protocol_model import EVENTS, IMPOSSIBLE, Config, Mutant, successors
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_protocol_holds_in_every_interleaving_and_everything_rare_is_reached() -> None:
     seen: set[str] = set()
+    states = 0
     for name, config in configurations(faults=1):
         search = explore(config)
         assert search.complete, name
         assert search.counterexample is None, f"{name}\n{search.counterexample}"
         seen |= search.events
+        states += search.states
     # A search that never reaches a crash point or a rare answer proves nothing about it.
     assert seen == set(EVENTS) - IMPOSSIBLE
+    counted = f"{states:,}".replace(",", " ")
+    assert f"# {counted} states, as in the test suite" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("mutant", list(Mutant), ids=lambda mutant: mutant.name.lower())
@@ -59,3 +66,7 @@ def test_a_search_that_was_cut_short_does_not_claim_to_be_complete() -> None:
     search = explore(Config(), limit=100)
     assert not search.complete
     assert "not finished" in str(search)
+
+
+def test_the_page_counts_the_mutants() -> None:
+    assert f"each of {len(Mutant)} mutants" in PAGE.read_text(encoding="utf-8")
