@@ -20,6 +20,7 @@ from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, Tak
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from .controls import register_controls
+from .doctor import check_server
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
 from .runtime import Runtime, RuntimeOf
@@ -210,6 +211,7 @@ def _wait_for_redis(runtime: Runtime) -> None:
     while True:
         try:
             runtime.store.check_shards()
+            check_server(runtime.store.server_facts())
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)

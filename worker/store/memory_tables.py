@@ -117,8 +117,8 @@ class MemoryTables:
         now = self._now()
         return [b"%d" % (now // 1000), b"%d" % (now % 1000 * 1000)]
 
-    def _info(self, section: str) -> bytes:
-        return b"# %b\r\nuptime_in_seconds:1000000\r\n" % section.encode()
+    def _info(self, section: str = "everything") -> bytes:
+        return b"# %b\r\nuptime_in_seconds:1000000\r\nmaxmemory_policy:noeviction\r\n" % section.encode()
 
     def _exists(self, *keys: str) -> int:
         return sum(self._alive(key) for key in keys)

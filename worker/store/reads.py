@@ -149,3 +149,10 @@ def backlog(ground: Ground) -> tuple[int, int, int]:
         if first:
             oldest = max(oldest, now_ms - int(float(first[1])))
     return total, late, oldest
+
+
+def server_facts(ground: Ground) -> dict[str, str]:
+    """What Redis says of itself: the lines of `INFO`, and its time in milliseconds as `now_ms`."""
+    info, now_reply = ground.tables.ask("facts", [("INFO",), ground.clock.now()])
+    lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in lines} | {"now_ms": str(ground.clock.milliseconds(now_reply))}

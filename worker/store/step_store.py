@@ -279,6 +279,10 @@ class KeyedStepStore:
         """Parked steps and quarantined messages, newest first."""
         return reads.dead(self.ground, limit)
 
+    def server_facts(self) -> dict[str, str]:
+        """What Redis says of itself (`INFO`), and its time as `now_ms`."""
+        return reads.server_facts(self.ground)
+
     def backlog(self) -> tuple[int, int, int]:
         """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
         return reads.backlog(self.ground)
