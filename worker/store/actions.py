@@ -176,7 +176,9 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         settled = settle(Fresh(before, inbox, len(entries), now_ms, ctl.execution))
         save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
         trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []
-        watched.commit("stop.exec", [*trim, *save.commands])
+        # A claim that came to nothing has left its traces.
+        buried: Command = ("PEXPIRE", keys.journal(ctl.execution, ctl.step), ground.journal_ms)
+        watched.commit("stop.exec", [*trim, buried, *save.commands])
         return Applied("changed", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
 
 
