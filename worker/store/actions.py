@@ -18,7 +18,7 @@ from .ground import Ground
 from .keys import WAKE_CHANNEL, SessionKeys
 from .records import Applied, Fresh, NewEvent, Operation, Settle, Settled, StepRef
 from .tables import Changed, Command, Watched
-from .writes import Standing, dead_entry, is_active, saving
+from .writes import STANDING, Standing, dead_entry, is_active, saving
 
 _CONFLICTS: Final = 100
 _LOST_REPLIES: Final = 5
@@ -65,16 +65,17 @@ def act(ground: Ground, session_id: str, operation: Operation, settle: Settle) -
 
 def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: Settle) -> Applied:
     reads: list[Command] = [
-        ("HMGET", keys.session, "version", "ops", "executions"),
+        ("HMGET", keys.session, "version", *STANDING),
         ctl_read(keys),
         ground.clock.now(),
         ("LRANGE", keys.inbox, 0, -1),
     ]
     with ground.tables.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        (version, ops, executions), ctl_reply, now_reply, entries = watched.replies
+        (version, *standing_reply), ctl_reply, now_reply, entries = watched.replies
         if version is None:
             raise SessionNotFound(keys.session_id)
-        ctl, known = Ctl.read(ctl_reply), fields.strings(ops)
+        ctl, standing = Ctl.read(ctl_reply), Standing.read(*standing_reply)
+        known = standing.operations
         if operation.id in known:
             return Applied("again", "", fields.number(version))
         waiting = fields.inbox(entries, known)
@@ -82,7 +83,6 @@ def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: S
             return Applied("again", "", fields.number(version))
         if ctl.phase == "run" and (ctl.claim or _has_journal(keys, ctl, watched)):
             return _queue(ground, keys, ctl, operation, len(entries), fields.number(version), watched)
-        standing = Standing(known, fields.strings(executions))
         stored = _stored(ground, keys, ctl, watched)
         now_ms = ground.clock.milliseconds(now_reply)
         settled = settle(Fresh(stored, (operation,), 0, now_ms, None))
@@ -152,14 +152,14 @@ def stop(ground: Ground, session_id: str, execution_id: str | None, settle: Sett
 
 def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, settle: Settle) -> Applied:
     reads: list[Command] = [
-        ("HMGET", keys.session, "version", "ops", "executions"),
+        ("HMGET", keys.session, "version", *STANDING),
         ctl_read(keys),
         ("HGET", keys.ctl, "worker"),
         ground.clock.now(),
         ("LRANGE", keys.inbox, 0, -1),
     ]
     with ground.tables.watch("stop.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        (version, ops, executions), ctl_reply, worker, now_reply, entries = watched.replies
+        (version, *standing_reply), ctl_reply, worker, now_reply, entries = watched.replies
         if version is None:
             raise SessionNotFound(keys.session_id)
         ctl = Ctl.read(ctl_reply)
@@ -171,7 +171,7 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         if alive or fields.journal(stored_journal).holds_something:
             return _ask_to_stop(ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched)
         before = _stored(ground, keys, ctl, watched)
-        standing = Standing(fields.strings(ops), fields.strings(executions))
+        standing = Standing.read(*standing_reply)
         inbox = fields.inbox(entries, standing.operations)
         settled = settle(Fresh(before, inbox, len(entries), now_ms, ctl.execution))
         save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
@@ -207,12 +207,12 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
 
     def once() -> Applied:
         reads: list[Command] = [
-            ("HMGET", keys.session, "version", "ops", "executions"),
+            ("HMGET", keys.session, "version", *STANDING),
             ctl_read(keys),
             ground.clock.now(),
         ]
         with ground.tables.watch("retry.read", (keys.session, keys.ctl), reads) as watched:
-            (version, ops, executions), ctl_reply, now_reply = watched.replies
+            (version, *standing_reply), ctl_reply, now_reply = watched.replies
             if version is None:
                 raise SessionNotFound(session_id)
             ctl = Ctl.read(ctl_reply)
@@ -221,7 +221,7 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
                 return _unpark(ground, keys, ctl, fields.number(version), now_ms, watched)
             before = _stored(ground, keys, ctl, watched)
             settled = settle(Fresh(before, (), 0, now_ms, None))
-            standing = Standing(fields.strings(ops), fields.strings(executions))
+            standing = Standing.read(*standing_reply)
             save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
             # Of the step that is next: the one it ended at may be committed, and then its journal goes as it must.
             kept = [("PERSIST", keys.journal(due.execution_id, due.step))] if (due := save.next) is not None else []

@@ -22,7 +22,7 @@ from .ground import Ground
 from .keys import SessionKeys
 from .records import Claim, Claimed, Committed, Fresh, Journal, Loaded, Settle, Settled, StepRef
 from .tables import Changed, Command, Watched
-from .writes import Standing, next_step, saving
+from .writes import STANDING, Standing, next_step, saving
 
 _CONFLICTS: Final = 50
 _LOST_REPLIES: Final = 5
@@ -66,7 +66,7 @@ def _commit_once(
     writes = journals.result_commands(ground, claim, results)
     reads: list[Command] = [
         *writes,
-        ("HMGET", keys.session, "version", "last", "ops", "executions"),
+        ("HMGET", keys.session, "version", "last", *STANDING),
         ctl_read(keys),
         ("LRANGE", keys.inbox, 0, -1),
         ground.clock.now(),
@@ -74,7 +74,7 @@ def _commit_once(
     with ground.tables.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
         if writes:
             crash_points.at("c6")
-        (version, last, ops, executions), ctl_reply, entries, now_reply = watched.replies[len(writes) :]
+        (version, last, *standing_reply), ctl_reply, entries, now_reply = watched.replies[len(writes) :]
         ctl = Ctl.read(ctl_reply)
         if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):
             return _committed_before(ref, fields.number(version), ctl)
@@ -85,7 +85,7 @@ def _commit_once(
                 f"session {ref.session_id} is at version {fields.number(version)}, not {base.version}"
             )
         now_ms = ground.clock.milliseconds(now_reply)
-        standing = Standing(fields.strings(ops), fields.strings(executions))
+        standing = Standing.read(*standing_reply)
         cancel = ctl.cancel if ctl.cancel == ref.execution_id else None
         settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
         following = next_step(ref.session_id, settled.state)

@@ -16,6 +16,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
 | `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
 | `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |
+| `ca:{k}:callbacks` | zset | permanent | `<sid> <eid>` → when to tell of its end; the ending transaction, the sweep |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
@@ -35,7 +36,7 @@ WORKERS: Final = "ca:workers"
 SHARDS: Final = "ca:shards"
 # Published to, never stored: a worker listens on its own.
 WAKE_CHANNEL: Final = "ca:wake:"
-PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|dead))$")
+PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|callbacks|dead))$")
 
 
 def shard_of(root_session_id: str, shards: int) -> int:
@@ -46,7 +47,7 @@ def shard_of(root_session_id: str, shards: int) -> int:
 class ShardKeys:
     """Keys that the sessions of one shard share."""
 
-    __slots__ = ("dead", "due", "ending", "failed", "prefix", "sessions", "shard", "sweeper")
+    __slots__ = ("callbacks", "dead", "due", "ending", "failed", "prefix", "sessions", "shard", "sweeper")
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -55,6 +56,7 @@ class ShardKeys:
         self.sessions = self.prefix + "sessions"
         self.failed = self.prefix + "failed"
         self.ending = self.prefix + "ending"
+        self.callbacks = self.prefix + "callbacks"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
 

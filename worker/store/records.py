@@ -234,6 +234,7 @@ class Settled:
         keep_journal: The step did not commit an answer and may be retried: its journal stays with the session.
         dead: Reason for an entry in the list of dead steps; None for none.
         definition: The agent's definition, as JSON, where it is stored with this save.
+        notify: Whom to tell how an execution ended, by the operation that starts it.
     """
 
     state: AgentState
@@ -243,6 +244,7 @@ class Settled:
     keep_journal: bool = False
     dead: str | None = None
     definition: bytes | None = None
+    notify: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 Settle = Callable[[Fresh], Settled]
@@ -311,6 +313,24 @@ class ExecutionRecord:
     cost: float | None
     step_count: int
     errors: tuple[str, ...]
+    operation_id: str | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Somebody who wants to know how an execution ended.
+
+    Attributes:
+        target: Celery task, webhook or both, as given at submit.
+        attempts: How often it was tried before.
+    """
+
+    session_id: str
+    execution_id: str
+    target: Mapping[str, Any]
+    record: ExecutionRecord
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ Bounded whatever the session's length: the head, what was appended, and the book
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 
-from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, changes, head_json
+from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
 from . import fields
 from .events import event_commands
 from .ground import Ground
@@ -48,6 +50,9 @@ def next_step(session_id: str, state: AgentState) -> StepRef | None:
     return StepRef(session_id, execution.execution_id, execution.step_count + 1, execution.retries)
 
 
+STANDING: Final = ("ops", "executions", "notify")
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What the store knows of a session beside its state.
@@ -55,10 +60,17 @@ class Standing:
     Attributes:
         operations: Recent operation ids, oldest first.
         executions: Executions whose steps are kept, oldest first.
+        notify: Whom to tell of an execution's end, by operation; JSON as stored.
     """
 
     operations: tuple[str, ...] = ()
     executions: tuple[str, ...] = ()
+    notify: bytes | None = None
+
+    @classmethod
+    def read(cls, operations: bytes | None, executions: bytes | None, notify: bytes | None) -> Standing:
+        """From the fields `STANDING` of a session's hash."""
+        return cls(fields.strings(operations), fields.strings(executions), notify)
 
 
 def saving(
@@ -85,15 +97,17 @@ def saving(
     """
     after = settled.state
     due = next_step(keys.session_id, after)
-    appended = list(_appended(keys, before, settled))
+    growth = _growth(before, settled)
+    appended = [command for state, change, base in growth for command in _appended(keys, state, change, base)]
     executions = _executions(ground, standing.executions, after)
     commands = [
-        _session_hash(ground, keys, settled, standing, executions, version, now_ms, extra),
+        _session_hash(ground, keys, settled, standing, executions, version, now_ms, growth[-1][1].head, extra),
         *appended,
         ("ZADD", keys.shard.sessions, now_ms, keys.session_id),
         *_forgotten(keys, standing.executions, executions),
         *event_commands(ground, keys, settled.events),
         *_lives(ground, keys, before, settled, executions, now_ms),
+        *_callbacks(keys, settled, standing, now_ms),
     ]
     publication: list[Command] = []
     if work_changed:
@@ -114,11 +128,11 @@ def _session_hash(
     executions: Sequence[str],
     version: int,
     now_ms: int,
+    head: bytes,
     extra: Sequence[Word],
 ) -> Command:
-    after = settled.state
-    execution = after.execution
-    words: list[Word] = ["version", version, "head", head_json(after), "updated", now_ms]
+    execution = settled.state.execution
+    words: list[Word] = ["version", version, "head", head, "updated", now_ms]
     words += ["status", execution.status.value if execution else "idle", *extra]
     if settled.definition is not None:
         words += ["definition", settled.definition]
@@ -127,9 +141,25 @@ def _session_hash(
         words += ["ops", fields.packed(remembered)]
     if tuple(executions) != standing.executions:
         words += ["executions", fields.packed(executions)]
+    if settled.notify:
+        words += ["notify", fields.packed({**_notify(standing), **settled.notify})]
     for ended in _ended(settled):
         words += [f"e:{ended.execution_id}", fields.packed(_as_json(ended))]
     return ("HSET", keys.session, *words)
+
+
+def _notify(standing: Standing) -> dict[str, Any]:
+    return json.loads(standing.notify) if standing.notify else {}
+
+
+def _callbacks(keys: SessionKeys, settled: Settled, standing: Standing, now_ms: int) -> Iterator[Command]:
+    """Whoever wants to know of an end is noted in the transaction that makes it one."""
+    if standing.notify is None and not settled.notify:
+        return
+    wanted = {**_notify(standing), **settled.notify}
+    for record in _ended(settled):
+        if record.operation_id in wanted:
+            yield ("ZADD", keys.shard.callbacks, now_ms, f"{keys.session_id} {record.execution_id}")
 
 
 def _ended(settled: Settled) -> Iterator[ExecutionRecord]:
@@ -153,6 +183,8 @@ def record_of(state: AgentState, execution: ExecutionState) -> ExecutionRecord:
         cost=execution.cost,
         step_count=execution.step_count,
         errors=tuple(error.message for error in state.errors),
+        operation_id=execution.operation_id,
+        retries=execution.retries,
     )
 
 
@@ -160,25 +192,33 @@ def _as_json(record: ExecutionRecord) -> dict[str, object]:
     names = ("execution_id", "status", "final_response", "output", "stop_reason", "stop_message")
     found: dict[str, object] = {name: getattr(record, name) for name in names}
     found |= {"usage": dict(record.usage), "cost": record.cost, "step_count": record.step_count}
-    return found | {"errors": list(record.errors)}
+    return found | {"errors": list(record.errors), "operation_id": record.operation_id, "retries": record.retries}
 
 
-def _appended(keys: SessionKeys, before: AgentState | None, settled: Settled) -> Iterator[Command]:
+def _growth(
+    before: AgentState | None, settled: Settled
+) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
     """What the lists gain, from each state to the next."""
+    growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
     for state in (settled.ended, settled.state):
-        if state is None:
-            continue
-        change = changes(before, state)
-        for name, section in change.sections.items():
-            if section.start == 0 and before is not None and name in before.store.sections:
-                yield ("DEL", keys.section(name, before.store.section(name).generation))
-            yield from _grown(keys.section(name, section.generation), section)
-        if change.steps is not None and state.execution is not None:
-            list_key = keys.steps(state.execution.execution_id)
-            if change.steps.start == 0:
-                yield ("DEL", list_key)
-            yield from _grown(list_key, change.steps)
-        before = state
+        if state is not None:
+            growth.append((state, changes(before, state), before))
+            before = state
+    return growth
+
+
+def _appended(
+    keys: SessionKeys, state: AgentState, change: StateChanges, before: AgentState | None
+) -> Iterator[Command]:
+    for name, section in change.sections.items():
+        if section.start == 0 and before is not None and name in before.store.sections:
+            yield ("DEL", keys.section(name, before.store.section(name).generation))
+        yield from _grown(keys.section(name, section.generation), section)
+    if change.steps is not None and state.execution is not None:
+        list_key = keys.steps(state.execution.execution_id)
+        if change.steps.start == 0 and before is not None:
+            yield ("DEL", list_key)
+        yield from _grown(list_key, change.steps)
 
 
 def _grown(key: str, change: ListChange) -> Iterator[Command]:
