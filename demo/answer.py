@@ -14,7 +14,7 @@ from .words import query_terms, related, terms
 
 MAX_QUOTES: Final = 5
 _MAX_QUOTE_CHARS: Final = 400
-ENOUGH: Final = 0.5
+ENOUGH: Final = 0.55
 """Share of the question's weight that one passage must hold. Below it the files speak of something else."""
 _WORTH: Final = 0.6
 """A further quotation scores at least this much of the best one."""
@@ -135,7 +135,7 @@ def _bonus(question: str, statement: Statement, own: Sequence[str], share: float
     if _ASKS_NUMBER.search(question) and _NUMBER.search(statement.text):
         bonus += 0.15
     if _ASKS_MEANING.match(question) and own[0] in wanted:
-        bonus += 0.3
+        bonus += 0.4
     if statement.is_code:
         bonus += 0.1 if _ASKS_COMMAND.search(question) else -0.15
     return bonus

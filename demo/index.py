@@ -18,6 +18,8 @@ from .words import query_terms, related, terms
 _K1: Final = 1.2
 _B: Final = 0.5
 _HEADING_WEIGHT: Final = 0.8
+_FIRST_WORD_WEIGHT: Final = 1.0
+"""For the word that a passage begins with: mostly its subject, and in a glossary what it explains."""
 _RELATED_WEIGHT: Final = 0.4
 _MAX_TOTAL_BYTES: Final = 40_000_000
 
@@ -135,6 +137,8 @@ def _numbered(folder: Folder, file: TextFile) -> list[Line]:
 def _entry(passage: Passage) -> _Entry:
     own = terms(passage.text)
     counts: dict[str, float] = dict(Counter(own))
+    for term in own[:1]:
+        counts[term] += _FIRST_WORD_WEIGHT
     for term in set(terms(f"{passage.headings} {passage.file}")):
         counts[term] = counts.get(term, 0.0) + _HEADING_WEIGHT
     return _Entry(passage, counts, float(len(own)))

@@ -76,9 +76,10 @@ def passages(file: str, lines: Iterable[Line]) -> Iterator[Passage]:
         if level:
             trail = [*(entry for entry in trail if entry[0] < level), (level, title)]
             continue
-        for part in _parts(block):
-            headings = " › ".join(title for _, title in trail)
-            yield Passage(file, headings, tuple(part), is_code=_is_code(block))
+        headings = " › ".join(title for _, title in trail)
+        is_code = _is_code(block)
+        for unit in [block] if is_code else _units(block):
+            yield from (Passage(file, headings, tuple(part), is_code) for part in _parts(unit))
 
 
 def is_prose(file: str) -> bool:
@@ -89,10 +90,12 @@ def is_prose(file: str) -> bool:
 def statements(passage: Passage) -> Iterator[Statement]:
     """What can be quoted from a passage, without its markup."""
     blank = Statement(passage.file, passage.first, passage.headings, "", passage.is_code)
-    for unit in _units(passage):
+    lines = [line for line in passage.lines if line.text.strip() and not _FENCE.match(line.text)]
+    for unit in [[line] for line in lines] if passage.is_code else [lines]:
         start = 0
         text = _joined(unit)
-        ends = [] if passage.is_code else [match.end() for match in _SENTENCE_END.finditer(text)]
+        whole = passage.is_code or _TABLE_ROW.match(text)
+        ends = [] if whole else [match.end() for match in _SENTENCE_END.finditer(text)]
         for end in [*ends, len(text)]:
             sentence = text[start:end].strip()
             if sentence:
@@ -155,22 +158,18 @@ def _parts(block: list[Line]) -> Iterator[list[Line]]:
         yield block[start : start + MAX_PASSAGE_LINES]
 
 
-def _units(passage: Passage) -> Iterator[list[Line]]:
-    """Lines that are read as one: a paragraph, one list item, one table row, one line of code."""
-    lines = [line for line in _without_table_heads(passage.lines) if not _FENCE.match(line.text)]
-    if passage.is_code:
-        yield from ([line] for line in lines if line.text.strip())
-        return
+def _units(block: list[Line]) -> Iterator[list[Line]]:
+    """Lines that are read as one: a paragraph, one list item, one table row."""
     number = 0
     keyed: list[tuple[int, Line]] = []
-    for line in lines:
+    for line in _without_table_heads(block):
         number += bool(_ITEM.match(line.text) or _TABLE_ROW.match(line.text))
         keyed.append((number, line))
     for _, group in groupby(keyed, key=lambda entry: entry[0]):
         yield [line for _, line in group]
 
 
-def _without_table_heads(lines: tuple[Line, ...]) -> list[Line]:
+def _without_table_heads(lines: list[Line]) -> list[Line]:
     """Without the rule of a table and the titles of its columns above it."""
     rules = {line.number for line in lines if "|" in line.text and _TABLE_RULE.match(line.text)}
     return [line for line in lines if line.number not in rules and line.number + 1 not in rules]

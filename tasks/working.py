@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Final
 
 from ..config.settings import Settings
@@ -28,15 +30,30 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         raise ConfigurationError(
             "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
         )
-    for agent in AgentRegistry.from_modules(settings.agent_modules):
-        agent.answering.check()
     from celery.bin.celery import celery as command
 
     from .app import create_app, worker_arguments
 
+    for agent in _agents_from_here(settings.agent_modules):
+        agent.answering.check()
     # As Celery.worker_main does, which forgets the exit code.
     command.params[0].default = create_app(settings)
     return int(command.main(args=[*worker_arguments(settings), *_named(name)], standalone_mode=False) or 0)
+
+
+def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:
+    """Agents of modules that are found in the current folder too, as with `celery worker`.
+
+    The folder is looked at first while they are imported, and last ever after: a service may have a `redis.py`
+    of its own, which must not come in the place of what this package imports when it first needs it.
+    """
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return AgentRegistry.from_modules(modules)
+    finally:
+        sys.path.remove(here)
+        sys.path.append(here)
 
 
 def _named(name: str | None) -> list[str]:

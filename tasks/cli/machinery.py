@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -97,7 +96,6 @@ def worker(
     from ..working import run_worker
 
     settings = settings_for(redis_url, agents=agents, concurrency=concurrency, pool=pool)
-    sys.path.insert(0, str(Path.cwd()))  # a service's modules are found where it is started, as with `celery worker`
     raise typer.Exit(run_worker(settings, name))
 
 
