@@ -236,7 +236,8 @@ class StepRunner:
     def _commit(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None]:
         if run.decided is not None:
             return run.decided, None
-        for _ in range(_CONFLICTS):
+        conflicts = 0
+        while conflicts < _CONFLICTS:
             advanced = advance(run, self._now(run))
             try:
                 committed = self._store.commit(
@@ -252,9 +253,9 @@ class StepRunner:
                 fresh = self._reloaded(run)
                 if fresh is None:
                     return TakenOver(run.ref), None
-                run = fresh
+                run, conflicts = fresh, conflicts + 1
                 continue
-            except StoreFull:
+            except StoreFull:  # what was obtained is kept for as long as the step may take
                 if self._keeper.remaining(run.held) <= 0:
                     raise
                 self._sleep(_FULL_PAUSE_SECONDS)
