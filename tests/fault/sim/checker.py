@@ -1,0 +1,265 @@
+"""The verdict of a run: ledgers, final Redis and event streams against I1 to I8 and I11."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, ToolOutcome
+from celery_agents.worker.store.keys import PERMANENT
+
+from .observing import History
+from .sessions import MESSAGE, Called, Payment, Plan
+from .tables import QUEUE
+from .world import World
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+_END = ("execution_completed", "execution_stopped", "execution_failed")
+
+
+def check(sim: Simulation) -> None:
+    """Note every broken invariant in the world."""
+    _keys(sim)
+    _payments(sim)
+    _stops(sim)
+    for session in sim.sessions:
+        _session(sim, session)
+
+
+def _keys(sim: Simulation) -> None:
+    """I11: nothing is due, and nothing stays for ever."""
+    tables, world = sim.ground.tables, sim.world
+    names, due = tables.ask("check", [("KEYS", "*"), ("ZRANGE", "ca:{0}:due", 0, -1)])
+    world.expect(not due, "I11", f"still due: {due}")
+    lives = tables.ask("check", [("PTTL", name) for name in names])
+    for name, life in zip(names, lives, strict=True):
+        text = name.decode()
+        if life == -1 and not PERMANENT.match(text) and text != QUEUE:
+            world.expect(False, "I11", f"{text} stays for ever")
+
+
+def _payments(sim: Simulation) -> None:
+    """I4: each call beyond the first is explained; none once the journal has the answer."""
+    world, history = sim.world, sim.history
+    by_step: dict[tuple[str, int], list[Payment]] = {}
+    for paid in sim.stage.ledgers.payments:
+        by_step.setdefault((paid.execution, paid.step), []).append(paid)
+    for (execution, step), payments in by_step.items():
+        for one, other in zip(payments, payments[1:], strict=False):
+            taken = [
+                c for c in history.claims if (c.execution, c.step) == (execution, step) and one.seq < c.seq < other.seq
+            ]
+            journaled = history.answers.get((execution, step))
+            in_vain = journaled is None or other.asked < journaled.seq  # it had begun when the answer came
+            explained = not one.usable or one.job in sim.crashed_jobs or (one.job != other.job and (taken or in_vain))
+            reads = [
+                c.read for c in history.claims if c.job == other.job and (c.execution, c.step) == (execution, step)
+            ]
+            known = journaled is not None and one.usable and reads and reads[-1] > journaled.seq
+            world.expect(
+                not known, "I4", f"{execution}.{step} was paid by {other.job} although its answer was journaled"
+            )
+            world.expect(
+                explained, "I4", f"{execution}.{step} was paid by {one.job} and again by {other.job} without need"
+            )
+
+
+def _stops(sim: Simulation) -> None:
+    """I6: what was begun after the stop did not run."""
+    history, world = sim.history, sim.world
+    for call in sim.stage.ledgers.calls:
+        stopped = history.stops.get(call.execution)
+        begun = history.begun.get((call.execution, call.step, call.index, call.job))
+        if call.effect != "pure":
+            world.expect(begun is not None, "I5", f"{_name(call)} ran without a record")
+        if stopped is not None and begun is not None:
+            world.expect(begun < stopped, "I6", f"{_name(call)} began after the stop and ran")
+    for paid in sim.stage.ledgers.payments:
+        stopped = history.stops.get(paid.execution)
+        claims = [c for c in history.claims if c.job == paid.job]
+        if stopped is not None and claims:
+            world.expect(
+                claims[0].seq < stopped, "I6", f"{paid.execution}.{paid.step} was claimed after the stop and paid"
+            )
+
+
+def _name(call: Called) -> str:
+    return f"{call.effect} call {call.index} of {call.execution}.{call.step}"
+
+
+def _session(sim: Simulation, session: str) -> None:
+    world, history = sim.world, sim.history
+    store = sim.client
+    state = store.load(session).state
+    events = store.events(session, limit=5000)
+    steps = _steps(sim, session, state)
+    _messages(sim, session, state, steps)
+    _effects(sim, session, steps)
+    world.expect(store.header(session).version == history.versions[session], "I1", f"{session}: version lost")
+    ended = Counter(e.execution_id for e in events if e.type in _END)
+    committed = Counter((e.execution_id, e.step) for e in events if e.type == "step_committed")
+    for execution, done in steps.items():
+        record = store.record(session, execution)
+        retried = sum(1 for e in events if e.type == "step_retried" and e.execution_id == execution)
+        world.expect(record is not None, "I8", f"{execution} ended without a record")
+        world.expect(
+            ended[execution] == 1 + retried, "I1", f"{execution} ended {ended[execution]} times, retried {retried}"
+        )
+        for number in range(1, len(done) + 1):
+            count = committed[execution, number]
+            world.expect(count == 1, "I1", f"{execution}.{number} has {count} events of its commit")
+        if record is not None:
+            world.expect(
+                record.step_count == len(done), "I1", f"{execution}: {record.step_count} steps, stored {len(done)}"
+            )
+            budget = sim.stage.plans[session].budget if execution == sim.stage.first_of(session) else None
+            if budget is not None and budget.max_steps is not None:
+                world.expect(
+                    len(done) <= budget.max_steps, "I7", f"{execution} has {len(done)} of {budget.max_steps} steps"
+                )
+            world.tally.answers[f"ended {record.status}"] += 1
+            _poison(sim, session, execution, record.status, record.stop_reason)
+    joined = Counter(e.data["operation"] for e in events if e.type in ("message_joined", "execution_submitted"))
+    for action in sim.actions:
+        if action.session == session and action.kind in ("submit", "message", "twice") and not action.refused:
+            count = joined[action.operation]
+            world.expect(count == 1, "I8", f"the handle of {action.operation} finds {count} executions")
+
+
+def _poison(sim: Simulation, session: str, execution: str, status: str, reason: str | None) -> None:
+    plan: Plan = sim.stage.plans[session]
+    if not plan.poison or execution != sim.stage.first_of(session):
+        return
+    deaths = [c for c in sim.history.claims if (c.execution, c.step) == (execution, plan.poison)]
+    limit = sim.settings.attempts_limit
+    retries = sum(a.kind == "retry" and a.session == session for a in sim.actions)
+    sim.world.expect(len(deaths) <= (limit + 2) * (1 + retries) + 4, "I9", f"{execution} was tried {len(deaths)} times")
+    if reason == "retry_limit_reached" or (status == "failed" and len(deaths) > limit):
+        sim.world.tally.answers["poison parked"] += 1
+
+
+def _steps(sim: Simulation, session: str, state: AgentState) -> dict[str, list[Any]]:
+    """I1: the stored steps are the ones that were committed, each once, in order."""
+    world, history = sim.world, sim.history
+    keys = sim.client.ground.keys(session)
+    names = sim.ground.tables.ask("check", [("HGET", keys.session, "executions")])[0]
+    found: dict[str, list[Any]] = {}
+    for execution in json.loads(names):
+        (stored,) = sim.ground.tables.ask("check", [("LRANGE", keys.steps(execution), 0, -1)])
+        world.expect(stored == history.steps.get(execution, []), "I1", f"the history of {execution} was changed")
+        done = [StepExecution.from_json(item) for item in stored]
+        numbers = [each.step.number for each in done]
+        world.expect(numbers == list(range(1, len(done) + 1)), "I1", f"{execution} has the steps {numbers}")
+        found[execution] = done
+        for each in done:
+            _one_step(sim, execution, each)
+    last = state.execution
+    if last is not None:
+        world.expect(last.status.is_terminal(), "I2", f"{last.execution_id} is {last.status}")
+    for (execution, step), journaled in history.answers.items():
+        in_time = journaled.seq <= history.closed.get(execution, 0)
+        if execution in found and in_time and not journaled.raw.startswith(b"unusable"):
+            world.expect(step <= len(found[execution]), "I5", f"the paid answer of {execution}.{step} was lost")
+    return found
+
+
+def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
+    """I5: the committed step is the journaled answer, with the results of its own calls."""
+    world = sim.world
+    step = done.step
+    response = step.inference_response
+    journaled = sim.history.answers.get((execution, step.number))
+    if journaled is None:
+        world.expect(False, "I5", f"{execution}.{step.number} was committed without a journaled answer")
+        return
+    content = json.loads(journaled.raw)["content"]
+    world.expect(
+        response.content == content, "I5", f"{execution}.{step.number} says {response.content}, journaled {content}"
+    )
+    for called in response.tool_calls:
+        world.expect(
+            f"p{called.args['payment']}" == content, "I5", f"{execution}.{step.number} calls of another answer"
+        )
+    world.expect(
+        len(step.tool_executions) == len(response.tool_calls), "I5", f"{execution}.{step.number} lost calls"
+    )  # fmt: skip
+    for each in step.tool_executions:
+        if each.outcome is ToolOutcome.OK:
+            call = sim.stage.ledgers.calls[int(str(each.value)[1:])]
+            same = (call.execution, call.step, call.index) == (execution, step.number, each.index)
+            world.expect(same, "I5", f"{execution}.{step.number} call {each.index} has the result of {_name(call)}")
+        world.tally.answers[f"tool {each.outcome.value}"] += 1
+
+
+def _effects(sim: Simulation, session: str, steps: dict[str, list[Any]]) -> None:
+    """I3 and I5: how often each effect happened, and that the history knows it."""
+    world = sim.world
+    calls: dict[tuple[str, int, int], list[Called]] = {}
+    for call in sim.stage.ledgers.calls:
+        if call.execution in steps:
+            calls.setdefault((call.execution, call.step, call.index), []).append(call)
+    for (execution, number, index), made in calls.items():
+        happened = [call for call in made if call.happened]
+        name = _name(made[0])
+        if made[0].effect == "keyed":
+            world.expect(len({call.key for call in happened}) <= 1, "I3", f"{name} happened under two keys")
+        elif made[0].effect == "unsafe":
+            world.expect(len(made) <= 1, "I3", f"{name} ran {len(made)} times")
+        elif made[0].effect == "lookup":
+            world.expect(len(happened) <= 1, "I3", f"{name} happened {len(happened)} times")
+        done = steps[execution]
+        stored = number <= len(done)
+        world.expect(stored or made[0].effect == "pure", "I5", f"{name} ran, and its step is not in the history")
+        if not stored:
+            continue
+        payments = {call.payment for call in made}
+        content = done[number - 1].step.inference_response.content
+        world.expect(
+            {f"p{p}" for p in payments} == {content}, "I5", f"{name} ran for the answers {payments}, not {content}"
+        )
+        outcomes = {each.index: each.outcome for each in done[number - 1].step.tool_executions}
+        if happened and made[0].effect != "pure":
+            world.expect(
+                outcomes.get(index) not in (ToolOutcome.NOT_RUN, ToolOutcome.BLOCKED, None),
+                "I5", f"{name} happened, and the history says {outcomes.get(index)}",
+            )  # fmt: skip
+
+
+def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str, list[Any]]) -> None:
+    """I8: every acknowledged operation once; no message without an answer."""
+    world = sim.world
+    texts = [
+        message.content.removeprefix(MESSAGE)
+        for section in state.store.sections.values()
+        for message in section.messages
+        if message.role is Role.USER
+    ]
+    counts = Counter(texts)
+    metadata = dict(state.context.metadata)
+    for action in sim.actions:
+        if action.session != session or action.kind in ("stop", "retry", "forge"):
+            continue
+        times = metadata.get(action.operation, 0) if action.kind == "beside" else counts[action.operation]
+        if action.refused:
+            world.expect(times <= 1, "I8", f"{action.operation} was refused and applied {times} times")
+        elif action.done:
+            world.expect(
+                times == 1, "I8", f"the acknowledged {action.kind} {action.operation} was applied {times} times"
+            )
+    last = state.execution
+    if last is None or last.status is not ExecutionStatus.COMPLETED or not steps.get(last.execution_id):
+        return
+    final = steps[last.execution_id][-1]
+    paid = sim.stage.ledgers.payments[int(final.step.inference_response.content[1:])]
+    saw = set(paid.saw)
+    if not any(claim.claim == final.claim and claim.job == paid.job for claim in sim.history.claims):
+        # Who adopts a journaled answer cannot know what was saved beside the step before; no action of the product is.
+        saw.update(action.operation for action in sim.actions if action.kind == "beside message")
+    missing = [text for text in texts if text not in saw]
+    world.expect(not missing, "I8", f"{session} has ended, and nobody answered {missing}")
+
+
+__all__ = ["check", "History", "World"]

@@ -1,0 +1,181 @@
+"""What was written to Redis, transaction by transaction: the history that the final state is compared with.
+
+It also mirrors what the scheduler must know (leases, due times, phases) and checks what can only be seen in passing: that
+versions follow each other, that no live claim is taken over, that nothing begins after a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from celery_agents.worker.store.tables import Command, Reply
+
+from .tables import QUEUE, Renewed
+from .world import World
+
+PREFIX = "ca:{0}:"
+_LEASE = PREFIX + "lease:"
+
+
+@dataclass
+class Taken:
+    """A claim as it was written."""
+
+    session: str
+    execution: str
+    step: int
+    claim: str
+    job: str
+    read: int
+    seq: int
+
+
+@dataclass
+class Journaled:
+    """A driver's answer as it was journaled first."""
+
+    raw: bytes
+    seq: int
+
+
+class History:
+    """Everything written, in order."""
+
+    def __init__(self, world: World, publish: Callable[[str, str, int], None]) -> None:
+        self._world = world
+        self._publish = publish
+        self.versions: dict[str, int] = {}
+        self.steps: dict[str, list[bytes]] = {}
+        self.ctl: dict[str, dict[str, str]] = {}
+        self.claims: list[Taken] = []
+        self.answers: dict[tuple[str, int], Journaled] = {}
+        self.begun: dict[tuple[str, int, int, str], int] = {}
+        self.stops: dict[str, int] = {}
+        self.closed: dict[str, int] = {}
+        self.leases: dict[str, float] = {}
+        self.due: dict[str, float] = {}
+
+    def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
+        """One round trip, as Redis answered it."""
+        tally = self._world.tally.answers
+        if commands[0][0] == "MULTI":
+            applied = replies[-1]
+            if not isinstance(applied, list):
+                tally[f"{point} aborted" if applied is None else f"{point} refused"] += 1
+                return
+            commands, replies = commands[1:-1], applied
+        for command, reply in zip(commands, replies, strict=False):
+            if isinstance(reply, Exception):
+                continue
+            name = command[0]
+            if name == "EXISTS" and isinstance(command[1], Renewed) and reply:
+                self.leases[str(command[1])] = self._world.now + command[1].lease_ms
+            if name in ("HMGET", "ECHO", "LRANGE", "WATCH", "XADD", "HGETALL", "EXISTS", "HGET", "UNWATCH", "SCRIPT"):
+                continue
+            self._written(point, str(name), command, reply)
+
+    def _written(self, point: str, name: str, command: Command, reply: Reply) -> None:
+        key = str(command[1])
+        if name == "EVALSHA":
+            if point == "journal.full":
+                self._by_script(command, reply)
+            return
+        if key == QUEUE:
+            session, execution, step = str(command[2]).split(" ")
+            self._publish(session, execution, int(step))
+            return
+        if key.startswith(_LEASE):
+            self._lease(name, key, command, reply)
+            return
+        rest = key[len(PREFIX) :]
+        if rest == "due":
+            self._due(name, command)
+        elif rest.startswith("s:"):
+            self._session(point, name, rest[2:].split(":"), command, reply)
+
+    def _lease(self, name: str, key: str, command: Command, reply: Reply) -> None:
+        if name == "SET" and reply is not None:
+            self.leases[key] = float(command[2])
+        elif name == "DEL":
+            self.leases.pop(key, None)
+
+    def _due(self, name: str, command: Command) -> None:
+        if name == "ZREM":
+            self.due.pop(str(command[2]), None)
+        elif command[2] == "XX":
+            if str(command[4]) in self.due:
+                self.due[str(command[4])] = float(command[3])
+        else:
+            self.due[str(command[3])] = float(command[2])
+
+    def _session(self, point: str, name: str, parts: list[str], command: Command, reply: Reply) -> None:
+        world = self._world
+        session = parts[0]
+        kind = parts[1] if len(parts) > 1 else ""
+        if name == "HSET" and not kind:
+            fields = dict(zip(command[2::2], command[3::2], strict=True))
+            version = fields.get("version")
+            if version is not None:
+                before = self.versions.get(session, 0)
+                world.expect(version == before + 1, "I1", f"{point}: version {version} follows {before} in {session}")
+                self.versions[session] = int(version)
+        elif name == "HSET" and kind == "ctl":
+            self._control(point, session, {str(f): str(v) for f, v in zip(command[2::2], command[3::2], strict=True)})
+        elif name == "RPUSH" and kind == "x":
+            self.steps.setdefault(parts[2], []).extend(bytes(item) for item in command[2:])  # type: ignore[arg-type]
+        elif name == "DEL" and kind == "x":
+            world.expect(not self.steps.get(parts[2]), "I1", f"{point} deletes the committed steps of {parts[2]}")
+        elif kind == "j":
+            self._journal(point, name, parts[2], int(parts[3]), command, reply)
+
+    def _control(self, point: str, session: str, fields: dict[str, str]) -> None:
+        world = self._world
+        ctl = self.ctl.setdefault(session, {})
+        claim, before = fields.get("claim"), ctl.get("claim", "")
+        if claim and before and claim != before:
+            alive = self.leases.get(_LEASE + before, 0) > world.now
+            world.expect(not alive, "lease", f"{point}: the claim {before[:6]} was taken over while its lease lived")
+        if ctl and (fields.get("phase") == "end" or fields.get("execution", ctl["execution"]) != ctl["execution"]):
+            self.closed.setdefault(ctl["execution"], world.seq)
+        ctl.update(fields)
+        if claim and point == "claim.exec":
+            self._taken(session, ctl, claim)
+        if fields.get("cancel"):
+            self.stops.setdefault(fields["cancel"], world.seq)
+        if point == "stop.exec":
+            self.stops.setdefault(ctl["execution"], world.seq)
+        if point == "retry.exec":
+            self.stops.pop(ctl["execution"], None)
+            self.closed.pop(ctl["execution"], None)
+
+    def _taken(self, session: str, ctl: dict[str, str], claim: str) -> None:
+        actor = self._world.current
+        job = actor.facts.get("job", "") if actor is not None else ""
+        read = actor.facts.get("read", 0) if actor is not None else 0
+        self.claims.append(Taken(session, ctl["execution"], int(ctl["step"]), claim, job, read, self._world.seq))
+
+    def _journal(self, point: str, name: str, execution: str, step: int, command: Command, reply: Reply) -> None:
+        if name not in ("HSET", "HSETNX", "HDEL"):
+            return
+        actor = self._world.current
+        job = actor.facts.get("job", "") if actor is not None else ""
+        word = str(command[2])
+        if name == "HDEL":
+            if word == "llm":
+                self.answers.pop((execution, step), None)
+        elif word == "llm":
+            if reply or name == "HSET":
+                self.answers[execution, step] = Journaled(bytes(command[3]), self._world.seq)  # type: ignore[arg-type]
+        elif word.endswith(":s") and (reply or name == "HSET"):
+            self.begun[execution, step, int(word[1:-2]), job] = self._world.seq
+
+    def _by_script(self, command: Command, reply: Reply) -> None:
+        """Redis was full, and the script has written: EVALSHA sha 2 journal events field value …"""
+        *_, execution, step = str(command[3]).split(":")
+        if command[5] == "llm" and reply[0]:
+            self.answers[execution, int(step)] = Journaled(bytes(command[6]), self._world.seq)  # type: ignore[arg-type]
+
+    def phase(self, session: str) -> str:
+        """run, end, wait or parked; "" before it exists."""
+        return self.ctl.get(session, {}).get("phase", "")

@@ -1,0 +1,213 @@
+"""A simulated worker process: the product's runner, lease keeper and store, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from celery_agents.config.settings import Settings
+from celery_agents.worker.agent import AgentRegistry
+from celery_agents.worker.engine import LeaseKeeper, StepRunner
+from celery_agents.worker.engine.leases import Held
+from celery_agents.worker.store import (
+    Claim,
+    ClaimAnswer,
+    Claimed,
+    Committed,
+    KeyedStepStore,
+    Loaded,
+    Settle,
+    StepRef,
+    Suspect,
+)
+
+from .world import Actor, Crashed, Process, World
+
+Future = concurrent.futures.Future[Any]
+
+
+class SimFuture(concurrent.futures.Future[Any]):
+    """A future whose work is an actor, and whose waiting lets virtual time pass."""
+
+    def __init__(self, world: World, call: Callable[[], Any], seconds: float | None) -> None:
+        super().__init__()
+        self._world = world
+        self._call_it = call
+        self._cancelled_async = False
+        running = world.current
+        assert running is not None
+        self._actor = world.spawn(f"{running.name}+", running.process, self._run)
+        self._actor.facts = dict(running.facts)
+        if seconds is not None:
+            ends = world.now + seconds * 1000
+            self._actor.deadline = ends
+            self._actor.interrupted = lambda: self._interruption(ends)
+
+    def _interruption(self, ends: float) -> BaseException | None:
+        if self._cancelled_async:
+            return asyncio.CancelledError()
+        return TimeoutError() if self._world.now >= ends else None
+
+    def _run(self) -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._call_it()
+            if hasattr(result, "__await__"):
+                result = _driven(result)
+        except Crashed:
+            raise
+        except asyncio.CancelledError:
+            self.set_exception(concurrent.futures.CancelledError())
+        except BaseException as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+    def cancel(self) -> bool:
+        if self.running():
+            self._cancelled_async = self._actor.interrupted is not None
+            return self._cancelled_async
+        return super().cancel()
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self._world.wait_for(self.done, 1e9 if timeout is None else timeout)
+        return super().result(0)
+
+
+def _driven(awaitable: Awaitable[Any]) -> Any:
+    """Nothing here really waits, so a coroutine runs to its end at once; virtual time passes inside."""
+    try:
+        awaitable.send(None)  # type: ignore[attr-defined]
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a simulated coroutine waited for something real")
+
+
+class SimThreads:
+    """`Threads` whose plain functions are actors beside the step."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
+        return SimFuture(self._world, lambda: call(*args), None)
+
+    def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
+        self._world.wait_for(lambda: any(future.done() for future in futures), seconds)
+        done = {future for future in futures if future.done()}
+        return done, set(futures) - done
+
+
+class SimLoop:
+    """In place of the event loop: coroutines are actors too, and can be cancelled while time passes for them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def submit(self, call: Callable[[], Awaitable[Any]], timeout: float) -> Future:
+        return SimFuture(self._world, call, timeout)
+
+
+class SimKeeper(LeaseKeeper):
+    """`LeaseKeeper` whose steps wait in virtual time."""
+
+    def __init__(self, world: World, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._world = world
+
+    def hold(self, claim: Claim, seconds: float, asked: float) -> Held:
+        held = super().hold(claim, seconds, asked)
+        world = self._world
+
+        def wait(seconds: float) -> bool:
+            return world.wait_for(lambda: held.interruption is not None, seconds)
+
+        held.wait = wait  # type: ignore[method-assign]
+        return held
+
+
+class SimStore(KeyedStepStore):
+    """`KeyedStepStore` that counts its rarer answers."""
+
+    world: World
+
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
+        actor = self.world.current
+        if actor is not None:
+            actor.facts["read"] = self.world.seq
+        answer = super().claim(ref, claim_id, worker, alone=alone)
+        if isinstance(answer, Suspect):
+            self.world.tally.answers["suspect"] += 1
+        if isinstance(answer, Claimed) and actor is not None:
+            actor.facts.setdefault("claims", []).append(claim_id)
+        return answer
+
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        stored = super().record_answer(claim, raw)
+        if stored != raw:
+            self.world.tally.answers["adopted"] += 1
+        return stored
+
+    def commit(
+        self, claim: Claim, base: Loaded, settle: Settle, *, results: Mapping[int, bytes], carry_on: bool
+    ) -> Committed:
+        committed = super().commit(claim, base, settle, results=results, carry_on=carry_on)
+        if committed.again:
+            self.world.tally.answers["committed again"] += 1
+        if committed.carried is not None:
+            actor = self.world.current
+            self.world.tally.answers["carried on"] += 1
+            if actor is not None:
+                actor.facts["read"] = self.world.seq
+        return committed
+
+    def reload(self, claim: Claim) -> Loaded:
+        loaded = super().reload(claim)
+        self.world.tally.answers["re-applied"] += 1
+        return loaded
+
+    def restore(self, claim: Claim) -> bool:
+        restored = super().restore(claim)
+        self.world.tally.answers["restored" if restored else "claim lost"] += 1
+        return restored
+
+
+class Worker:
+    """One process with one slot, its heartbeat and, at times, the sweep."""
+
+    def __init__(
+        self, world: World, name: str, store: SimStore, agents: AgentRegistry, settings: Settings,
+        publish: Callable[[StepRef], None],
+    ) -> None:  # fmt: skip
+        self.process = Process(name, world)
+        self.store = store
+        self.keeper = SimKeeper(world, store, settings, publish=publish, monotonic=self.process.monotonic)
+        self.runner = StepRunner(
+            store,
+            agents,
+            settings,
+            worker=name,
+            keeper=self.keeper,
+            loop=SimLoop(world),  # type: ignore[arg-type]
+            monotonic=self.process.monotonic,
+            sleep=world.sleep,
+            threads=SimThreads(world),
+        )
+        self.job: Actor | None = None
+        self.beat: Actor | None = None
+        self.next_beat = world.now
+
+    def is_idle(self, now: float) -> bool:
+        process = self.process
+        return process.alive and process.paused_until <= now and (self.job is None or self.job.done)
+
+    def is_holding(self) -> bool:
+        return self.process.alive and self.keeper.running > 0
+
+
+def named(refs: Sequence[StepRef]) -> str:
+    return ", ".join(f"{ref.execution_id}.{ref.step}" for ref in refs)

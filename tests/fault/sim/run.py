@@ -1,0 +1,71 @@
+"""Run seeds: `python -m fault.sim.run --seed 17`, or `--seeds 0:1000`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.redis_server import RedisServer
+
+from .simulation import Ground, Simulation, Verdict
+from .world import Tally
+
+
+@contextmanager
+def a_redis() -> Iterator[str]:
+    """A Redis of our own behind a Unix socket."""
+    with tempfile.TemporaryDirectory(prefix="ca-sim-") as folder:
+        socket = str(Path(folder) / "redis.sock")
+        with RedisServer(Path(folder), config={"unixsocket": socket}):
+            yield f"unix://{socket}"
+
+
+def run_seeds(url: str, seeds: Iterable[int], tally: Tally) -> Iterator[Verdict]:
+    """One verdict a seed, as they come."""
+    ground = Ground(url)
+    for seed in seeds:
+        verdict = Simulation(ground, seed).run()
+        tally.add(verdict.tally)
+        yield verdict
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m fault.sim.run", description=__doc__)
+    parser.add_argument("--seed", type=int, help="one seed, with its story")
+    parser.add_argument("--seeds", default="0:1000", help="from:to")
+    parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
+    parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
+    options = parser.parse_args(arguments)
+    first, last = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
+    tally, failed, done = Tally(), 0, 0
+    began = time.perf_counter()
+    with a_redis() as url:
+        for verdict in run_seeds(options.url or url, range(first, last), tally):
+            done += 1
+            if options.seed is not None:
+                print("\n".join(verdict.story))
+                print(json.dumps(verdict.as_dict(), indent=1))
+            if verdict.violations:
+                failed += 1
+                print(f"seed {verdict.seed} ({verdict.kind}): {verdict.violations[0]}", flush=True)
+                print(f"  replay: python -m fault.sim.run --seed {verdict.seed}", flush=True)
+                if failed >= options.most:
+                    break
+        took = time.perf_counter() - began
+    print(f"{done} seeds, {failed} failed, {done / took:.1f} seeds/s")
+    if options.seed is None:
+        print(json.dumps({"faults": tally.faults, "answers": dict(sorted(tally.answers.items()))}, indent=1))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # simulated threads that wait for ever are no reason to wait

@@ -1,0 +1,679 @@
+"""One seed: a few workers, one or two sessions, clients that interfere, faults; from submit to rest, then the verdict."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from redis.connection import ConnectionPool
+from redis.retry import Retry
+from redis.backoff import NoBackoff
+
+from celery_agents.config.settings import Settings
+from celery_agents.worker import crash_points
+from celery_agents.worker.agent import AgentRegistry
+from celery_agents.worker.engine import (
+    Done,
+    NothingToDo,
+    Parked,
+    PutOffUntil,
+    TakenOver,
+    first_state,
+    settle_operation,
+    settle_retry,
+    settle_stop,
+)
+from celery_agents.worker.errors import (
+    ActionRefused,
+    InvalidTransition,
+    SessionNotFound,
+    StoreFull,
+    StoreUnavailable,
+)
+from celery_agents.worker.state import AgentState, Message
+from celery_agents.worker.store import Applied, InboxKind, Lookout, Operation, Settled, StepRef
+from celery_agents.worker.store import fields, loading
+from celery_agents.worker.store.ground import NoHandover
+from celery_agents.worker.store.claims import Ctl, ctl_read
+from celery_agents.worker.store.redis_tables import RedisTables
+from celery_agents.worker.store.tables import Changed
+from celery_agents.worker.store.writes import Standing, saving
+
+from .observing import PREFIX, History
+from .process import SimStore, Worker
+from .sessions import MESSAGE, Stage, agents, enter, make_plan, moment
+from .tables import QueueHandover, SimClock, SimTables
+from .world import Actor, Fault, Process, Tally, Violation, World
+
+KINDS = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
+_WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
+# Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
+CRASH_POINTS = tuple(crash_points.POINTS)
+ROUND_TRIPS = (
+    "claim.read", "claim.lease", "claim.exec", "load.tail", "renew", "restore.read", "restore.exec", "release.read",
+    "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
+    "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.read", "commit.entry", "commit.exec",
+    "reload.read", "reload.check", "sweep.now", "sweep.pass",
+)  # fmt: skip
+ACTIONS = (
+    "submit.read", "submit.exec", "act.read", "act.load", "act.push", "act.exec", "stop.read", "stop.lease", "stop.journal",
+    "stop.ask", "stop.exec", "retry.read", "retry.exec",
+)  # fmt: skip
+IN_STEP = ("driver", "tool", "effect", "lookup")
+MOST_TURNS = 20_000
+PATIENCE_MS = 400_000
+
+
+@cache
+def registry() -> AgentRegistry:
+    return AgentRegistry(agents())
+
+
+@cache
+def settings(burst: int) -> Settings:
+    return Settings.build(
+        steps_per_task=burst, retry_later_seconds=2.0, retry_later_max_seconds=8.0, cache_bytes=1_000_000
+    )
+
+
+@dataclass
+class Message_:
+    """A step message in the queue."""
+
+    ref: StepRef
+    at: float
+    genuine: bool = True
+
+
+@dataclass
+class Action:
+    """Something a client does, when a point is passed for the n-th time, or at a time."""
+
+    kind: str
+    session: str
+    number: int
+    point: str
+    nth: int
+    at: float
+    started: bool = False
+    done: bool = False
+    operation: str = ""
+    outcome: str = ""
+    execution: str = ""
+    refused: str = ""
+
+
+@dataclass
+class Verdict:
+    """What a seed showed."""
+
+    seed: int
+    kind: str
+    violations: tuple[Violation, ...]
+    tally: Tally
+    story: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "kind": self.kind,
+            "ok": not self.violations,
+            "violations": [{"invariant": v.invariant, "text": str(v)} for v in self.violations],
+            **self.facts,
+        }
+
+
+class Ground:
+    """The Redis of all seeds of this process."""
+
+    def __init__(self, url: str) -> None:
+        pool = ConnectionPool.from_url(
+            url, max_connections=64, socket_timeout=10, retry=Retry(NoBackoff(), 0), protocol=2, health_check_interval=0,
+        )  # fmt: skip
+        self.tables = RedisTables(pool)
+
+    def clear(self) -> None:
+        self.tables.ask("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, ground: Ground, seed: int) -> None:
+        self.ground = ground
+        self.world = world = World(seed)
+        rng = world.rng
+        self.kind = rng.choices(KINDS, _WEIGHTS)[0]
+        self.history = History(world, self._handed_over)
+        self.queue: list[Message_] = []
+        self.archive: list[Message_] = []
+        self.fused = rng.random() < 0.5
+        self.settings = settings(rng.choice((1, 1, 1, 3)))
+        self.restarted = [world.now - 1e9]
+        self.stage = Stage(world)
+        enter(self.stage)
+        self.workers: list[Worker] = []
+        self.born = 0
+        self.rebirths: list[float] = []
+        self.jobs = 0
+        self.crashed_jobs: set[str] = set()
+        self.next_sweep = world.now
+        self.sweeper: Actor | None = None
+        self.published_lately: dict[tuple[str, str, int], float] = {}
+        self.audits = rng.random() < 0.3
+        self.full_until = 0.0
+        self.fulls: list[float] = []
+        world.on_point = self._passed
+        world.on_crash = self._crashed
+        self._set_rates(rng)
+        self.sessions = [f"s{seed}a"] if rng.random() < 0.8 else [f"s{seed}a", f"s{seed}b"]
+        for number, session in enumerate(self.sessions):
+            plain = "calm" if self.kind in ("poison",) and number else self.kind
+            self.stage.plans[session] = make_plan(rng, plain)
+        self.actions = self._actions(rng)
+        for _ in range(rng.choices((2, 3), (3, 1))[0]):
+            self._start_worker()
+        self.client = self._store(Process("client", world))
+
+    # --- the plan ---------------------------------------------------------------------------------------------
+
+    def _set_rates(self, rng: random.Random) -> None:
+        rates, kind = self.world.rates, self.kind
+        rates.turn = rng.choice((0.05, 0.15, 0.3, 0.5))
+        mixed = kind == "mixed"
+        plan: list[Fault] = []
+        many = rng.randint(1, 3)
+        points = [*CRASH_POINTS, *(f"<{p}" for p in ROUND_TRIPS), *(f">{p}" for p in ROUND_TRIPS), *IN_STEP]
+        for _ in range(many):
+            nth = rng.choices((1, 2, 3, 4), (6, 4, 2, 1))[0]
+            if kind == "crash" or (mixed and rng.random() < 0.5):
+                plan.append(Fault("crash", rng.choice(points), nth))
+            if kind == "pause" or (mixed and rng.random() < 0.5):
+                plan.append(Fault("pause", rng.choice(points), nth, rng.choice((2.0, 8.0, 14.0, 25.0, 60.0))))
+            if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
+                trip = rng.choice((*ROUND_TRIPS, *ACTIONS))
+                plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
+        if kind == "poison" and rng.random() < 0.5:
+            plan.append(Fault("pause", rng.choice(points), 1, 14.0))
+        if mixed and rng.random() < 0.3:
+            rates.crash, rates.pause, rates.swallow, rates.refuse = 0.003, 0.003, 0.006, 0.003
+        if kind == "messages" or mixed:
+            rates.duplicate, rates.drop, rates.reorder = rng.choice(((0.2, 0.1, 0.5), (0.5, 0.0, 0.5), (0.0, 0.5, 0.0)))
+        self.world.plan = plan
+        if kind == "full" or (mixed and rng.random() < 0.1):
+            self.fulls = sorted(self.world.now + rng.random() * 4000 for _ in range(rng.randint(1, 2)))
+        self.redis_restarts = 1 if kind == "restart" or (mixed and rng.random() < 0.08) else 0
+
+    def _actions(self, rng: random.Random) -> list[Action]:
+        found: list[Action] = []
+        triggers = [f"<{p}" for p in ROUND_TRIPS[:15]] + [f">{p}" for p in ROUND_TRIPS[:12]] + list(CRASH_POINTS)
+        triggers += [">commit.read", "<commit.exec", ">claim.read", "driver", "tool", "effect", "c2", "c3", "c5"] * 3
+        for session in self.sessions:
+            found.append(Action("submit", session, 0, "", 0, self.world.now))
+            for number in range(1, rng.choices((1, 2, 3, 5), (4, 5, 4, 1))[0]):
+                kind = rng.choices(
+                    ("message", "twice", "stop", "retry", "beside", "beside message"), (9, 2, 5, 4, 3, 2)
+                )[0]
+                at = self.world.now + rng.choice((200, 2000, 9000, 20000, 60000)) * rng.random()
+                point = rng.choice(triggers) if rng.random() < 0.8 else ""
+                found.append(Action(kind, session, number, point, rng.choices((1, 2, 3), (5, 3, 1))[0], at))
+        if rng.random() < 0.1:
+            found.append(Action("forge", self.sessions[0], 90, "", 0, self.world.now + 3000 * rng.random()))
+        return found
+
+    # --- workers ----------------------------------------------------------------------------------------------
+
+    def _store(self, process: Process) -> SimStore:
+        world = self.world
+        tables = SimTables(self.ground.tables, world, self.history.observe, self.restarted)
+        store = SimStore(
+            tables, self.settings, clock=SimClock(world), handover=QueueHandover() if self.fused else NoHandover()
+        )
+        store.world = world
+        return store
+
+    def _start_worker(self) -> None:
+        self.born += 1
+        name = f"w{self.born}"
+        worker = Worker(
+            self.world, name, self._store(Process(name, self.world)), registry(), self.settings, self._publish
+        )  # fmt: skip
+        self.workers.append(worker)
+
+    def _crashed(self, process: Process) -> None:
+        for actor in process.actors:
+            if not actor.done and "job" in actor.facts:
+                self.crashed_jobs.add(actor.facts["job"])
+        self.workers = [worker for worker in self.workers if worker.process is not process]
+        self.rebirths.append(self.world.now + self.world.rng.choice((100, 2000, 9000)))
+
+    def _publish(self, ref: StepRef) -> None:
+        self.queue.append(Message_(ref, self.world.now))
+
+    def _handed_over(self, session: str, execution: str, step: int) -> None:
+        """A transaction put this message into the queue."""
+        self.queue.append(Message_(StepRef(session, execution, step), self.world.now))
+
+    # --- what workers do --------------------------------------------------------------------------------------
+
+    def _deliver(self, worker: Worker) -> None:
+        world = self.world
+        rng, rates = world.rng, world.rates
+        place = rng.randrange(len(self.queue)) if rng.random() < rates.reorder else 0
+        if place:
+            world.fired("reorder")
+        message = self.queue.pop(place)
+        self.archive.append(message)
+        if world.faults_on and rng.random() < rates.drop:
+            world.fired("drop")
+            world.say(f"the message {message.ref.execution_id}.{message.ref.step} is lost")
+            return
+        if world.faults_on and rng.random() < rates.duplicate:
+            world.fired("duplicate")
+            self.queue.append(message)
+        self.jobs += 1
+        job = f"job{self.jobs}"
+        worker.job = world.spawn(f"{worker.process.name}/{job}", worker.process, lambda: self._work(worker, message))
+        worker.job.facts["job"] = job
+
+    def _work(self, worker: Worker, message: Message_) -> None:
+        world, ref = self.world, message.ref
+        actor = world.current
+        assert actor is not None
+        world.say(f"{actor.name} takes {ref.execution_id}.{ref.step}")
+        try:
+            outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+        except (StoreUnavailable, StoreFull) as error:
+            world.tally.answers[type(error).__name__] += 1
+            world.say(f"{actor.name}: {error}")
+            return
+        self._judge(actor, message, outcome)
+        publish = getattr(outcome, "publish", None)
+        if publish is not None:
+            self._publish(publish)
+            crash_points.at("c9")
+
+    def _judge(self, actor: Actor, message: Message_, outcome: Any) -> None:
+        """Count the answer, and hold it against what was written."""
+        world, ref = self.world, message.ref
+        name = type(outcome).__name__
+        match outcome:
+            case NothingToDo():
+                name = outcome.reason.value
+                genuine_ahead = name == "ahead" and message.genuine
+                world.expect(
+                    not genuine_ahead, "I2", f"a message for {ref.execution_id}.{ref.step} came before its time"
+                )
+                world.expect(name != "missing" or not message.genuine, "I8", f"session {ref.session_id} is missing")
+            case TakenOver():
+                mine = actor.facts.get("claims", [])
+                done = [s for s in self.history.steps.get(ref.execution_id, ()) if any(c.encode() in s for c in mine)]
+                one_each = len(done) < len(self._steps_of(mine, ref))
+                world.expect(
+                    not done or one_each,
+                    "I1",
+                    f"{actor.name} committed {ref.execution_id}.{ref.step} and does not know it",
+                )
+            case Parked():
+                world.expect(False, "park", f"{ref.session_id} was parked: {outcome.reason}")
+            case Done() | PutOffUntil():
+                pass
+        world.tally.answers[name] += 1
+        world.say(f"{actor.name}: {name} {getattr(outcome, 'summary', '') or getattr(outcome, 'reason', '')}")
+
+    def _steps_of(self, claims: list[str], ref: StepRef) -> list[int]:
+        """Steps this job held: one, and in a burst those it carried on with."""
+        carried = sum(1 for s in self.history.steps.get(ref.execution_id, ()) if any(c.encode() in s for c in claims))
+        return list(range(carried + 1)) if self.settings.steps_per_task > 1 else [ref.step]
+
+    def _sweep(self, worker: Worker) -> None:
+        world = self.world
+        oldest = int(min(m.at for m in self.queue)) if self.queue else -1
+        lookout = Lookout(oldest_ms=oldest) if world.rng.random() < 0.7 else Lookout()
+        began = world.now
+        try:
+            swept = worker.store.sweep(0, lookout)
+        except (StoreUnavailable, StoreFull):
+            return
+        world.tally.answers["swept"] += len(swept.lost)
+        world.tally.answers["swept live"] += swept.live
+        world.tally.answers["swept queued"] += swept.queued
+        for ref in swept.lost:
+            key = (ref.session_id, ref.execution_id, ref.step)
+            version = self.history.versions.get(ref.session_id, 0)
+            lately = self.published_lately.get(key)
+            world.expect(
+                lately is None or world.now - began > 500 or lately[1] != (version, len(self.history.claims)) or world.now - lately[0] >= 5000,
+                "sweep", f"{ref.execution_id}.{ref.step} is swept again after {world.now - (lately or (0, 0))[0]:.0f} ms",
+            )  # fmt: skip
+            self.published_lately[key] = (began, (version, len(self.history.claims)))
+            self._publish(ref)
+        if swept.lost:
+            world.say(f"{worker.process.name} sweeps {', '.join(f'{r.execution_id}.{r.step}' for r in swept.lost)}")
+        self._mirror_due()
+
+    def _mirror_due(self) -> None:
+        (flat,) = self.ground.tables.ask("due", [("ZRANGE", PREFIX + "due", 0, -1, "WITHSCORES")])
+        self.history.due = {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+    # --- what clients do --------------------------------------------------------------------------------------
+
+    def _passed(self, point: str) -> None:
+        for action in self.actions:
+            if not action.started and action.point == point and self._is_open(action):
+                action.nth -= 1
+                if action.nth <= 0:
+                    self._begin(action)
+                    running = self.world.current
+                    if running is not None and self.world.rng.random() < 0.8:
+                        running.wake_at, running.until = self.world.now, None
+                        running.give_turn()
+
+    def _is_open(self, action: Action) -> bool:
+        return action.kind == "submit" or action.session in self.history.versions
+
+    def _begin(self, action: Action) -> None:
+        action.started = True
+        action.operation = f"{action.session}o{action.number}"
+        for copy in range(2 if action.kind == "twice" else 1):
+            self.world.spawn(f"client {action.kind} {action.number}.{copy}", None, lambda: self._act(action))
+
+    def _act(self, action: Action) -> None:
+        world = self.world
+        for _ in range(200):
+            try:
+                applied = self._acted(action)
+                break
+            except (StoreUnavailable, StoreFull):
+                world.tally.answers["client asks again"] += 1
+                world.sleep(0.3)
+            except (InvalidTransition, ActionRefused, SessionNotFound) as refusal:
+                action.refused, action.done = type(refusal).__name__, True
+                return
+        else:
+            raise AssertionError(f"{action.kind} found no Redis for a minute")
+        action.done = True
+        if applied is None:
+            return
+        action.outcome = action.outcome or applied.outcome
+        action.execution = action.execution or applied.execution_id
+        world.say(f"client {action.kind} {action.operation}: {applied.outcome} {applied.execution_id}")
+        world.tally.answers[f"{action.kind.split(' ')[0]} {applied.outcome}"] += 1
+        if applied.publish is not None:
+            self._publish(applied.publish)
+
+    def _acted(self, action: Action) -> Applied | None:
+        store, session = self.client, action.session
+        match action.kind:
+            case "submit":
+                execution = self.stage.first_of(session)
+                plan = self.stage.plans[session]
+
+                def first(now_ms: int) -> Settled:
+                    now = moment(now_ms)
+                    message = Message.user(MESSAGE + action.operation)
+                    return first_state(
+                        AgentState.fresh(now=now), message, execution, action.operation, plan.budget, now
+                    )
+
+                return store.submit(session, "async" if plan.is_async else "plain", session, first)
+            case "message" | "twice":
+                return store.act(session, self._operation(action), settle_operation)
+            case "stop":
+                return store.stop(session, None, settle_stop)
+            case "retry":
+                return store.retry(session, settle_retry(None))
+            case "beside":
+                return self._beside(action, with_message=False)
+            case "beside message":
+                return self._beside(action, with_message=True)
+            case _:
+                execution = self.history.ctl[session]["execution"]
+                for ref in (StepRef(session, execution, 77), StepRef("nobody", "nothing", 1)):
+                    self.queue.append(Message_(ref, self.world.now, genuine=False))
+                return None
+
+    def _operation(self, action: Action) -> Operation:
+        message = Message.user(MESSAGE + action.operation).to_dict()
+        return Operation(action.operation, InboxKind.MESSAGE, {"message": message})
+
+    def _beside(self, action: Action, *, with_message: bool) -> Applied | None:
+        """Somebody saves the session while a step of it runs: an administrator, or another version of the product."""
+        ground = self.client.ground
+        keys = ground.keys(action.session)
+        for _ in range(50):
+            reads: list[Any] = [
+                ("HMGET", keys.session, "version", "ops", "executions"),
+                ctl_read(keys),
+                ground.clock.now(),
+            ]
+            try:
+                with ground.tables.watch("beside.read", (keys.session, keys.ctl), reads) as watched:
+                    (version, ops, executions), ctl_reply, now_reply = watched.replies
+                    ctl = Ctl.read(ctl_reply)
+                    known = fields.strings(ops)
+                    if ctl.phase != "run" or action.operation in known:
+                        action.refused = "" if action.operation in known else "over"
+                        return None
+                    held = ground.cache.get(action.session)
+                    stored = loading.finish(
+                        ground, keys, ctl.execution, held, watched,
+                        watched.ask("beside.load", loading.reads(keys, ctl.execution, held)),
+                    ).state  # fmt: skip
+                    now_ms = ground.clock.milliseconds(now_reply)
+                    now = moment(now_ms)
+                    after = stored.with_metadata(action.operation, 1, now=now)
+                    if with_message:
+                        after = stored.with_user_message(Message.user(MESSAGE + action.operation), now=now)
+                    save = saving(
+                        ground, keys, stored, Settled(after, operations=(action.operation,)),
+                        Standing(known, fields.strings(executions)), version=fields.number(version) + 1, now_ms=now_ms,
+                        work_changed=False,
+                    )  # fmt: skip
+                    watched.commit("beside.exec", save.commands)
+                    return Applied("changed", ctl.execution, 0)
+            except Changed:
+                continue
+        return None
+
+    # --- the run ----------------------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """To rest, and then the verdict."""
+        from .checker import check
+
+        world = self.world
+        self.ground.clear()
+        crash_points.install(world.point)
+        try:
+            self._run()
+            self._settle_down()
+            if not world.violations:
+                check(self)
+        except Violation as violation:
+            world.violations.append(violation)
+        finally:
+            crash_points.install(None)
+            world.end()
+        facts = {
+            "virtual_seconds": round((world.now - self.start) / 1000, 3),
+            "jobs": self.jobs,
+            "payments": len(self.stage.ledgers.payments),
+            "calls": len(self.stage.ledgers.calls),
+            "commits": sum(map(len, self.history.steps.values())),
+        }
+        return Verdict(world.seed, self.kind, tuple(world.violations), world.tally, tuple(world.story), facts)
+
+    def _run(self) -> None:
+        world = self.world
+        self.start = world.now
+        for turn in range(MOST_TURNS):
+            if world.violations:
+                return
+            world.sweep_up()
+            self._timers()
+            if self._is_over():
+                return
+            if world.now - max(world.last_fault, self.start) > PATIENCE_MS:
+                self._stuck("nothing was decided for minutes")
+            if self.audits and world.rng.random() < 0.01:
+                self._audit()
+            choices = self._choices()
+            if choices and world.rng.random() < 0.97:
+                world.rng.choice(choices)()
+            elif not choices and not self._advance():
+                self._stuck("nothing is left that could happen")
+            elif choices:
+                world.now += world.rng.random() * 300
+                self._expire()
+        self._stuck(f"no end after {MOST_TURNS} turns")
+
+    def _stuck(self, why: str) -> None:
+        states = {s: self.history.ctl.get(s, {}) for s in self.sessions}
+        raise Violation("I2", f"{why}; {states}; due {self.history.due}")
+
+    def _is_over(self) -> bool:
+        if self.queue or any(not a.done for a in self.actions) or any(not a.done for a in self.world.actors):
+            return False
+        return all(self.history.phase(session) == "end" for session in self.sessions)
+
+    def _choices(self) -> list[Callable[[], None]]:
+        world = self.world
+        found: list[Callable[[], None]] = [actor.resume for actor in world.ready()]
+        if self.queue:
+            found += [lambda w=w: self._deliver(w) for w in self.workers if w.is_idle(world.now)][:1]
+        return found
+
+    def _timers(self) -> None:
+        """What begins by itself: heartbeats, sweeps, new processes, clients, a full Redis."""
+        world = self.world
+        if self.redis_restarts and world.now - self.start > 1500 and world.rng.random() < 0.05:
+            self.redis_restarts -= 1
+            world.fired("redis restart")
+            world.now += world.rng.choice((1000, 6000, 12000))
+            self.restarted[0] = world.now
+            world.last_fault = max(world.last_fault, world.now)
+            world.say("Redis was away and is back")
+            self._expire()
+        now = world.now
+        for at in [at for at in self.rebirths if at <= now]:
+            self.rebirths.remove(at)
+            self._start_worker()
+        for worker in self.workers:
+            if worker.next_beat <= now and worker.is_holding() and (worker.beat is None or worker.beat.done):
+                worker.next_beat = now + self.settings.lease_renew_seconds * 500
+                worker.beat = world.spawn(
+                    f"{worker.process.name}/heart", worker.process, lambda w=worker: self._tick(w)
+                )
+        if self.next_sweep <= now and (self.sweeper is None or self.sweeper.done) and self._is_due(now):
+            awake = [w for w in self.workers if w.process.paused_until <= now]
+            if awake:
+                self.next_sweep = now + self.settings.sweep_seconds * 1000
+                worker = world.rng.choice(awake)
+                self.sweeper = world.spawn(f"{worker.process.name}/sweep", worker.process, lambda: self._sweep(worker))
+        for action in self.actions:
+            if not action.started and action.at <= now and self._is_open(action):
+                self._begin(action)
+        if self.fulls and self.fulls[0] <= now:
+            self.fulls.pop(0)
+            self.full_until = now + world.rng.choice((300, 3000, 9000))
+            world.fired("full")
+            world.last_fault = max(world.last_fault, self.full_until)
+            self.ground.tables.ask("full", [("CONFIG", "SET", "maxmemory", 1)])
+            world.say("Redis is full")
+        if self.full_until and self.full_until <= now:
+            self.full_until = 0.0
+            self.ground.tables.ask("full", [("CONFIG", "SET", "maxmemory", 0)])
+            world.say("Redis has room again")
+
+    def _is_due(self, now: float) -> bool:
+        return any(score <= now for score in self.history.due.values())
+
+    def _tick(self, worker: Worker) -> None:
+        try:
+            worker.keeper.tick()
+        except (StoreUnavailable, StoreFull):
+            self.world.tally.answers["heartbeat without answer"] += 1
+
+    def _advance(self) -> bool:
+        """To the next moment at which anything can happen; False when there is none."""
+        world, now = self.world, self.world.now
+        moments = [world.next_wake(), *self.rebirths, *self.fulls]
+        if self.full_until:
+            moments.append(self.full_until)
+        moments += [w.next_beat for w in self.workers if w.is_holding() and (w.beat is None or w.beat.done)]
+        if self.history.due:
+            moments.append(max(self.next_sweep, min(self.history.due.values())))
+        if self.queue:
+            moments += [w.process.paused_until for w in self.workers]
+        moments += [a.at for a in self.actions if not a.started and self._is_open(a)]
+        moments += [w.process.paused_until for w in self.workers if w.process.paused_until > now]
+        later = [at for at in moments if at > now]
+        soonest = min(later, default=float("inf"))
+        if soonest == float("inf"):
+            return False
+        world.now = soonest + world.rng.random() * 5
+        self._expire()
+        return True
+
+    def _expire(self) -> None:
+        """Leases whose time has come are gone."""
+        ended = [key for key, at in self.history.leases.items() if at <= self.world.now]
+        if ended:
+            for key in ended:
+                del self.history.leases[key]
+            self.ground.tables.ask("expire", [("DEL", *ended)])
+
+    def _audit(self) -> None:
+        """Invariant D, and no time to live while an execution is active."""
+        world = self.world
+        for session in self.history.versions:
+            keys = self.client.ground.keys(session)
+            phase, score, life, steps = self.ground.tables.ask(
+                "audit",
+                [
+                    ("HGET", keys.ctl, "phase"),
+                    ("ZSCORE", keys.shard.due, session),
+                    ("PTTL", keys.session),
+                    ("PTTL", keys.section("messages", 0)),
+                ],
+            )
+            running = phase == b"run"
+            world.expect(running == (score is not None), "D", f"{session}: phase {phase}, due {score}")
+            world.expect(
+                not running or (life == -1 and steps in (-1, -2)), "I11", f"{session} has a time to live while it runs"
+            )
+            world.expect(running or life > 0, "I11", f"{session} has none although nothing runs")
+
+    def _settle_down(self) -> None:
+        """Everything old comes again, and must change nothing."""
+        world = self.world
+        if world.violations:
+            return
+        world.faults_on = False
+        before = dict(self.history.versions)
+        world.rng.shuffle(self.archive)
+        seen: set[tuple[str, str, int]] = set()
+        for message in self.archive:
+            key = (message.ref.session_id, message.ref.execution_id, message.ref.step)
+            if key not in seen:
+                seen.add(key)
+                self.queue.append(message)
+        world.rates.duplicate = world.rates.drop = 0.0
+        for _ in range(MOST_TURNS):
+            world.sweep_up()
+            if not self.queue and all(actor.done for actor in world.actors):
+                break
+            self._timers()
+            choices = self._choices()
+            if choices:
+                world.rng.choice(choices)()
+            elif not self._advance():
+                break
+        world.expect(before == self.history.versions, "I1", "an old message changed a session")
+        world.now += 100_000
+        self._expire()

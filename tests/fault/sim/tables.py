@@ -1,0 +1,142 @@
+"""The store's Redis as the simulation sees it: every round trip is a point, every lease and every moment is virtual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery_agents.worker.store.records import StepRef
+from celery_agents.worker.store.redis_tables import RedisTables
+from celery_agents.worker.store.tables import Command, Reply
+
+from .world import World
+
+# Placeholders, replaced when the command is sent: Redis knows the time when it runs a command, not when it was written.
+_NOW = b"\x00now"
+_UPTIME = b"\x00uptime"
+QUEUE = "sim:queue"
+
+
+class Until(bytes):
+    """Value of a lease: the virtual time at which it ends, filled in when it is sent."""
+
+    lease_ms = 0
+
+    @classmethod
+    def after(cls, lease_ms: int) -> Until:
+        value = cls(b"\x00until")
+        value.lease_ms = lease_ms
+        return value
+
+
+class Renewed(str):
+    """Key of a lease, with the time it is renewed for."""
+
+    lease_ms = 0
+
+    @classmethod
+    def of(cls, key: str, lease_ms: int) -> Renewed:
+        value = cls(key)
+        value.lease_ms = lease_ms
+        return value
+
+
+class SimClock:
+    """`Clock` on virtual time. Leases are plain keys that the simulation deletes when their time has come."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> Command:
+        return ("ECHO", _NOW)
+
+    def milliseconds(self, reply: Reply) -> int:
+        return int(reply)
+
+    def uptime(self) -> Command:
+        return ("ECHO", _UPTIME)
+
+    def uptime_seconds(self, reply: Reply) -> float:
+        return float(reply)
+
+    def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
+        del worker
+        return ("SET", key, Until.after(lease_ms))
+
+    def renew_lease(self, key: str, lease_ms: int) -> Command:
+        # Not refused when memory is short, as PEXPIRE is not; what was renewed is noted when it was.
+        return ("EXISTS", Renewed.of(key, lease_ms))
+
+    def pause(self, seconds: float) -> None:
+        self._world.sleep(seconds)
+
+
+class QueueHandover:
+    """The commit publishes the next message itself, as with a broker on the same Redis."""
+
+    def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
+        del now_ms
+        return (("RPUSH", QUEUE, f"{ref.session_id} {ref.execution_id} {ref.step}"),)
+
+
+Observer = Callable[[str, Sequence[Command], Sequence[Reply]], None]
+
+
+class SimTables(RedisTables):
+    """`RedisTables` whose round trips can be delayed, refused, and lose their replies."""
+
+    def __init__(self, shared: RedisTables, world: World, observe: Observer, restarted: list[float]) -> None:
+        # The connections outlive the run: opening one costs as much as ten round trips.
+        self._connections = shared._connections
+        self._loaded = shared._loaded
+        self._world = world
+        self._observe = observe
+        self._restarted = restarted
+
+    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
+        world = self._world
+        if world.current is None:
+            return super()._round_trip(point, connection, self._sent(commands))
+        world.point(f"<{point}")
+        fault = self._fault(point)
+        if fault == "refuse":
+            raise ConnectionError("the connection was refused")
+        sent = self._sent(commands)
+        replies = super()._round_trip(point, connection, sent)
+        self._observe(point, sent, replies)
+        if fault == "swallow":
+            raise ConnectionError("the reply was lost")
+        world.point(f">{point}")
+        return replies
+
+    def _fault(self, point: str) -> str | None:
+        world = self._world
+        if not world.faults_on:
+            return None
+        fault = world.planned(("swallow", "refuse"), point) if world.plan else None
+        kind = fault.kind if fault is not None else None
+        if kind is None and world.rates.swallow + world.rates.refuse > 0:
+            chance = world.rng.random()
+            if chance < world.rates.swallow:
+                kind = "swallow"
+            elif chance < world.rates.swallow + world.rates.refuse:
+                kind = "refuse"
+        if kind is not None:
+            world.fired(kind)
+            actor = world.current
+            assert actor is not None
+            world.say(f"{actor.name}: {kind} at {point}")
+        return kind
+
+    def _sent(self, commands: Sequence[Command]) -> list[Command]:
+        now = int(self._world.now)
+        sent: list[Command] = []
+        for command in commands:
+            match command:
+                case ("ECHO", word):
+                    sent.append(("ECHO", now if word == _NOW else (now - self._restarted[0]) / 1000))
+                case ("SET", key, Until() as until, *rest):
+                    sent.append(("SET", key, now + until.lease_ms, *rest))
+                case _:
+                    sent.append(command)
+        return sent
