@@ -86,14 +86,14 @@ class Job:
         position = from_id or "0"
         while True:
             found = self._next(position, deadline)
+            ended = not found
             for event in found:
                 position = event.id
                 self._learn(event)
                 if event.execution_id == self._execution_id:
                     yield event
-                    if event.type in _ENDINGS:
-                        return
-            if not found and self._has_ended():
+                    ended = event.type in _ENDINGS  # not the end where a retry follows
+            if ended and self._has_ended():
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
@@ -132,7 +132,7 @@ class Job:
             self._execution_id = event.execution_id
 
     def _has_ended(self) -> bool:
-        """Asked when nothing happens for a while: the end may have been cut off the stream."""
+        """Asked when an end is read, and when nothing happens for a while: the end may be cut off the stream."""
         try:
             return self._record() is not None
         except StoreUnavailable:

@@ -30,6 +30,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         raise ConfigurationError(
             "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
         )
+    named = _named(name)
     from celery.bin.celery import celery as command
 
     from .app import create_app, worker_arguments
@@ -38,7 +39,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         agent.answering.check()
     # As Celery.worker_main does, which forgets the exit code.
     command.params[0].default = create_app(settings)
-    return int(command.main(args=[*worker_arguments(settings), *_named(name)], standalone_mode=False) or 0)
+    return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)
 
 
 def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -29,6 +29,8 @@ MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.",
 MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.", show_default=False)]
 MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.", show_default=False)]
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.", show_default=False)]
+
+_STOP_SECONDS: Final = 30.0
 
 
 def register(program: typer.Typer) -> None:
@@ -94,8 +96,9 @@ def send(
 def stop(
     session: SessionArgument,
     timeout: Annotated[
-        timedelta, typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step.")
-    ] = timedelta(seconds=30),
+        timedelta | None,
+        typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step; default: 30s."),
+    ] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -105,7 +108,7 @@ def stop(
     Example:
       celery-agents stop 3f2a…
     """
-    result = client_for(redis_url).stop(session, timeout=timeout.total_seconds())
+    result = client_for(redis_url).stop(session, timeout=_STOP_SECONDS if timeout is None else timeout.total_seconds())
     if json:
         print(as_json({"session_id": session, "status": None} if result is None else result_value(result)))
     else:

@@ -118,4 +118,5 @@ def list_sessions(
     else:
         lines = table(HEAD, [row(header) for header in page.items])
         lines += [f"more with: --cursor {page.cursor}"] if page.cursor else []
-    print("\n".join(lines))
+    for line in lines:
+        print(line)

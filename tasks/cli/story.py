@@ -75,7 +75,7 @@ _TELLERS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_started": lambda event: "started",
     "step_committed": _step_committed,
     "step_recovered": _step_recovered,
-    "step_retried": lambda event: f"step {event.step}: is tried again",
+    "step_retried": lambda event: f"step {event.step} is tried again",
     "message_received": lambda event: "a message arrived; the running step goes first",
     "message_joined": lambda event: "a message joined",
     "execution_waiting": lambda event: "waiting for a person",
