@@ -28,6 +28,7 @@ from ..worker.state import ID_PATTERN, AgentState, ExecutionBudget, ExecutionId,
 from ..worker.store import Applied, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
 from ..worker.store.loading import Stored
 from .app import create_app
+from .callbacks import target_of
 from .job import Job, Result
 from .publishing import FusedHandover, Publisher
 
@@ -88,6 +89,8 @@ class AgentClient:
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
         metadata: Mapping[str, Any] | None = None,
+        on_complete: object = None,
+        webhook: str | None = None,
     ) -> Job:
         """Hand a job to an agent: a new session, or the next message of an existing one.
 
@@ -97,6 +100,8 @@ class AgentClient:
             idempotency_key: However often and from wherever the same request is made with it, it makes one execution.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
             metadata: JSON kept with the session.
+            on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
+            webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
             UnknownAgent: Workers have registered, and none offers this agent.
@@ -110,13 +115,14 @@ class AgentClient:
         session = SessionId(session_id) if session_id is not None else SessionId(_derived(idempotency_key, "session"))
         execution_id = ExecutionId(_derived(idempotency_key, "execution"))
         fingerprint = _fingerprint(name, first, budget, metadata)
+        notify = target_of(on_complete, webhook)
         if session_id is not None and self._exists(session):
-            return self._send(session, first, operation_id, budget)
+            return self._send(session, first, operation_id, budget, notify)
 
         def settle(now_ms: int) -> Any:
             now = moment(now_ms)
             state = AgentState.fresh(metadata=dict(metadata or {}), now=now)
-            return first_state(state, first, execution_id, operation_id, budget, now)
+            return first_state(state, first, execution_id, operation_id, budget, now, notify)
 
         settle(0)  # what cannot be a state is refused before anything is written
         try:
@@ -124,7 +130,7 @@ class AgentClient:
         except IdempotencyMismatch:
             if session_id is None:
                 raise
-            return self._send(session, first, operation_id, budget)  # somebody created the session meanwhile
+            return self._send(session, first, operation_id, budget, notify)  # somebody created the session meanwhile
         self._publish(applied)
         return Job(self.store, session, operation_id, applied.execution_id)
 
@@ -135,6 +141,8 @@ class AgentClient:
         *,
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
+        on_complete: object = None,
+        webhook: str | None = None,
     ) -> Job:
         """Send a further message. A running execution takes it up at its next step; else a new one starts.
 
@@ -144,7 +152,8 @@ class AgentClient:
             ActionRefused: Too many messages wait for the running step.
         """
         content = _user_message(message, self.settings.max_message_bytes)
-        return self._send(SessionId(session_id), content, _derived(idempotency_key, "operation"), budget)
+        notify = target_of(on_complete, webhook)
+        return self._send(SessionId(session_id), content, _derived(idempotency_key, "operation"), budget, notify)
 
     def stop(
         self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
@@ -293,10 +302,19 @@ class AgentClient:
 
     # --- how --------------------------------------------------------------------------------------------------
 
-    def _send(self, session: SessionId, message: Message, operation_id: str, budget: ExecutionBudget | None) -> Job:
+    def _send(
+        self,
+        session: SessionId,
+        message: Message,
+        operation_id: str,
+        budget: ExecutionBudget | None,
+        notify: Mapping[str, Any] | None,
+    ) -> Job:
         payload: dict[str, Any] = {"message": message.to_dict()}
         if budget is not None:
             payload["budget"] = budget.to_dict()
+        if notify is not None:
+            payload["notify"] = notify
         applied = self._act(session, Operation(operation_id, InboxKind.MESSAGE, payload))
         return Job(self.store, session, operation_id, applied.execution_id)
 

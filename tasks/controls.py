@@ -40,6 +40,8 @@ def register_controls(app: Celery, settings: Settings) -> None:
         idempotency_key: str | None = None,
         budget: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
+        on_complete: Any = None,
+        webhook: str | None = None,
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
         if session_id is None and idempotency_key is None:
@@ -49,8 +51,9 @@ def register_controls(app: Celery, settings: Settings) -> None:
         # A message that comes twice must not be said twice.
         key = idempotency_key or f"task:{self.request.id}"
         job = client_of().submit(
-            agent, message, session_id=session_id, idempotency_key=key, budget=_budget(budget), metadata=metadata
-        )
+            agent, message, session_id=session_id, idempotency_key=key, budget=_budget(budget), metadata=metadata,
+            on_complete=on_complete, webhook=webhook,
+        )  # fmt: skip
         return f"session {job.session_id}"
 
     @app.task(name=RETRY, **options)  # pyright: ignore[reportUntypedFunctionDecorator]

@@ -19,6 +19,7 @@ from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_step_store
 from ..worker.store.keys import WAKE_CHANNEL
 from ..worker.store.sweeps import worker_name
+from .callbacks import CallbackCaller
 from .publishing import FusedHandover, Publisher
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Runtime:
         self.handover = FusedHandover(app, settings)
         self.store = redis_step_store(settings, name=f"celery-agents-{self.name}", handover=self.handover)
         self.agents = AgentRegistry.from_modules(settings.agent_modules)
+        self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
         self.runner = StepRunner(

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..config.celery import is_redis
 from ..worker.errors import CeleryAgentsError, StoreUnavailable
-from ..worker.store import Lookout
+from ..worker.store import Lookout, Swept
 from .publishing import oldest_queued_ms, shares_a_database
 from .runtime import Runtime
 
@@ -54,9 +54,9 @@ class Sweeper:
             # A sweeper that died is replaced within three passes.
             if store.lock_sweep(shard, runtime.name, round(settings.sweep_seconds * 3000)):
                 swept = store.sweep(shard, self._lookout(runtime))
-                for ref in swept.lost:
-                    runtime.publisher.publish(ref, store.now_ms())
+                _publish(runtime, swept)
                 published += len(swept.lost)
+                runtime.callbacks.once(shard)
         if published:
             log.info("%d lost step messages published again", published)
         return published
@@ -97,6 +97,17 @@ class Sweeper:
         for shard in range(runtime.settings.shards):
             runtime.store.prune(shard)
         self._pruned_at = time.monotonic()
+
+
+def _publish(runtime: Runtime, swept: Swept) -> None:
+    """All in one round trip where the queue is in the store's database."""
+    handover = runtime.store.ground.handover
+    commands = [command for ref in swept.lost for command in handover.commands(ref, swept.at_ms)]
+    if commands:
+        runtime.store.ground.tables.ask("sweep.publish", commands)
+        return
+    for ref in swept.lost:
+        runtime.publisher.publish(ref, swept.at_ms)
 
 
 def queue_length(app_connection: Callable[[], object], queue: str, broker: str) -> int:

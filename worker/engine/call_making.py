@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from .. import crash_points
-from ..errors import StoreFull
+from ..errors import StoreFull, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import ErrorInfo, StopSignal, ToolOutcome
@@ -164,8 +164,8 @@ class CallMaker:
         try:
             self._store.record_results(run.claim, unjournaled)
             return run.changed(unjournaled={})
-        except StoreFull:
-            return run.changed(unjournaled=unjournaled)
+        except (StoreFull, StoreUnavailable):
+            return run.changed(unjournaled=unjournaled)  # the commit tries again, as long as the step may live
 
     def _context(self, run: Run, each: Planned) -> ToolContext:
         held = run.held

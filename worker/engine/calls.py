@@ -7,15 +7,15 @@ and its result follows when it has ended; the last results may travel with the c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from ...config.settings import Settings
-from ..errors import ClaimLost
+from ..errors import ClaimLost, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, ToolCall, ToolOutcome
-from ..store import Begun, StepStore
+from ..store import Beginnings, Begun, StepStore
 from ..tools import Effect, InvalidArguments, LookupResult, LookupStatus, idempotency_key, to_json_value
 from .call_making import CallMaker
 from .call_records import Planned, hook_context, not_run, record, refused, unknown, with_record
@@ -27,6 +27,7 @@ from .run import CallRecord, Run
 from .tool_threads import Threads
 
 _LOOKUP_AGAIN_SECONDS: Final = 2.0
+_REDIS_PAUSE_SECONDS: Final = 0.2
 
 
 class Calls:
@@ -41,11 +42,13 @@ class Calls:
         threads: Threads,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._settings = settings
         self._monotonic = monotonic
+        self._sleep = sleep
         self._maker = CallMaker(store, loop, threads, monotonic=monotonic)
 
     def call(self, run: Run) -> Run:
@@ -166,7 +169,8 @@ class Calls:
             return run
         for each in batch:
             if each not in going and each.index not in run.records:
-                run = with_record(run, each.index, not_run(run, self._now_ms(run), each))
+                begun = run.loaded.journal.begun.get(each.index)
+                run = with_record(run, each.index, self._unfinished(run, each, begun))
         run = self._maker.make(run, going, is_final=is_final)
         return interrupted(run, self._store, self._keeper) if run.unfinished else run
 
@@ -183,8 +187,7 @@ class Calls:
             return run, batch
         again = [i for i in timeouts if i in run.loaded.journal.begun]
         try:
-            at_ms = run.latest_redis_ms(self._monotonic())
-            begun = self._store.begin_calls(run.claim, timeouts, at_ms, again=again)
+            begun = self._recorded(run, timeouts, again)
         except ClaimLost:
             return run.changed(decided=TakenOver(run.ref)), ()
         for index, raw in begun.results.items():
@@ -196,6 +199,16 @@ class Calls:
         allowed = self._allowed(run)
         going = [each for each in batch if each.is_pure or each.index in begun.mine]
         return allowed, () if allowed.decided is not None or allowed.forbidden else going
+
+    def _recorded(self, run: Run, timeouts: Mapping[int, int], again: Collection[int]) -> Beginnings:
+        """Record the beginnings; after a lost reply once more, since a record that bears this claim is its own."""
+        while True:
+            try:
+                return self._store.begin_calls(run.claim, timeouts, run.latest_redis_ms(self._monotonic()), again=again)
+            except StoreUnavailable:
+                if run.held.interruption is not None or self._keeper.remaining(run.held) <= 0:
+                    raise
+                self._sleep(_REDIS_PAUSE_SECONDS)
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._monotonic())

@@ -73,7 +73,9 @@ class StepRunner:
         self._sleep = sleep
         self._gate = Gate()
         self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, watching=watching)
-        self._calls = Calls(store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic)
+        self._calls = Calls(
+            store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic, sleep=sleep
+        )
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -255,9 +257,10 @@ class StepRunner:
                     return TakenOver(run.ref), None
                 run, conflicts = fresh, conflicts + 1
                 continue
-            except StoreFull:  # what was obtained is kept for as long as the step may take
+            except (StoreFull, StoreUnavailable) as error:  # what was obtained is kept for as long as the step may take
                 if self._keeper.remaining(run.held) <= 0:
                     raise
+                log.warning("the commit of step %s of session %s waits: %s", run.ref.step, run.ref.session_id, error)
                 self._sleep(_FULL_PAUSE_SECONDS)
                 continue
             crash_points.at("c8")

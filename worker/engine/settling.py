@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -138,9 +138,15 @@ def settle_step(run: Run, advanced: Advanced) -> Settle:
             keep_journal=ended and not advanced.committed,
             dead=run.failure.message if failed and run.failure and run.failure.kind == "poison" else None,
             definition=json.dumps(run.agent.definition).encode() if run.ref.step == 1 else None,
+            notify=_notified(fresh),
         )
 
     return settle
+
+
+def _notified(fresh: Fresh) -> dict[str, Any]:
+    """Whom to tell of the executions that these operations start."""
+    return {operation.id: operation.payload["notify"] for operation in fresh.inbox if operation.payload.get("notify")}
 
 
 def _unseen(run: Run) -> bool:
@@ -162,7 +168,13 @@ def settle_stop(fresh: Fresh) -> Settled:
         {"status": "stopped", "reason": "user_requested"},
     )
     operations = tuple(operation.id for operation in fresh.inbox)
-    return Settled(after, ended=state if after is not state else None, events=(event, *joined), operations=operations)
+    return Settled(
+        after,
+        ended=state if after is not state else None,
+        events=(event, *joined),
+        operations=operations,
+        notify=_notified(fresh),
+    )
 
 
 def settle_operation(fresh: Fresh) -> Settled:
@@ -171,7 +183,8 @@ def settle_operation(fresh: Fresh) -> Settled:
     execution = fresh.state.execution
     ended = execution is None or execution.status.is_terminal()
     after, events = _with_inbox(fresh.state, fresh, now, ended=ended, unseen=False)
-    return Settled(after, events=tuple(events), operations=tuple(operation.id for operation in fresh.inbox))
+    operations = tuple(operation.id for operation in fresh.inbox)
+    return Settled(after, events=tuple(events), operations=operations, notify=_notified(fresh))
 
 
 def settle_retry(budget: ExecutionBudget | None) -> Settle:
@@ -200,13 +213,15 @@ def first_state(
     operation_id: str,
     budget: ExecutionBudget | None,
     now: datetime,
+    notify: Mapping[str, Any] | None = None,
 ) -> Settled:
-    """A new session with its first execution pending."""
+    """A new session with its first execution pending; `notify` says whom to tell of its end."""
     state = state.with_user_message(message, now=now).with_execution(
         execution_id, budget or ExecutionBudget.unlimited(), operation_id, now=now
     )
     event = NewEvent("execution_submitted", execution_id, 0, {"operation": operation_id})
-    return Settled(state, events=(event,), operations=(operation_id,))
+    told = {operation_id: notify} if notify else {}
+    return Settled(state, events=(event,), operations=(operation_id,), notify=told)
 
 
 def _with_inbox(

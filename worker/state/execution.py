@@ -12,6 +12,7 @@ from .ids import ExecutionId
 from .problems import ErrorInfo
 from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
 from .steps import AgentStep, StepExecution
+from .tools import ToolOutcome
 from .usage import NO_USAGE, InferenceUsage
 from .value import Value
 
@@ -113,7 +114,7 @@ class ExecutionState(Value):
         if self.status.is_terminal():
             return self.status
         last = self.current_step_or_last
-        if self.errors or (last is not None and last.has_failed()):
+        if self.errors or (last is not None and last.has_failed() and not self._was_cut_short(last)):
             return ExecutionStatus.FAILED
         signal = self.stop_signal
         stopped = signal is not None and signal.reason.was_force_stopped()
@@ -125,6 +126,13 @@ class ExecutionState(Value):
         if signal is not None:
             return signal.reason
         return StopReason.COMPLETED if self.status is ExecutionStatus.COMPLETED else None
+
+    def _was_cut_short(self, last: AgentStep) -> bool:
+        """A person ended it: calls that were in flight are unknown, which is nobody's failure."""
+        signal = self.stop_signal
+        asked = signal is not None and signal.reason in (StopReason.USER_REQUESTED, StopReason.STOP_REQUESTED)
+        failed = any(each.outcome is ToolOutcome.ERROR for each in last.tool_executions)
+        return asked and not failed and not last.errors
 
     def with_status(self, status: ExecutionStatus, now: datetime) -> ExecutionState:
         """The same in this status, with the times that go with it; unchanged when it is in it already.

@@ -4,6 +4,7 @@ from .journals import Beginnings
 from .records import (
     Applied,
     Begun,
+    Callback,
     Claim,
     ClaimAnswer,
     Claimed,
@@ -34,6 +35,7 @@ __all__ = [
     "Applied",
     "Beginnings",
     "Begun",
+    "Callback",
     "Claim",
     "ClaimAnswer",
     "Claimed",

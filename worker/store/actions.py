@@ -167,7 +167,9 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
             return Applied("again", ctl.execution, fields.number(version))
         now_ms = ground.clock.milliseconds(now_reply)
         (alive,) = watched.ask("stop.lease", [("EXISTS", keys.shard.lease(ctl.claim or "-"))])
-        (stored_journal,) = watched.ask("stop.journal", [("HGETALL", keys.journal(ctl.execution, ctl.step))])
+        # Watched, so that a worker that was only paused cannot begin something between this look and the end.
+        journal = keys.journal(ctl.execution, ctl.step)
+        (stored_journal,) = watched.ask("stop.journal", [("HGETALL", journal)], also=(journal,))
         if alive or fields.journal(stored_journal).holds_something:
             return _ask_to_stop(ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched)
         before = _stored(ground, keys, ctl, watched)
@@ -177,7 +179,7 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
         trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []
         # A claim that came to nothing has left its traces.
-        buried: Command = ("PEXPIRE", keys.journal(ctl.execution, ctl.step), ground.journal_ms)
+        buried: Command = ("PEXPIRE", journal, ground.journal_ms)
         watched.commit("stop.exec", [*trim, buried, *save.commands])
         return Applied("changed", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
 

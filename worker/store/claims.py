@@ -82,13 +82,14 @@ def _claim_once(
     ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str, alone: bool
 ) -> ClaimAnswer:
     held = ground.cache.get(ref.session_id)
+    journal_key = keys.journal(ref.execution_id, ref.step)
     reads = [
         ctl_read(keys),
         ground.clock.now(),
-        ("HGETALL", keys.journal(ref.execution_id, ref.step)),
+        ("HGETALL", journal_key),
         *loading.reads(keys, ref.execution_id, held),
     ]
-    with ground.tables.watch("claim.read", (keys.session, keys.ctl), reads) as watched:
+    with ground.tables.watch("claim.read", (keys.session, keys.ctl, journal_key), reads) as watched:
         ctl = Ctl.read(watched.replies[0])
         now_ms = ground.clock.milliseconds(watched.replies[1])
         left = _refusal(ctl, ref, claim_id, now_ms) or _held_by_another(ground, keys, ctl, claim_id, watched)

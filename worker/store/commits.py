@@ -79,6 +79,8 @@ def _commit_once(
         if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):
             return _committed_before(ref, fields.number(version), ctl)
         if (ctl.execution, ctl.step, ctl.claim) != (ref.execution_id, ref.step, claim.id):
+            if writes and (ctl.execution, ctl.step) != (ref.execution_id, ref.step):
+                watched.ask("commit.bury", [journals.burial(ground, claim)])
             raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
         if fields.number(version) != base.version:
             raise VersionConflict(

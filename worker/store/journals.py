@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from .. import crash_points
-from ..errors import ClaimLost, StoreFull
+from ..errors import ClaimLost, StoreFull, StoreUnavailable
 from . import fields
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Begun, Claim
-from .tables import Command
+from .tables import Changed, Command, Reply
+
+_CONFLICTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def record_answer(ground: Ground, claim: Claim, raw: bytes) -> bytes:
         first, step = ground.tables.apply(
             "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, "execution", "step")]
         )
-        _bury_if_past(ground, claim, journal, step)
+        _bury_if_past(ground, claim, step)
     except StoreFull:
         first = ground.tables.script("journal.full", "journal_when_full", (journal, keys.events), ("llm", raw))[0]
     crash_points.at("c3")
@@ -59,15 +62,13 @@ def begin_calls(
     wanted = sorted(timeouts_ms)
     record = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
     commands: list[Command] = [("HSET" if i in again else "HSETNX", journal, f"t{i}:s", record[i]) for i in wanted]
-    replies = ground.tables.apply(
-        "journal.begin",
-        [
-            ("HMGET", keys.ctl, "execution", "step", "claim", "cancel"),
-            ("HMGET", journal, *(f"t{i}:r" for i in wanted)),
-            *commands,
-            ("HMGET", journal, *(f"t{i}:s" for i in wanted)),
-        ],
-    )
+    whole: list[Command] = [
+        ("HMGET", keys.ctl, "execution", "step", "claim", "cancel"),
+        ("HMGET", journal, *(f"t{i}:r" for i in wanted)),
+        *commands,
+        ("HMGET", journal, *(f"t{i}:s" for i in wanted)),
+    ]
+    replies = _begin_again(ground, claim, keys, whole) if again else ground.tables.apply("journal.begin", whole)
     control, results, begun = replies[0], replies[1], replies[-1]
     finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
     records = {i: fields.begun_record(value) for i, value in zip(wanted, begun, strict=True)}
@@ -75,12 +76,12 @@ def begin_calls(
     cancel = fields.text(control[3])
     cancel = cancel if cancel == claim.ref.execution_id else ""
     lost = fields.text(control[2]) != claim.id
-    if lost or cancel:
-        _take_back(ground, claim, journal, fresh, control)
-    elif finished:
-        _take_back(ground, claim, journal, [i for i in fresh if i in finished], control)
     if lost:
-        raise ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
+        # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
+        _bury_if_past(ground, claim, control)
+        raise _lost(claim)
+    if cancel or finished:
+        _take_back(ground, journal, {i: record[i] for i in fresh if cancel or i in finished})
     crash_points.at("c4")
     mine = (
         frozenset(i for i in wanted if records[i].claim == claim.id and i not in finished)
@@ -105,7 +106,7 @@ def record_results(ground: Ground, claim: Claim, results: Mapping[int, bytes]) -
             "journal.result",
             [*result_commands(ground, claim, results), ("HMGET", keys.ctl, "execution", "step")],
         )
-        _bury_if_past(ground, claim, journal, replies[-1])
+        _bury_if_past(ground, claim, replies[-1])
     except StoreFull:
         words = [word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)]
         ground.tables.script("journal.full", "journal_when_full", (journal, keys.events), words)
@@ -119,18 +120,25 @@ def record_failure(ground: Ground, claim: Claim, number: int, failure: bytes) ->
         "journal.failure",
         [("HSETNX", journal, f"err:{claim.id}:{number}", failure), ("HMGET", keys.ctl, "execution", "step")],
     )
-    _bury_if_past(ground, claim, journal, replies[-1])
+    _bury_if_past(ground, claim, replies[-1])
 
 
 def drop_answer(ground: Ground, claim: Claim) -> bool:
     """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
     keys, journal = _keys(ground, claim)
-    control, everything = ground.tables.apply("journal.look", [("HGET", keys.ctl, "claim"), ("HGETALL", journal)])
-    stored = fields.journal(everything)
-    if fields.text(control) != claim.id or stored.begun or stored.results:
-        return False
-    ground.tables.apply("journal.drop", [("HDEL", journal, "llm")])
-    return True
+    reads: list[Command] = [("HGET", keys.ctl, "claim"), ("HGETALL", journal)]
+    for _ in range(_CONFLICTS):
+        try:
+            # Watched: after a pause another claim's answer may stand in its place.
+            with ground.tables.watch("journal.look", (keys.ctl, journal), reads) as watched:
+                control, stored = fields.text(watched.replies[0]), fields.journal(watched.replies[1])
+                if control != claim.id or stored.begun or stored.results:
+                    return False
+                watched.commit("journal.drop", [("HDEL", journal, "llm")])
+                return True
+        except Changed:
+            continue
+    return False
 
 
 def _keys(ground: Ground, claim: Claim) -> tuple[SessionKeys, str]:
@@ -138,14 +146,48 @@ def _keys(ground: Ground, claim: Claim) -> tuple[SessionKeys, str]:
     return keys, keys.journal(claim.ref.execution_id, claim.ref.step)
 
 
-def _take_back(ground: Ground, claim: Claim, journal: str, fresh: Sequence[int], control: Sequence[bytes]) -> None:
-    """A record that begins nothing must not stay: it would read as a call whose outcome is unknown."""
-    if fresh:
-        ground.tables.apply("journal.unbegin", [("HDEL", journal, *(f"t{i}:s" for i in fresh))])
-    _bury_if_past(ground, claim, journal, control)
+def _begin_again(ground: Ground, claim: Claim, keys: SessionKeys, commands: Sequence[Command]) -> list[Reply]:
+    """Records of an earlier claim are overwritten, so the claim must be mine in the very transaction that does it."""
+    for _ in range(_CONFLICTS):
+        try:
+            with ground.tables.watch("journal.again", (keys.ctl,), [("HGET", keys.ctl, "claim")]) as watched:
+                if fields.text(watched.replies[0]) != claim.id:
+                    raise _lost(claim)
+                return watched.commit("journal.begin", commands)
+        except Changed:
+            continue
+    raise StoreUnavailable(f"session {claim.ref.session_id} changes too fast to begin a call")
 
 
-def _bury_if_past(ground: Ground, claim: Claim, journal: str, control: Sequence[bytes | None]) -> None:
+def _take_back(ground: Ground, journal: str, mine: Mapping[int, str]) -> None:
+    """A record that begins nothing must not stay, as long as it is still mine."""
+    names = [f"t{i}:s" for i in mine]
+    if not names:
+        return
+    try:
+        with ground.tables.watch("journal.mine", (journal,), [("HMGET", journal, *names)]) as watched:
+            still = [
+                name
+                for name, stored, written in zip(names, watched.replies[0], mine.values(), strict=True)
+                if fields.text(stored) == written
+            ]
+            if still:
+                watched.commit("journal.unbegin", [("HDEL", journal, *still)])
+    except Changed:
+        return  # somebody else writes there now; a record that stays reads as a call that may have happened
+
+
+def _lost(claim: Claim) -> ClaimLost:
+    return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
+
+
+def _bury_if_past(ground: Ground, claim: Claim, control: Sequence[bytes | None]) -> None:
     """A worker that slept through the commit of its step may have revived the journal: give it its end again."""
     if fields.text(control[0]) != claim.ref.execution_id or fields.number(control[1]) != claim.ref.step:
-        ground.tables.apply("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])
+        ground.tables.apply("journal.bury", [burial(ground, claim)])
+
+
+def burial(ground: Ground, claim: Claim) -> Command:
+    """The command that gives the journal of a step that is past its end."""
+    _, journal = _keys(ground, claim)
+    return ("PEXPIRE", journal, ground.journal_ms)

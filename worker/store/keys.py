@@ -16,7 +16,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
 | `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
 | `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |
-| `ca:{k}:callbacks` | zset | permanent | `<sid> <eid>` → when to tell of its end; the ending transaction, the sweep |
+| `ca:{k}:callbacks` | zset | permanent | `<sid> <eid> <kind>` → when; the ending transaction, the sweep |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |

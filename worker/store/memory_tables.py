@@ -67,6 +67,13 @@ class MemoryTables:
     def _stamp(self, key: str) -> tuple[int, bool]:
         return (self._touched.get(key, 0), self._alive(key))
 
+    def _ask_watching(
+        self, seen: dict[str, tuple[int, bool]], also: Sequence[str], commands: Sequence[Command]
+    ) -> list[Reply]:
+        with self._lock:
+            seen.update({key: self._stamp(key) for key in also})
+            return [self._run(command) for command in commands]
+
     def _commit(self, seen: dict[str, tuple[int, bool]], commands: Sequence[Command]) -> list[Reply]:
         with self._lock:
             if any(self._stamp(key) != stamp for key, stamp in seen.items()):
@@ -333,7 +340,7 @@ class MemoryTables:
             if left >= 0:
                 live += 1
                 self._zadd(keys[0], "XX", now + left + grace, sid)
-            elif oldest >= 0 and int(published or 0) >= oldest:
+            elif oldest >= 0 and int(published or 0) + 1000 >= oldest:
                 queued += 1
                 self._zadd(keys[0], "XX", now + wait, sid)
             elif len(lost) < capacity:
@@ -366,8 +373,8 @@ class _MemoryWatched:
         self._tables = tables
         self._seen = seen
 
-    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        return self._tables.ask(point, commands)
+    def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        return self._tables._ask_watching(self._seen, also, commands)  # pyright: ignore[reportPrivateUsage]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         del point

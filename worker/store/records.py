@@ -322,24 +322,31 @@ class Callback:
     """Somebody who wants to know how an execution ended.
 
     Attributes:
-        target: Celery task, webhook or both, as given at submit.
+        kind: "task" or "webhook".
+        target: The task, or the webhook's URL, as given at submit.
         attempts: How often it was tried before.
     """
 
     session_id: str
     execution_id: str
-    target: Mapping[str, Any]
+    kind: str
+    target: Any
     record: ExecutionRecord
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a pass over the due index found."""
+    """What a pass over the due index found.
+
+    Attributes:
+        at_ms: When it looked; the time that the messages of the lost steps have to bear, since it is noted with them.
+    """
 
     lost: tuple[StepRef, ...] = ()
     live: int = 0
     queued: int = 0
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

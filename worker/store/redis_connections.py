@@ -1,14 +1,20 @@
-"""Connections of one process, taken and given back without asking them whether they still live.
+"""Connections of one process, taken and given back without asking them each time whether they still live.
 
 redis-py's pool looks at a connection each time it hands it out. Ours are used many times a second; one that has died is
-noticed at its next use, and with it all idle ones are closed, since what ended one has mostly ended them all.
+noticed at its next use, and with it all idle ones are closed, since what ended one has mostly ended them all. Only one
+that nobody has used for a while is looked at first: a client that acts once an hour is not to fail at each restart.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from typing import Any
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+_TRUSTED_SECONDS: Final = 1.0
 
 
 class Connections:
@@ -16,7 +22,7 @@ class Connections:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._idle: deque[Any] = deque()
+        self._idle: deque[tuple[Any, float]] = deque()
         self._pid = os.getpid()
 
     def take(self) -> Any:
@@ -28,29 +34,41 @@ class Connections:
         if self._pid != os.getpid():  # a forked child must not speak on its parent's connections
             self._idle, self._pid = deque(), os.getpid()
         try:
-            return self._idle.pop()
+            connection, given = self._idle.pop()
         except IndexError:
             return self._pool.get_connection()
+        if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(connection):
+            return connection
+        self.discard(connection)
+        return self._pool.get_connection()
 
     def give(self, connection: Any) -> None:
         """It was used up to its last reply."""
-        self._idle.append(connection)
+        self._idle.append((connection, time.monotonic()))
 
     def discard(self, connection: Any) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
         self._close(connection)
         while self._idle:
             try:
-                self._close(self._idle.pop())
+                self._close(self._idle.pop()[0])
             except IndexError:
                 return
 
     def close(self) -> None:
         """Give all connections back to the system."""
         while self._idle:
-            self._close(self._idle.pop())
+            self._close(self._idle.pop()[0])
         self._pool.disconnect()
 
     def _close(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether nothing waits to be read; the end of the stream would."""
+    try:
+        return not connection.can_read()
+    except (RedisError, OSError):
+        return False

@@ -176,8 +176,10 @@ class _RedisWatched:
                 return
         self._use.__exit__(kind, error, trace)
 
-    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        return _checked(self._tables._round_trip(point, self._connection, commands))  # pyright: ignore[reportPrivateUsage]
+    def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        watching: list[Command] = [("WATCH", *also)] if also else []
+        replies = self._tables._round_trip(point, self._connection, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
+        return _checked(replies)[len(watching) :]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         self._open = False  # EXEC ends the watch, whatever its answer

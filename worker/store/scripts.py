@@ -16,6 +16,7 @@ local prefix, now, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease, grace, wait, longest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local oldest, capacity = tonumber(ARGV[8]), tonumber(ARGV[9])
 local lost, live, queued = {}, 0, 0
+local slack = 1000  -- messages of one moment do not stand in the queue in the exact order of their times
 for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, limit)) do
   local ctl = prefix .. 's:' .. sid .. ':ctl'
   local f = redis.call('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries')
@@ -28,7 +29,7 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 
     if left >= 0 then
       live = live + 1
       redis.call('ZADD', KEYS[1], 'XX', now + left + grace, sid)
-    elseif oldest >= 0 and tonumber(f[5] or '0') >= oldest then
+    elseif oldest >= 0 and tonumber(f[5] or '0') + slack >= oldest then
       queued = queued + 1
       redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
     elseif #lost < capacity then

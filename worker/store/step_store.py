@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...config.settings import Settings
-from . import actions, claims, commits, journals, loading, reads, sweeps
+from . import actions, callbacks, claims, commits, journals, loading, reads, sweeps
 from .cache import SessionCache
 from .clock import Clock, RedisClock
 from .ground import Ground, Handover, NoHandover
@@ -17,6 +17,7 @@ from .journals import Beginnings
 from .memory_tables import MemoryTables
 from .records import (
     Applied,
+    Callback,
     Claim,
     ClaimAnswer,
     Committed,
@@ -286,6 +287,20 @@ class KeyedStepStore:
     def backlog(self) -> tuple[int, int, int]:
         """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
         return reads.backlog(self.ground)
+
+    # --- callbacks --------------------------------------------------------------------------------------------
+
+    def due_callbacks(self, shard: int, *, limit: int, hold_ms: int) -> list[Callback]:
+        """Ends of executions to tell somebody of now; each comes again after `hold_ms` unless it was made."""
+        return callbacks.due_callbacks(self.ground, self.ground.shards[shard], limit=limit, hold_ms=hold_ms)
+
+    def callback_made(self, callback: Callback) -> None:
+        """It was heard; it does not come again."""
+        callbacks.callback_made(self.ground, callback)
+
+    def callback_failed(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+        """It was not heard: again after `delay_ms`, or never (None), with an entry among the dead."""
+        callbacks.callback_failed(self.ground, callback, delay_ms=delay_ms, reason=reason)
 
     # --- the sweep and the registry ---------------------------------------------------------------------------
 

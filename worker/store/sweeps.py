@@ -46,7 +46,7 @@ def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
         ),
     )  # fmt: skip
     refs = tuple(StepRef(s.decode(), e.decode(), int(n), int(r)) for s, e, n, r in lost)
-    return Swept(refs, live, queued)
+    return Swept(refs, live, queued, now_ms)
 
 
 def prune(ground: Ground, shard: ShardKeys) -> int:

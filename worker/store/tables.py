@@ -27,8 +27,8 @@ class Watched(Protocol):
 
     replies: list[Reply]
 
-    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """Read more under the same WATCH; one round trip."""
+    def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        """Read more under the same WATCH, from now on of the keys `also` too; one round trip."""
         ...
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:

@@ -158,8 +158,8 @@ def _callbacks(keys: SessionKeys, settled: Settled, standing: Standing, now_ms: 
         return
     wanted = {**_notify(standing), **settled.notify}
     for record in _ended(settled):
-        if record.operation_id in wanted:
-            yield ("ZADD", keys.shard.callbacks, now_ms, f"{keys.session_id} {record.execution_id}")
+        for kind in wanted.get(record.operation_id or "", ()):
+            yield ("ZADD", keys.shard.callbacks, now_ms, f"{keys.session_id} {record.execution_id} {kind}")
 
 
 def _ended(settled: Settled) -> Iterator[ExecutionRecord]:
@@ -195,9 +195,7 @@ def _as_json(record: ExecutionRecord) -> dict[str, object]:
     return found | {"errors": list(record.errors), "operation_id": record.operation_id, "retries": record.retries}
 
 
-def _growth(
-    before: AgentState | None, settled: Settled
-) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
+def _growth(before: AgentState | None, settled: Settled) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
     """What the lists gain, from each state to the next."""
     growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
     for state in (settled.ended, settled.state):

@@ -1,0 +1,107 @@
+"""Completion callbacks, with a real worker, a real web server and another service's queue."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from celery_agents import AgentClient
+from celery_agents.worker.errors import InvalidInput
+
+from support.agents import plan
+from support.wait import wait_until
+
+SECRET = "not-a-real-secret"
+
+
+class Receiver:
+    """Remembers what is posted; refuses the first `refusals` posts."""
+
+    def __init__(self) -> None:
+        self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.refusals = 0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.posts.append((dict(self.headers), body))
+                self.send_response(503 if len(receiver.posts) <= receiver.refusals else 204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/ended"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
+    redis_url: str, redis_client: Any, new_worker: Any, ledger: Any, receiver: Receiver
+) -> None:
+    receiver.refusals = 1
+    new_worker(env={**ledger.env, "CELERY_AGENTS_WEBHOOK_SECRET": SECRET})
+    job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=receiver.url)
+    assert job.result(timeout=30).status == "completed"
+    wait_until(lambda: len(receiver.posts) == 2, "the webhook comes again after a refusal", timeout=15)
+    wait_until(lambda: not redis_client.exists("ca:{0}:callbacks"), "the note of the callback is gone")
+    assert len(receiver.posts) == 2
+    headers, body = receiver.posts[1]
+    told = json.loads(body)
+    assert (told["status"], told["final_response"], told["session_id"]) == ("completed", "told", job.session_id)
+    assert headers["X-Celery-Agents-Id"] == job.execution_id
+    timestamp, given = (part.split("=")[1] for part in headers["X-Celery-Agents-Signature"].split(","))
+    expected = hmac.new(SECRET.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(given, expected)
+
+
+def test_a_task_of_another_service_gets_the_result_once(
+    redis_url: str, redis_client: Any, new_worker: Any, ledger: Any
+) -> None:
+    new_worker(env=ledger.env)
+    signature = {"task": "their.task", "kwargs": {"ticket": 7}, "options": {"queue": "theirs"}}
+    client = AgentClient(redis_url)
+    job = client.submit("planned", plan(answer="told"), on_complete=signature, idempotency_key="once")
+    client.submit("planned", plan(answer="told"), on_complete=signature, idempotency_key="once")
+    assert job.result(timeout=30).status == "completed"
+    wait_until(lambda: redis_client.llen("theirs") > 0, "the task is in the other service's queue")
+    wait_until(lambda: not redis_client.exists("ca:{0}:callbacks"), "the note of the callback is gone")
+    (message,) = [json.loads(each) for each in redis_client.lrange("theirs", 0, -1)]
+    _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    assert message["headers"]["task"] == "their.task"
+    assert message["headers"]["id"] == f"{job.execution_id}.callback"
+    assert kwargs["ticket"] == 7
+    assert kwargs["result"]["final_response"] == "told"
+    redis_client.delete("theirs")
+
+
+@pytest.mark.parametrize(
+    ("on_complete", "webhook"),
+    [("", None), (7, None), ({"kwargs": {}}, None), ({"task": "x", "args": [object()]}, None), (None, "ftp://x/y")],
+)
+def test_a_callback_that_cannot_be_made_is_refused_at_submit(
+    redis_url: str, redis_client: Any, on_complete: Any, webhook: str | None
+) -> None:
+    with pytest.raises(InvalidInput), pytest.warns(UserWarning, match="no worker"):
+        AgentClient(redis_url).submit("planned", "hello", on_complete=on_complete, webhook=webhook)
+    assert not redis_client.keys("ca:*:s:*")

@@ -1,0 +1,92 @@
+"""Executions whose end somebody wants to hear of: an outbox, filled by the transaction that ends them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..errors import SessionNotFound
+from . import fields, reads
+from .ground import Ground
+from .keys import ShardKeys
+from .records import Callback
+from .tables import Command
+from .writes import dead_entry
+
+
+def due_callbacks(ground: Ground, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
+    """Callbacks to be made now; each is out of sight of others for `hold_ms`, and comes again unless it is ended."""
+    (now_reply,) = ground.tables.ask("callbacks.now", [ground.clock.now()])
+    now_ms = ground.clock.milliseconds(now_reply)
+    (members,) = ground.tables.ask(
+        "callbacks.due", [("ZRANGEBYSCORE", shard.callbacks, "-inf", now_ms, "LIMIT", 0, limit)]
+    )
+    found: list[Callback] = []
+    for member in members:
+        ground.tables.ask("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
+        callback = _callback(ground, *member.decode().split(" "))
+        if callback is None:
+            ground.tables.ask("callbacks.gone", [("ZREM", shard.callbacks, member)])
+        else:
+            found.append(callback)
+    return found
+
+
+def _callback(ground: Ground, session_id: str, execution_id: str, kind: str) -> Callback | None:
+    """None when the session has expired, or the execution was retried and has not ended again."""
+    try:
+        record = reads.record(ground, session_id, execution_id)
+    except SessionNotFound:
+        return None
+    if record is None:
+        return None
+    keys = ground.keys(session_id)
+    notify, attempts = ground.tables.ask(
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, f"told:{execution_id}:{kind}")]
+    )
+    wanted: dict[str, Any] = json.loads(notify or b"{}")
+    target = wanted.get(record.operation_id or "", {}).get(kind)
+    if target is None:
+        return None
+    return Callback(session_id, execution_id, kind, target, record, fields.number(attempts))
+
+
+def callback_made(ground: Ground, callback: Callback) -> None:
+    """It was heard; it does not come again."""
+    keys = ground.keys(callback.session_id)
+    ground.tables.ask(
+        "callbacks.made",
+        [
+            ("ZREM", keys.shard.callbacks, _member(callback)),
+            ("HDEL", keys.session, _count(callback)),
+        ],
+    )
+
+
+def callback_failed(ground: Ground, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+    """It was not heard: again after `delay_ms`; None gives it up, with an entry among the dead."""
+    keys = ground.keys(callback.session_id)
+    if delay_ms is None:
+        entry = dead_entry(
+            ground, keys.shard, "callback", callback.session_id, callback.execution_id,
+            callback.record.step_count, reason,
+        )  # fmt: skip
+        ground.tables.apply("callbacks.lost", [("ZREM", keys.shard.callbacks, _member(callback)), entry])
+        return
+    (now_reply,) = ground.tables.ask("callbacks.now", [ground.clock.now()])
+    due = ground.clock.milliseconds(now_reply) + delay_ms
+    tried = ("HSET", keys.session, _count(callback), callback.attempts + 1)
+    # The session may expire at this very moment; a count must not bring its hash back to life.
+    with ground.tables.watch("callbacks.session", (keys.session,), [("EXISTS", keys.session)]) as watched:
+        commands: list[Command] = [("ZADD", keys.shard.callbacks, "XX", due, _member(callback))]
+        if watched.replies[0]:
+            commands.append(tried)
+        watched.commit("callbacks.later", commands)
+
+
+def _member(callback: Callback) -> str:
+    return f"{callback.session_id} {callback.execution_id} {callback.kind}"
+
+
+def _count(callback: Callback) -> str:
+    return f"told:{callback.execution_id}:{callback.kind}"
