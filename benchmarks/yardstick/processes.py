@@ -49,11 +49,14 @@ class Started:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def ask(self, line: str | None, timeout: float) -> str:
-        """Write a line (None: nothing), read a line. `timeout` in seconds.
+    def ask(self, line: str | None, timeout: float, needed: Sequence[Started] = ()) -> str:
+        """Write a line (None: nothing), read a line.
 
+        Args:
+            timeout: Seconds.
+            needed: Without these processes there will be no answer.
         Raises:
-            NotMeasuredError: No answer in time, or the process ended.
+            NotMeasuredError: No answer in time, or the process or a needed one ended.
         """
         stdin, stdout = self._popen.stdin, self._popen.stdout
         assert stdin is not None
@@ -61,10 +64,13 @@ class Started:
         if line is not None:
             stdin.write(line.encode() + b"\n")
             stdin.flush()
-        readable, _, _ = select.select([stdout], [], [], timeout)
+        end = time.monotonic() + timeout
+        readable: list[object] = []
+        while not readable and time.monotonic() < end and all(process.alive() for process in needed):
+            readable, _, _ = select.select([stdout], [], [], 0.5)
         answer = stdout.readline() if readable else b""
         if not answer:
-            raise NotMeasuredError(f"{self.name} gave no answer within {timeout:.0f} s\n{self.tail()}")
+            raise NotMeasuredError(f"{self.name} gave no answer, given {timeout:.0f} s\n{self.tail()}")
         return answer.decode()
 
     def cpu_seconds(self) -> float:

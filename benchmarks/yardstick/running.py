@@ -152,7 +152,9 @@ class Running:
 
     def _run(self, load: Load) -> float:
         try:
-            answer = json.loads(self._started_client.ask(json.dumps(load.__dict__), self.engine.patience))
+            answer = json.loads(
+                self._started_client.ask(json.dumps(load.__dict__), self.engine.patience, self._workers)
+            )
         except NotMeasuredError as failed:
             logs = "\n".join(worker.tail() for worker in self._workers)
             raise NotMeasuredError(f"{self.engine.title}: {load.title}\n{failed}\n{logs}") from None

@@ -75,7 +75,8 @@ class RedisStore:
         self._own = self._read().since(first)
 
     def environment(self) -> dict[str, str]:
-        return {"BENCH_REDIS": f"redis://127.0.0.1:{self.port}/0"}
+        url = f"redis://127.0.0.1:{self.port}/0"
+        return {"BENCH_REDIS": url, "CELERY_AGENTS_REDIS_URL": url}
 
     def counters(self) -> Counters:
         return self._read()

@@ -1,0 +1,100 @@
+"""This product: agents with the scripted model as a function driver, and a tool of each class that is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from yardstick.engine import Engine
+from yardstick.load import Load, in_waves, serve
+from yardstick.work import TOOL, answer_text, tool_arguments, tool_result
+
+# Seconds between two looks whether a load has ended.
+LOOK = 0.001
+LOOK_AT_MANY = 0.02
+
+
+def agents() -> tuple[Any, Any]:
+    """Two agents that differ in their tool's class only."""
+    from celery_agents import Agent
+    from celery_agents import tool as declare
+    from celery_agents.worker.drivers import FunctionDriver
+    from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
+
+    async def model(state: AgentState) -> InferenceResponse:
+        job = state.context.metadata
+        assert state.execution is not None
+        number = state.execution.step_count + 1
+        if job["latency"]:
+            await asyncio.sleep(job["latency"])
+        if number >= job["steps"]:
+            return InferenceResponse(content=answer_text(number))
+        call = ToolCall(id=f"call_{number}", name=TOOL, args=tool_arguments(number))
+        return InferenceResponse(content=answer_text(number), tool_calls=(call,))
+
+    async def look_up(step: int, query: str) -> str:
+        assert query
+        return tool_result(step)
+
+    keyed = declare(effect="keyed", name=TOOL, description="Look it up.")(look_up)
+    pure = declare(effect="pure", name=TOOL, description="Look it up.")(look_up)
+    return (
+        Agent("keyed", driver=FunctionDriver(model), tools=[keyed]),
+        Agent("pure", driver=FunctionDriver(model), tools=[pure]),
+    )
+
+
+def main() -> None:
+    import redis
+
+    from celery_agents import AgentClient
+
+    url = os.environ["BENCH_REDIS"]
+    client = AgentClient(redis_url=url)
+    store = redis.Redis.from_url(url, decode_responses=True)
+    agent = os.environ["BENCH_AGENT"]
+
+    def run(load: Load) -> None:
+        look = LOOK_AT_MANY if load.at_once and load.sessions > 1 else LOOK
+        job = {"steps": load.steps, "latency": load.latency}
+
+        def wait(_: int) -> None:
+            # A session is in the due index as long as it has work.
+            while store.zcard("ca:{0}:due"):
+                time.sleep(look)
+
+        in_waves(load, lambda _: client.submit(agent, "Look it up.", metadata=job) and None, wait)
+
+    serve(run)
+
+
+def product(
+    mode: str, slots: int = 100, *, events: bool = False, processes: int = 1, burst: int = 10, **settings: str
+) -> Engine:
+    """`mode` is keyed, pure, burst (keyed, several steps a task) or burst_pure; `settings` are the product's own."""
+    agent = "pure" if "pure" in mode else "keyed"
+    steps = str(burst if "burst" in mode else 1)
+    what = f"{agent} tool" + (f", burst mode of {steps}" if "burst" in mode else "")
+    several = f", {processes} workers" if processes > 1 else ""
+    return Engine(
+        name=f"product_{mode}{processes if processes > 1 else ''}{'_events' if events else ''}",
+        title=f"celery-agents, {what}{several}{', events' if events else ''}",
+        module="engines.product",
+        workers=("celery_agents", "worker"),
+        processes=processes,
+        env={
+            "BENCH_AGENT": agent,
+            "CELERY_AGENTS_AGENTS": "engines.product_agents",
+            "CELERY_AGENTS_CONCURRENCY": str(slots),
+            "CELERY_AGENTS_TASK_EVENTS": "true" if events else "false",
+            "CELERY_AGENTS_STEPS_PER_TASK": steps,
+            "CELERY_AGENTS_LOG_LEVEL": "WARNING",
+            **{f"CELERY_AGENTS_{name.upper()}": value for name, value in settings.items()},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

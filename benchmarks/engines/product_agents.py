@@ -1,0 +1,5 @@
+"""What the product's workers import."""
+
+from engines.product import agents
+
+keyed, pure = agents()

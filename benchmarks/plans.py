@@ -1,0 +1,92 @@
+"""What is measured: the quick figures, and everything."""
+
+from __future__ import annotations
+
+from engines.dbos import dbos
+from engines.dramatiq import dramatiq
+from engines.floor import floor
+from engines.langgraph import langgraph
+from engines.naive import naive
+from engines.product import product
+from engines.restate import restate_engine
+from engines.taskiq import taskiq
+from yardstick.engine import Engine
+from yardstick.load import Load
+from yardstick.rounds import Plan
+
+SLOTS = 100
+# 100 sessions of 50 steps: the throughput that ratios are taken of.
+MANY = Load(100, 50)
+# One session at a time: the time of a step.
+ONE = Load(5, 200, at_once=False)
+# The same number of steps in short sessions and in a long one: what grows with a session.
+SHORT = Load(100, 10, at_once=False)
+LONG = Load(1, 1000)
+# Fewer sessions where whole states are copied at every step, so that a round ends.
+DEEP = Load(20, 200)
+FEW = Load(20, 50)
+CURVE = (Load(20, 10, at_once=False), Load(5, 50, at_once=False), Load(1, 200), LONG)
+THOUSAND = Load(1000, 10)
+QUICK_MODEL = Load(100, 50, 0.05)
+SLOW_MODEL = Load(1000, 10, 1.0)
+SLOW_SLOTS = 500
+
+
+def floors(*, events: bool = False) -> tuple[Engine, ...]:
+    """Bare Celery in the product's pool and in prefork, on a stock queue and on one declared as the product's."""
+    return tuple(
+        floor(pool, slots, queue, events=events)
+        for pool, slots in (("threads", SLOTS), ("prefork", 2))
+        for queue in ("stock", "no_ack")
+    )
+
+
+def quick_products() -> tuple[Plan, ...]:
+    return (
+        Plan(product("keyed"), (MANY, ONE, SHORT, LONG)),
+        Plan(product("pure"), (MANY, ONE)),
+        Plan(product("burst"), (MANY,)),
+    )
+
+
+def full_plans() -> tuple[Plan, ...]:
+    """Three rounds of what ratios are taken of; one of the rest."""
+    return (
+        Plan(naive(SLOTS), (MANY, DEEP)),
+        Plan(product("keyed"), (MANY, DEEP, ONE, SHORT, LONG)),
+        Plan(product("pure"), (MANY, ONE)),
+        Plan(product("burst"), (MANY, ONE)),
+        Plan(product("burst_pure"), (MANY,)),
+        Plan(product("keyed", events=True), (MANY, ONE)),
+        Plan(dbos("postgres", "1"), (MANY,)),
+        Plan(langgraph("files", "1"), (MANY,)),
+    )
+
+
+def once_plans() -> tuple[Plan, ...]:
+    """Measured in one round: curves over K, waiting models, two workers, and peers that no target names."""
+    return (
+        Plan(floor("threads", SLOTS, "no_ack"), (*CURVE, THOUSAND, QUICK_MODEL)),
+        Plan(floor("threads", SLOW_SLOTS, "no_ack"), (SLOW_MODEL,)),
+        Plan(floor("threads", SLOTS, "no_ack", processes=2), (MANY,)),
+        Plan(floor("prefork", 2, "no_ack", processes=2), (MANY,)),
+        Plan(floor("solo", 1, "no_ack", processes=2), (MANY,)),
+        Plan(naive(SLOTS), CURVE),
+        Plan(product("keyed"), (*CURVE, THOUSAND, QUICK_MODEL)),
+        Plan(product("keyed", SLOW_SLOTS), (SLOW_MODEL,)),
+        Plan(product("keyed", processes=2), (MANY,)),
+        Plan(product("pure", processes=2), (MANY,)),
+        Plan(product("pure"), CURVE),
+        Plan(product("burst"), CURVE),
+        Plan(dbos("postgres", "1"), CURVE),
+        Plan(dbos("postgres", "2"), (MANY, *CURVE)),
+        Plan(dbos("postgres", "agent"), (FEW,)),
+        Plan(dbos("files", "1"), (FEW,)),
+        Plan(langgraph("files", "1"), CURVE),
+        Plan(langgraph("files", "2"), (FEW,)),
+        Plan(langgraph("postgres", "1"), (FEW, *CURVE[:3])),
+        Plan(langgraph("postgres", "2"), (FEW,)),
+        Plan(restate_engine(), (MANY, *CURVE)),
+        Plan(taskiq(SLOTS), (MANY, *CURVE)),
+        Plan(dramatiq(SLOTS), (MANY, *CURVE)),
+    )

@@ -1,0 +1,64 @@
+"""The benchmarks: `run.py --quick` in three minutes, `run.py` everything, with docs/benchmarks.md and its plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+import plans
+from yardstick.environments import RUNS
+from yardstick.figures import Floors, quick_figures
+from yardstick.rounds import Plan, Results, alternate
+
+# No further round begins after this; one takes about 50 seconds on an idle machine.
+QUICK_SECONDS = 125.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the figures with targets only, in one line of JSON")
+    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds")
+    parser.add_argument("--only", default="", help="measure engines whose name holds this, and the floor; no document")
+    asked = parser.parse_args()
+    RUNS.mkdir(exist_ok=True)
+    return quick(asked.rounds) if asked.quick else full(asked.rounds, asked.only)
+
+
+def quick(rounds: int) -> int:
+    end = time.monotonic() + QUICK_SECONDS
+    # A queue that is not acknowledged is the faster one wherever it was measured; the full run has both.
+    floors = [engine for engine in plans.floors() if "no_ack" in engine.name]
+    bare = [Plan(engine, (plans.MANY, plans.ONE)) for engine in floors]
+    results = alternate([*bare, *plans.quick_products()], rounds, Results(), stop_after=end)
+    chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
+    figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
+    print("BENCH " + json.dumps(figures))
+    return 1 if results.failures else 0
+
+
+def full(rounds: int, only: str) -> int:
+    from yardstick.report import write_report
+
+    started = time.monotonic()
+    floors = plans.floors()
+    bare = [Plan(engine, (plans.MANY, plans.ONE)) for engine in floors]
+    with_events = [
+        Plan(engine, (plans.MANY, plans.ONE)) for engine in plans.floors(events=True) if "no_ack" in engine.name
+    ]
+    often = [plan for plan in plans.full_plans() if only in plan.engine.name]
+    once = [plan for plan in plans.once_plans() if only in plan.engine.name]
+    results = alternate([*bare, *([] if only else with_events), *often], rounds, Results())
+    singles = alternate(once, 1, Results())
+    (RUNS / "results.json").write_text(json.dumps([*results.as_json(), *singles.as_json()], indent=1))
+    chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
+    figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
+    if not only:
+        write_report(results, singles, chosen, figures, time.monotonic() - started)
+    print("BENCH " + json.dumps(figures))
+    return 1 if results.failures or singles.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

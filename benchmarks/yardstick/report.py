@@ -1,0 +1,259 @@
+"""docs/benchmarks.md and its plot, from the samples."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import plans
+
+from .environments import BENCHMARKS
+from .figures import Floors, cpu, step_time, throughput
+from .load import Load
+from .plot import Curve, plot_curves
+from .rounds import Results
+from .running import Sample
+
+DOCUMENT = BENCHMARKS.parent / "docs" / "benchmarks.md"
+PLOT = DOCUMENT.with_suffix(".svg")
+
+# The figure, its key in BENCH or a note, the target, and whether more is better.
+TARGETS = (
+    ("throughput, 100 sessions, K = 50, keyed tool, over the floor", "ratio_100", 0.7, True),
+    ("the same, pure tool", "ratio_100_pure", 0.85, True),
+    ("ms a step of one session, over the floor", "ratio_1", 1.5, False),
+    ("burst mode, 100 sessions, over the floor", "ratio_burst", 2.2, True),
+    ("over naive Celery, K = 200", "over_naive", 2.5, True),
+    ("over DBOS on PostgreSQL, 100 sessions, K = 50", "over_dbos", 1.5, True),
+    ("over LangGraph's best checkpointer, 100 sessions, K = 50", "over_langgraph", 1.5, True),
+    ("over Pydantic AI made durable by DBOS, K = 50", "over_dbos_agent", 8.0, True),
+    ("bytes written a step, K = 1 000 over K = 10", "bytes_growth", 1.1, False),
+    ("CPU a step, K = 1 000 over K = 10", "cpu_growth", 1.3, False),
+    ("1 000 sessions of a model that takes 1 s, 500 slots: share of the ideal", "slow_share", 0.95, True),
+    ("… peak memory of that worker, MB", "slow_memory_mb", 250.0, False),
+)
+
+
+def further_figures(often: Results, once: Results, figures: dict[str, object]) -> dict[str, object]:
+    """The figures that only the full run has."""
+    rate = often.median("product_keyed", plans.MANY, throughput)
+
+    def over(results: Results, engine: str, load: Load) -> float | None:
+        other = results.median(engine, load, throughput)
+        return round(rate / other, 2) if rate and other else None
+
+    slow = once.samples("product_keyed", plans.SLOW_MODEL)
+    ideal = plans.SLOW_MODEL.total_steps * plans.SLOW_MODEL.latency / plans.SLOW_SLOTS
+    return {
+        **figures,
+        "over_naive": _two(often.ratio(throughput, ("product_keyed", plans.DEEP), ("naive", plans.DEEP))),
+        "over_dbos": _two(often.ratio(throughput, ("product_keyed", plans.MANY), ("dbos_pg_1", plans.MANY))),
+        "over_langgraph": _two(
+            often.ratio(throughput, ("product_keyed", plans.MANY), ("langgraph_sqlite_1", plans.MANY))
+        ),
+        "over_dbos_agent": over(once, "dbos_pg_agent", plans.FEW),
+        "slow_share": round(ideal / slow[0].seconds, 3) if slow else None,
+        "slow_memory_mb": round(slow[0].peak_memory / 1e6) if slow else None,
+    }
+
+
+def write_report(
+    often: Results, once: Results, floors: Floors, figures: dict[str, object], seconds: float
+) -> dict[str, object]:
+    """Write the document and the plot; gives all figures back."""
+    complete = further_figures(often, once, figures)
+    parts = [
+        _head(often, once, floors, seconds),
+        _figures_table(complete),
+        "## Many sessions\n\n100 sessions of 50 steps at once, unless the first column says otherwise.\n",
+        _table(often, once, [plans.MANY, plans.FEW, plans.THOUSAND, plans.DEEP], floors),
+        _events(often),
+        "## One session\n\nMilliseconds a step, one session at a time; the plot shows the same.\n",
+        _curve_table(once),
+        f"![cost of a step over the length of the session]({PLOT.name})\n",
+        "## Models that take their time\n",
+        _waiting_table(once),
+        _failures(often, once),
+        _reading(),
+    ]
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    DOCUMENT.write_text("\n".join(part for part in parts if part))
+    plot_curves(_curves(once), PLOT)
+    return complete
+
+
+def _two(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _head(often: Results, once: Results, floors: Floors, seconds: float) -> str:
+    packages = ("celery", "kombu", "redis", "pydantic")
+    load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
+    rounds = len(often.samples("product_keyed", plans.MANY))
+    floor = often.engines[floors.many].title if floors.many in often.engines else floors.many
+    return f"""# Benchmarks
+
+What a durable step costs, beside a bare Celery task and beside other engines. `make bench` measures all of it
+and writes this page; `make bench-quick` measures the figures with targets.
+
+One work for all: K steps, each a scripted model's answer of about 1 KB with one tool call and the tool's result of
+about 1 KB; durable after every step. Each engine has processes and a store of its own, started for it and ended
+after it. Rounds alternate between the engines; ratios are taken within a round, and the median of {rounds} rounds counts.
+
+**The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
+sides. It runs in the product's pool and in prefork, on a stock queue and on one declared as the product's is
+(`no_ack`, prefetch disabled); the fastest of the four counts. Here it was: {floor}.
+
+Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, \
+{", ".join(f"{name} {version(name)}" for name in packages)}, {_redis_version()}, append-only file with an fsync every \
+second; load average at the end {load}; {seconds / 60:.0f} minutes.
+"""
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _redis_version() -> str:
+    said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True).stdout.split()
+    return next((f"Redis {word[2:]}" for word in said if word.startswith("v=")), "Redis")
+
+
+def _figures_table(figures: dict[str, object]) -> str:
+    lines = ["## Against the targets\n", "| figure | target | measured |", "|---|---|---|"]
+    for title, key, target, more in TARGETS:
+        value = figures.get(key)
+        sign = "≥" if more else "≤"
+        met = isinstance(value, int | float) and (value >= target if more else value <= target)
+        shown = "not measured" if value is None else f"{value:g}{'' if met else ' (missed)'}"
+        lines.append(f"| {title} | {sign} {target:g} | {shown} |")
+    same = f"""
+In the product's own pool alone, bare Celery in threads against this product in threads: {figures["ratio_100_threads"]} \
+(keyed), {figures["ratio_100_pure_threads"]} (pure), {figures["ratio_burst_threads"]} (burst), \
+{figures["ratio_1_threads"]} × the floor's time for one session. By CPU alone, which neighbours on the machine disturb less:
+{figures["cpu_ratio_100"]} (keyed), {figures["cpu_ratio_100_pure"]} (pure), {figures["cpu_ratio_burst"]} (burst).
+"""
+    return "\n".join(lines) + "\n" + same
+
+
+def _table(often: Results, once: Results, loads: Sequence[Load], floors: Floors) -> str:
+    base = often.median(floors.many, plans.MANY, throughput)
+    head = "steps/s | of the floor | CPU ms | of it store | to store B | from store B | stored B | peak MB"
+    rows = [f"| engine | {head} |", "|---|" + "---:|" * (head.count("|") + 1)]
+    for load in loads:
+        seen: set[str] = set()
+        for results in (often, once):
+            for name, engine in results.engines.items():
+                if name in seen or name.endswith("_events") or not results.has(name, load):
+                    continue
+                seen.add(name)
+                rows.append(_row(results, name, _titled(engine.title, load), load, base))
+    return "\n".join(rows) + "\n"
+
+
+def _titled(title: str, load: Load) -> str:
+    return title if load == plans.MANY else f"{title} ({load.sessions} sessions, K = {load.steps})"
+
+
+def _row(results: Results, name: str, title: str, load: Load, base: float | None) -> str:
+    def median(of: Callable[[Sample], float | None]) -> float | None:
+        return results.median(name, load, of)
+
+    rate = median(throughput)
+    share = rate / base if rate and base else None
+    cells = [
+        _shown(rate, 0),
+        _shown(share, 2),
+        _shown(median(cpu), 2),
+        _shown(median(lambda sample: sample.store_ms_per_step), 2),
+        _shown(median(lambda sample: sample.per_step(sample.bytes_in)), 0),
+        _shown(median(lambda sample: sample.per_step(sample.bytes_out)), 0),
+        _shown(median(lambda sample: sample.per_step(sample.stored)), 0),
+        _shown(median(lambda sample: sample.peak_memory / 1e6), 0),
+    ]
+    return f"| {title} | " + " | ".join(cells) + " |"
+
+
+def _shown(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _events(often: Results) -> str:
+    rows = ["With task events, as they are by default:\n", "| engine | steps/s | CPU ms | ms a step, one session |"]
+    rows.append("|---|---:|---:|---:|")
+    found = [name for name in often.engines if name.endswith("_events")]
+    for name in found:
+        values = (
+            _shown(often.median(name, plans.MANY, throughput), 0),
+            _shown(often.median(name, plans.MANY, cpu), 2),
+            _shown(often.median(name, plans.ONE, step_time), 2),
+        )
+        rows.append(f"| {often.engines[name].title} | " + " | ".join(values) + " |")
+    return "\n".join(rows) + "\n" if found else ""
+
+
+def _curves(once: Results) -> dict[str, Curve]:
+    curves: dict[str, Curve] = {}
+    for name, engine in once.engines.items():
+        points = [
+            (load.steps, value) for load in plans.CURVE if (value := once.median(name, load, step_time)) is not None
+        ]
+        if len(points) > 1:
+            curves[engine.title] = points
+    return curves
+
+
+def _curve_table(once: Results) -> str:
+    steps = [load.steps for load in plans.CURVE]
+    rows = ["| engine | " + " | ".join(f"K = {k}" for k in steps) + " |", "|---|" + "---:|" * len(steps)]
+    for title, curve in _curves(once).items():
+        values = dict(curve)
+        rows.append(f"| {title} | " + " | ".join(_shown(values.get(k), 2) for k in steps) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _waiting_table(once: Results) -> str:
+    rows = ["| engine | load | steps/s | of the ideal | CPU ms a step | peak MB |", "|---|---|---:|---:|---:|---:|"]
+    for name, engine in once.engines.items():
+        for load in (plans.QUICK_MODEL, plans.SLOW_MODEL):
+            slots = plans.SLOW_SLOTS if load == plans.SLOW_MODEL else plans.SLOTS
+            for sample in once.samples(name, load):
+                ideal = load.total_steps * load.latency / min(slots, load.sessions)
+                cells = (
+                    f"{sample.steps_per_second:.0f}",
+                    f"{ideal / sample.seconds:.2f}",
+                    f"{sample.cpu_ms_per_step:.2f}",
+                    f"{sample.peak_memory / 1e6:.0f}",
+                )
+                rows.append(f"| {engine.title} | {load.title} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _failures(*results: Results) -> str:
+    failed: Iterable[tuple[str, str]] = [item for result in results for item in result.failures.items()]
+    lines = [f"- {name}: {reason.splitlines()[0]}" for name, reason in failed]
+    return "## Not measured\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _reading() -> str:
+    return """## How to read this
+
+- *CPU* is of all worker processes and the store's server together; the client that submits is not counted.
+  Submitting is inside the measured time.
+- *to store*, *from store*: bytes over the network by Redis's own count; for PostgreSQL the bytes of its write-ahead
+  log. *stored*: growth of Redis's memory, of the database, or of the files. SQLite and Restate keep their own counts.
+- Durability is relaxed alike: Redis syncs its append-only file every second, PostgreSQL runs with
+  `synchronous_commit` off, Restate without an fsync an entry. DBOS's and LangGraph's SQLite keep their own defaults.
+- The peers do less for a step where they can: *one record a step* means that model and tool share one entry, so a
+  crash between them repeats both. Taskiq, Dramatiq and naive Celery neither claim nor journal: a crash loses or
+  repeats work. They are here for what a queue and a plain save cost.
+- One worker process each, unless a row says otherwise; prefork with two children.
+"""
