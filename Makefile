@@ -4,7 +4,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml
-PYTEST := $(BIN)/pytest -c tests/pytest.ini
+PYTEST := $(BIN)/pytest
 
 .PHONY: help demo demo-crash test check format faults faults-long soak bench bench-quick clean
 .DEFAULT_GOAL := help
@@ -52,7 +52,7 @@ demo-crash: $(VENV)/installed
 	$(BIN)/celery-agents demo --crash $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(PYTEST) -n 2 --dist worksteal $(ARGS)
+	$(PYTEST) -n 2 --dist worksteal tests --ignore=tests/check $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
