@@ -1,0 +1,70 @@
+"""kill -9 of real workers at every crash point and for every effect class, with many jobs in flight."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+from support.lab import EFFECT_TOOLS, Lab, Supervisor, wait_while_feeding
+from support.verdict import Verdict
+
+# Where a step of each kind of tool passes. Calls of pure tools leave no record: nothing begins (c4) or is noted (c6).
+_FUSED = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8")
+_WITHOUT_RECORDS = ("c4", "c6")
+_IN_FLIGHT = 12
+
+
+def kill_everywhere(directory: Path, rounds: int, seed: int, *, separate: bool, timeout: float) -> Verdict:
+    """Each crash point × effect class so many times; with a broker of its own also between commit and publish.
+
+    One worker is never killed, two carry crash plans and are started again with the next one when they die.
+    """
+    chance = random.Random(seed)
+    combinations = [
+        (point, tool)
+        for _ in range(rounds)
+        for tool in EFFECT_TOOLS
+        for point in ((*_FUSED, "c9") if separate else _FUSED)
+        if not (tool == "pure" and point in _WITHOUT_RECORDS)
+    ]
+    plans = [f"{point}:0.2:{chance.randrange(10**9)}" for point, _ in combinations]
+    wanted = dict(zip(plans, [tool for _, tool in combinations], strict=True))
+    with Lab(directory, separate=separate, quick=False) as lab:
+        steady = lab.worker()
+        lab.client.wait_for_agent("planned")
+        with Supervisor(lab, list(plans), 2) as supervisor:
+            numbers = itertools.count()
+
+            def feed() -> None:
+                tools = [wanted[crash] for crash in supervisor.active] or list(EFFECT_TOOLS)
+                tool = tools[next(numbers) % len(tools)]
+                lab.submit([tool, tool], [tool], before=0.05)
+
+            recent: list[object] = []
+
+            def in_flight() -> int:
+                recent[:] = [job for job in lab.jobs[-200:] if not lab.ended(job)]
+                return len(recent)
+
+            wait_while_feeding(
+                lambda: supervisor.done, feed, in_flight=in_flight, most=_IN_FLIGHT, timeout=timeout,
+                why="every crash plan has killed its worker",
+            )  # fmt: skip
+            lab.wait_for_jobs(60)
+        verdict = lab.verdict()
+        verdict.expect(steady.alive, "workers", "the worker that nobody killed has ended")
+        for problem in supervisor.problems:
+            verdict.expect(False, "lab", problem)
+        waits = lab.recoveries(supervisor.deaths)
+        for number, death in enumerate(supervisor.deaths):
+            if death.crash:
+                point = death.crash.split(":", 1)[0]
+                verdict.counts["kills"] += 1
+                verdict.counts[f"killed_{point}_{wanted[death.crash]}"] += 1
+                verdict.expect(death.code == -9, "workers", f"ended with {death.code} at {death.crash}")
+                verdict.recoveries += waits[number]
+                for wait, place in zip(waits[number], death.held or death.lost, strict=False):
+                    verdict.expect(wait <= 10, "I2", f"{death.crash} cost {place} {wait:.1f} s")
+        verdict.counts["jobs"] = len(lab.jobs)
+    return verdict
