@@ -56,6 +56,7 @@ class Sweeper:
                 swept = store.sweep(shard, self._lookout(runtime))
                 _publish(runtime, swept)
                 published += len(swept.lost)
+                runtime.callbacks.once(shard)
         if published:
             log.info("%d lost step messages published again", published)
         return published
