@@ -24,6 +24,7 @@ from .doctor import check_server
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
 from .runtime import Runtime, RuntimeOf
+from .slots import wake_for_free_slots
 from .step_message import MalformedStep, read_step
 from .sweeping import Sweeper, queue_length
 
@@ -187,6 +188,7 @@ def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[boot
             configure_logging(settings)
             unacknowledged = settings.queue if is_redis(settings.broker) else None
             guard_decoding((settings.queue, settings.control_queue), app.tasks, unacknowledged)
+            wake_for_free_slots(parent.pool)
             _wait_for_redis(runtime())
             connection: Callable[[], Any] = app.connection_for_read
             self.sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))
