@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -130,6 +131,8 @@ class Settings(BaseSettings):
             return None
         if "://" not in value:
             raise ValueError(f"{_without_password(value)!r} is not a URL; write it like redis://host:6379/0")
+        if not _has_usable_port(value):
+            raise ValueError(f"{_without_password(value)!r} has no usable port; write it like redis://host:6379/0")
         return value
 
     @field_validator("redis_url")
@@ -239,6 +242,14 @@ def _shown(name: str, value: object) -> str:
     if "secret" in name:
         return "(hidden)"
     return repr(_without_password(value) if isinstance(value, str) else value)
+
+
+def _has_usable_port(url: str) -> bool:
+    """A URL without a port has one: its scheme's. Several hosts, as for AMQP, are separated by semicolons."""
+    try:
+        return all(urlsplit(part).port != 0 for part in url.split(";"))
+    except ValueError:
+        return False
 
 
 def _without_password(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Sequence
@@ -62,6 +63,9 @@ def options(
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code; never with a traceback for what can be expected."""
     warnings.showwarning = _complain_of
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is shown escaped
     try:
         program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
     except EXPECTED as error:
