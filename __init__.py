@@ -9,20 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .tasks.app import install
     from .tasks.client import AgentClient
     from .worker.agent import Agent
-    from .worker.state import ExecutionBudget
-    from .worker.tools import ToolContext, tool
+    from .worker.guards import FinishReasonGuard
+    from .worker.hooks import Hook, HookPoint
+    from .worker.state import AgentState, ExecutionBudget, InferenceResponse, ToolCall
+    from .worker.tools import LookupResult, StopExecution, ToolContext, tool
 
 __version__ = "0.1.0"
 
-__all__ = ["Agent", "AgentClient", "ExecutionBudget", "ToolContext", "__version__", "tool"]
+__all__ = [
+    "Agent",
+    "AgentClient",
+    "AgentState",
+    "ExecutionBudget",
+    "FinishReasonGuard",
+    "Hook",
+    "HookPoint",
+    "InferenceResponse",
+    "LookupResult",
+    "StopExecution",
+    "ToolCall",
+    "ToolContext",
+    "__version__",
+    "install",
+    "tool",
+]
 
 _HOME = {
     "Agent": ".worker.agent",
     "AgentClient": ".tasks.client",
+    "AgentState": ".worker.state",
     "ExecutionBudget": ".worker.state",
+    "FinishReasonGuard": ".worker.guards",
+    "Hook": ".worker.hooks",
+    "HookPoint": ".worker.hooks",
+    "InferenceResponse": ".worker.state",
+    "LookupResult": ".worker.tools",
+    "StopExecution": ".worker.tools",
+    "ToolCall": ".worker.state",
     "ToolContext": ".worker.tools",
+    "install": ".tasks.app",
     "tool": ".worker.tools",
 }
 
