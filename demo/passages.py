@@ -97,7 +97,7 @@ def statements(passage: Passage) -> Iterator[Statement]:
         whole = passage.is_code or _TABLE_ROW.match(text)
         ends = [] if whole else [match.end() for match in _SENTENCE_END.finditer(text)]
         for end in [*ends, len(text)]:
-            sentence = text[start:end].strip()
+            sentence = text[start:end].strip(" ·")
             if sentence:
                 yield replace(blank, line=_line_at(unit, start), text=_plain(sentence))
             start = end

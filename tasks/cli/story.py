@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 
 
+_STEP_BEGINS: Final = ("execution_started", "step_recovered", "step_retried")
+
+
 class Story:
     """Tells one job."""
 
@@ -32,9 +35,9 @@ class Story:
 
     def status(self, event: Event) -> str | None:
         """What goes on after the event; None: the same as before."""
-        if event.type in ("step_committed", "execution_started", "step_recovered", "step_retried"):
-            return f"step {event.step + (event.type == 'step_committed')}"
-        return None
+        if event.type == "step_committed":
+            return f"step {event.step + 1}" if event.data.get("tools") else None
+        return f"step {event.step}" if event.type in _STEP_BEGINS else None
 
 
 def tools_told(tools: Iterable[Data]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...worker.store import Event
+    from ..doctor import Finding
     from ..job import Job, Result
 
 _MAX_LINE: Final = 160
@@ -90,6 +91,17 @@ def result_value(result: Result) -> dict[str, Any]:
         "cost": result.cost,
         "errors": list(result.errors),
     }
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """A finding of `doctor` for people, the advice below it."""
+    line = f"{finding.level.value:<5} {finding.name}: {one_line(finding.what, 1000)}"
+    return [line, f"      → {one_line(finding.advice, 1000)}"] if finding.advice else [line]
+
+
+def finding_value(finding: Finding) -> dict[str, str]:
+    """A finding of `doctor` as JSON."""
+    return {"name": finding.name, "level": finding.level.value, "what": finding.what, "advice": finding.advice}
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ import pytest
 from support.agents import call, plan
 from support.ledger import Ledger
 from support.processes import free_port
+from support.redis_server import RedisServer
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -258,3 +259,17 @@ def test_a_worker_without_usable_agents_is_a_sentence_and_2(shell: Shell, tmp_pa
         done = shell("worker", *arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert said in done.stderr
+
+
+def test_doctor_finds_nothing_wrong_where_nothing_is(shell: Shell, worker: WorkerProcess) -> None:
+    done = shell("doctor")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"ok +agent planned", done.stdout)
+    assert all({"name", "level", "what", "advice"} <= set(line) for line in lines_of(shell("doctor", "--json")))
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(new_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    server = new_redis(config={"maxmemory-policy": "allkeys-lru"})
+    done = Shell(server.url(), tmp_path)("doctor")
+    assert done.returncode == 1
+    assert re.search(r"fail +eviction: .*\n +→ .*noeviction", done.stdout)
