@@ -76,11 +76,11 @@ def _commit_once(
             crash_points.at("c6")
         (version, last, *standing_reply), ctl_reply, entries, now_reply = watched.replies[len(writes) :]
         ctl = Ctl.read(ctl_reply)
+        if writes and ((ctl.execution, ctl.step) != (ref.execution_id, ref.step) or ctl.phase == "end"):
+            journals.bury_if_past(ground, claim)
         if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):
             return _committed_before(ref, fields.number(version), ctl)
         if (ctl.execution, ctl.step, ctl.claim) != (ref.execution_id, ref.step, claim.id):
-            if writes and (ctl.execution, ctl.step) != (ref.execution_id, ref.step):
-                watched.ask("commit.bury", [journals.burial(ground, claim)])
             raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
         if fields.number(version) != base.version:
             raise VersionConflict(

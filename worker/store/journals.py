@@ -16,9 +16,11 @@ from . import fields
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Begun, Claim
-from .tables import Changed, Command, Reply
+from .tables import Changed, Command, Reply, Word
 
 _CONFLICTS: Final = 50
+# Of the control hash: what tells whether a step is past.
+_STANDING: Final = ("execution", "step", "phase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,17 @@ def record_answer(ground: Ground, claim: Claim, raw: bytes) -> bytes:
     """Store the driver's raw answer. See `StepStore.record_answer`."""
     keys, journal = _keys(ground, claim)
     try:
-        first, step = ground.tables.apply(
-            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, "execution", "step")]
+        first, control = ground.tables.apply(
+            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)]
         )
-        _bury_if_past(ground, claim, step)
+        bury_if_past(ground, claim, control)
     except StoreFull:
-        first = ground.tables.script("journal.full", "journal_when_full", (journal, keys.events), ("llm", raw))[0]
+        first = _record_when_full(ground, claim, keys, ("llm", raw))[0]
     crash_points.at("c3")
     if first:
         return raw
-    return ground.tables.ask("journal.adopt", [("HGET", journal, "llm")])[0]
+    # None: the step is long past, and its journal with it; the commit will say so.
+    return ground.tables.ask("journal.adopt", [("HGET", journal, "llm")])[0] or raw
 
 
 def begin_calls(
@@ -63,7 +66,7 @@ def begin_calls(
     record = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
     commands: list[Command] = [("HSET" if i in again else "HSETNX", journal, f"t{i}:s", record[i]) for i in wanted]
     whole: list[Command] = [
-        ("HMGET", keys.ctl, "execution", "step", "claim", "cancel"),
+        ("HMGET", keys.ctl, *_STANDING, "claim", "cancel"),
         ("HMGET", journal, *(f"t{i}:r" for i in wanted)),
         *commands,
         ("HMGET", journal, *(f"t{i}:s" for i in wanted)),
@@ -73,12 +76,12 @@ def begin_calls(
     finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
     records = {i: fields.begun_record(value) for i, value in zip(wanted, begun, strict=True)}
     fresh = [i for i, written in zip(wanted, replies[2:-1], strict=True) if written]
-    cancel = fields.text(control[3])
+    cancel = fields.text(control[4])
     cancel = cancel if cancel == claim.ref.execution_id else ""
-    lost = fields.text(control[2]) != claim.id
+    lost = fields.text(control[3]) != claim.id
     if lost:
         # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
-        _bury_if_past(ground, claim, control)
+        bury_if_past(ground, claim, control)
         raise _lost(claim)
     if cancel or finished:
         _take_back(ground, journal, {i: record[i] for i in fresh if cancel or i in finished})
@@ -100,16 +103,16 @@ def result_commands(ground: Ground, claim: Claim, results: Mapping[int, bytes]) 
 
 def record_results(ground: Ground, claim: Claim, results: Mapping[int, bytes]) -> None:
     """Store results of tool calls. See `StepStore.record_results`."""
-    keys, journal = _keys(ground, claim)
+    keys, _ = _keys(ground, claim)
     try:
         replies = ground.tables.apply(
             "journal.result",
-            [*result_commands(ground, claim, results), ("HMGET", keys.ctl, "execution", "step")],
+            [*result_commands(ground, claim, results), ("HMGET", keys.ctl, *_STANDING)],
         )
-        _bury_if_past(ground, claim, replies[-1])
+        bury_if_past(ground, claim, replies[-1])
     except StoreFull:
         words = [word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)]
-        ground.tables.script("journal.full", "journal_when_full", (journal, keys.events), words)
+        _record_when_full(ground, claim, keys, words)
     crash_points.at("c6")
 
 
@@ -118,9 +121,9 @@ def record_failure(ground: Ground, claim: Claim, number: int, failure: bytes) ->
     keys, journal = _keys(ground, claim)
     replies = ground.tables.apply(
         "journal.failure",
-        [("HSETNX", journal, f"err:{claim.id}:{number}", failure), ("HMGET", keys.ctl, "execution", "step")],
+        [("HSETNX", journal, f"err:{claim.id}:{number}", failure), ("HMGET", keys.ctl, *_STANDING)],
     )
-    _bury_if_past(ground, claim, replies[-1])
+    bury_if_past(ground, claim, replies[-1])
 
 
 def drop_answer(ground: Ground, claim: Claim) -> bool:
@@ -139,6 +142,27 @@ def drop_answer(ground: Ground, claim: Claim) -> bool:
         except Changed:
             continue
     return False
+
+
+def bury_if_past(ground: Ground, claim: Claim, control: Sequence[bytes | None] | None = None) -> None:
+    """A worker that slept through the commit of its step may have revived the journal: give it its end again.
+
+    Watched: a retry that brings the step back at this moment needs its journal.
+
+    Args:
+        control: The standing of the session as it was read; None: not read.
+    """
+    if control is not None and not _is_past(claim, control):
+        return
+    keys, journal = _keys(ground, claim)
+    for _ in range(_CONFLICTS):
+        try:
+            with ground.tables.watch("journal.past", (keys.ctl,), [("HMGET", keys.ctl, *_STANDING)]) as watched:
+                if _is_past(claim, watched.replies[0]):
+                    watched.commit("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])
+                return
+        except Changed:
+            continue
 
 
 def _keys(ground: Ground, claim: Claim) -> tuple[SessionKeys, str]:
@@ -181,13 +205,13 @@ def _lost(claim: Claim) -> ClaimLost:
     return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
 
 
-def _bury_if_past(ground: Ground, claim: Claim, control: Sequence[bytes | None]) -> None:
-    """A worker that slept through the commit of its step may have revived the journal: give it its end again."""
-    if fields.text(control[0]) != claim.ref.execution_id or fields.number(control[1]) != claim.ref.step:
-        ground.tables.apply("journal.bury", [burial(ground, claim)])
-
-
-def burial(ground: Ground, claim: Claim) -> Command:
-    """The command that gives the journal of a step that is past its end."""
+def _record_when_full(ground: Ground, claim: Claim, keys: SessionKeys, words: Sequence[Word]) -> list[Reply]:
     _, journal = _keys(ground, claim)
-    return ("PEXPIRE", journal, ground.journal_ms)
+    first = ground.tables.script("journal.full", "journal_when_full", (journal, keys.events), words)
+    bury_if_past(ground, claim)
+    return first
+
+
+def _is_past(claim: Claim, control: Sequence[bytes | None]) -> bool:
+    here = (claim.ref.execution_id, claim.ref.step)
+    return (fields.text(control[0]), fields.number(control[1])) != here or fields.text(control[2]) == "end"
