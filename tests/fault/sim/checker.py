@@ -133,10 +133,11 @@ def _poison(sim: Simulation, session: str, execution: str, status: str, reason: 
     plan: Plan = sim.stage.plans[session]
     if not plan.poison or execution != sim.stage.first_of(session):
         return
-    deaths = [c for c in sim.history.claims if (c.execution, c.step) == (execution, plan.poison)]
+    claims = [c for c in sim.history.claims if (c.execution, c.step) == (execution, plan.poison)]
+    deaths = [c for c in claims if c.job in sim.crashed_jobs]
     limit = sim.settings.attempts_limit
     retries = sum(a.kind == "retry" and a.session == session for a in sim.actions)
-    sim.world.expect(len(deaths) <= (limit + 2) * (1 + retries) + 4, "I9", f"{execution} was tried {len(deaths)} times")
+    sim.world.expect(len(deaths) <= limit * (1 + retries) + 1, "I9", f"{execution} was tried {len(deaths)} times")
     if reason == "retry_limit_reached" or (status == "failed" and len(deaths) > limit):
         sim.world.tally.answers["poison parked"] += 1
 

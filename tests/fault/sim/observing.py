@@ -54,6 +54,7 @@ class History:
         self.stops: dict[str, int] = {}
         self.closed: dict[str, int] = {}
         self.leases: dict[str, float] = {}
+        self.journals: dict[str, float] = {}
         self.due: dict[str, float] = {}
 
     def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
@@ -156,6 +157,11 @@ class History:
         self.claims.append(Taken(session, ctl["execution"], int(ctl["step"]), claim, job, read, self._world.seq))
 
     def _journal(self, point: str, name: str, execution: str, step: int, command: Command, reply: Reply) -> None:
+        key = str(command[1])
+        if name == "PEXPIRE" and reply:
+            self.journals[key] = self._world.now + float(command[2])
+        elif name == "PERSIST":
+            self.journals.pop(key, None)
         if name not in ("HSET", "HSETNX", "HDEL"):
             return
         actor = self._world.current
@@ -165,7 +171,8 @@ class History:
             if word == "llm":
                 self.answers.pop((execution, step), None)
         elif word == "llm":
-            if reply or name == "HSET":
+            is_past = step <= len(self.steps.get(execution, ()))
+            if (reply or name == "HSET") and not is_past:
                 self.answers[execution, step] = Journaled(bytes(command[3]), self._world.seq)  # type: ignore[arg-type]
         elif word.endswith(":s") and (reply or name == "HSET"):
             self.begun[execution, step, int(word[1:-2]), job] = self._world.seq

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import celery_agents
 from support.redis_server import RedisServer
 
 from .simulation import Ground, Simulation, Verdict
@@ -42,7 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no longer than this")
+    parser.add_argument("--package", help="the folder celery_agents must come from")
     options = parser.parse_args(arguments)
+    if options.package and not str(celery_agents.__file__).startswith(options.package):
+        raise SystemExit(f"celery_agents comes from {celery_agents.__file__}, not from {options.package}")
     first, last = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
     tally, failed, done = Tally(), 0, 0
     began = time.perf_counter()
@@ -58,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"  replay: python -m fault.sim.run --seed {verdict.seed}", flush=True)
                 if failed >= options.most:
                     break
+            if time.perf_counter() - began > options.seconds:
+                break
         took = time.perf_counter() - began
     print(f"{done} seeds, {failed} failed, {done / took:.1f} seeds/s")
     if options.seed is None:

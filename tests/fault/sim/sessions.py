@@ -276,7 +276,7 @@ def _look(key: str, ctx: ToolContext) -> LookupResult:
     return _here().lookup(key)
 
 
-@tool(effect="lookup", timeout=3, lookup=_look)
+@tool(effect="lookup", timeout=20, lookup=_look)
 async def lookup(payment: int, ctx: ToolContext) -> str:
     """Do it, and be able to tell."""
     return _here().tool_called("lookup", payment, ctx)

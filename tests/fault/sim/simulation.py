@@ -75,7 +75,8 @@ def registry() -> AgentRegistry:
 @cache
 def settings(burst: int) -> Settings:
     return Settings.build(
-        steps_per_task=burst, retry_later_seconds=2.0, retry_later_max_seconds=8.0, cache_bytes=1_000_000
+        steps_per_task=burst, retry_later_seconds=2.0, retry_later_max_seconds=8.0, cache_bytes=1_000_000,
+        journal_seconds=30.0
     )
 
 
@@ -211,7 +212,7 @@ class Simulation:
     def _actions(self, rng: random.Random) -> list[Action]:
         found: list[Action] = []
         triggers = [f"<{p}" for p in ROUND_TRIPS[:15]] + [f">{p}" for p in ROUND_TRIPS[:12]] + list(CRASH_POINTS)
-        triggers += [">commit.read", "<commit.exec", ">claim.read", "driver", "tool", "effect", "c2", "c3", "c5"] * 3
+        triggers += [">commit.read", "<commit.exec", ">claim.read", "driver", "tool", "effect", "c2", "c3", "c5", "lease ended"] * 3
         for session in self.sessions:
             found.append(Action("submit", session, 0, "", 0, self.world.now))
             for number in range(1, rng.choices((1, 2, 3, 5), (4, 5, 4, 1))[0]):
@@ -621,12 +622,18 @@ class Simulation:
         return True
 
     def _expire(self) -> None:
-        """Leases whose time has come are gone."""
-        ended = [key for key, at in self.history.leases.items() if at <= self.world.now]
-        if ended:
-            for key in ended:
-                del self.history.leases[key]
-            self.ground.tables.ask("expire", [("DEL", *ended)])
+        """Leases, and journals of steps that are past, whose time has come are gone."""
+        history, now = self.history, self.world.now
+        leases = [key for key, at in history.leases.items() if at <= now]
+        journals = [key for key, at in history.journals.items() if at <= now]
+        for key in leases:
+            del history.leases[key]
+        for key in journals:
+            del history.journals[key]
+        if leases or journals:
+            self.ground.tables.ask("expire", [("DEL", *leases, *journals)])
+        if leases:
+            self._passed("lease ended")
 
     def _audit(self) -> None:
         """Invariant D, and no time to live while an execution is active."""

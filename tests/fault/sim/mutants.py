@@ -1,0 +1,218 @@
+"""One-line breakages of the product. The simulation has to find each of them.
+
+    python -m fault.sim.mutants            # all
+    python -m fault.sim.mutants no_journal # one
+
+A mutant is a source patch: file, old text, new text, which must fit exactly once. It is applied to a copy of the package in a
+temporary folder, and the copy runs in a process of its own until the first violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+TESTS: Final = ROOT / "tests"
+_PARTS: Final = ("__init__.py", "config", "worker")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A breakage.
+
+    Attributes:
+        breaks: What the product does not do any more.
+        file: Under the package.
+    """
+
+    name: str
+    breaks: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS: Final = (
+    Mutant(
+        "no_version_check", "a commit overwrites what was saved meanwhile",
+        "worker/store/commits.py", "if fields.number(version) != base.version:", "if False:",
+    ),
+    Mutant(
+        "no_commit_id", "a commit whose reply was lost is not recognised",
+        "worker/store/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
+        "if False:",
+    ),
+    Mutant(
+        "no_journal", "an answer that is journaled is not used",
+        "worker/engine/inference.py", "raw = run.loaded.journal.answer", "raw = None",
+    ),
+    Mutant(
+        "lease_ignored", "a step is taken over although its claim is alive",
+        "worker/store/claims.py", "        return LeftReason.BUSY\n    if _restarted_lately", "        pass\n    if _restarted_lately",
+    ),
+    Mutant(
+        "no_sweeper", "nobody finds a lost step",
+        "worker/store/sweeps.py", "    refs = tuple(StepRef(", "    lost = []\n    refs = tuple(StepRef(",
+    ),
+    Mutant(
+        "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
+        "worker/engine/calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
+        "each.tool.effect in (Effect.PURE, Effect.KEYED, Effect.UNSAFE)",
+    ),
+    Mutant(
+        "attempt_in_key", "an idempotency key changes with the attempt",
+        "worker/engine/calls.py", "key = idempotency_key(run.ref.execution_id,",
+        'key = idempotency_key(f"{run.ref.execution_id}{run.claim.attempt}",',
+    ),
+    Mutant(
+        "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
+        "worker/store/redis_tables.py",
+        "replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])",
+        "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
+        "lambda: self._round_trip(point, connection, [_MULTI, *commands, _EXEC]), lambda error: None)",
+    ),
+    Mutant(
+        "cancel_not_checked", "a call begins although the execution was stopped",
+        "worker/store/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
+    ),
+    Mutant(
+        "publish_before_commit", "the next message goes out before the step is committed",
+        "worker/store/commits.py", "        held = ground.cache.get(ref.session_id)\n        watched.commit(",
+        "        held = ground.cache.get(ref.session_id)\n"
+        "        _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n        watched.commit(",
+    ),
+    Mutant(
+        "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
+        "worker/engine/inference.py", "answered = self._read(run, stored)", "answered = self._read(run, raw)",
+    ),
+    Mutant(
+        "due_removed_at_claim", "a step leaves the due index when it is claimed",
+        "worker/store/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, ref.session_id)',
+        '("ZREM", keys.shard.due, ref.session_id)',
+    ),
+    Mutant(
+        "inbox_not_watched", "the inbox is read, but not watched",
+        "worker/store/commits.py", 'ground.tables.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
+        'ground.tables.watch("commit.read", (keys.session, keys.ctl), reads)',
+    ),
+    Mutant(
+        "sweep_does_not_move", "the sweep leaves what it published where it was",
+        "worker/store/scripts.py",
+        "      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)\n", "",
+    ),
+    Mutant(
+        "operations_forgotten", "an operation whose reply was lost is applied again",
+        "worker/store/writes.py", '        words += ["ops", fields.packed(remembered)]', "        pass",
+    ),
+    Mutant(
+        "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
+        "worker/store/actions.py", "if alive or fields.journal(stored_journal).holds_something:", "if alive:",
+    ),
+    Mutant(
+        "lookup_believed_at_once", "'it did not happen' is believed while the call may still run",
+        "worker/engine/calls.py", "if over_ms <= now_ms:", "if True:",
+    ),
+    Mutant(
+        "last_writer_wins", "a later answer replaces the journaled one",
+        "worker/store/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
+    ),
+    Mutant(
+        "restore_unchecked", "a worker takes its lease back although the claim is another's",
+        "worker/store/claims.py", "                if fields.text(watched.replies[0]) != held.id:\n                    return False\n", "",
+    ),
+    Mutant(
+        "journal_not_buried", "a worker that slept revives a journal for ever",
+        "worker/store/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])', "pass",
+    ),
+    Mutant(
+        "attempts_not_counted", "a step that kills its worker is tried for ever",
+        "worker/store/claims.py", "ctl.attempts + (not again), now_ms)", "ctl.attempts, now_ms)",
+    ),
+    Mutant(
+        "no_persist", "the next execution runs on keys that are about to expire",
+        "worker/store/writes.py", '            yield ("PERSIST", name)', "            pass",
+    ),
+    Mutant(
+        "freshness_from_the_reply", "a worker that slept during its claim trusts its lease",
+        "worker/engine/runner.py", "held = self._keeper.hold(claimed.claim, seconds, asked)",
+        "asked = self._monotonic(); held = self._keeper.hold(claimed.claim, seconds, asked)",
+    ),
+    Mutant(
+        "no_expiry_at_the_end", "a session stays for ever",
+        "worker/store/writes.py", '            yield ("PEXPIRE", name, ground.retention_ms)', "            pass",
+    ),
+)  # fmt: skip
+
+
+def mutated(mutant: Mutant, folder: Path) -> Path:
+    """A copy of the package with the breakage; the folder to import it from.
+
+    Raises:
+        ValueError: The patch does not fit exactly once: the product has changed, and the patch has to follow.
+    """
+    package = folder / "celery_agents"
+    package.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    for part in _PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, package / part, ignore=ignored)
+        else:
+            shutil.copy(source, package / part)
+    target = package / mutant.file
+    text = target.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"mutant {mutant.name}: its old text fits {text.count(mutant.old)} times in {mutant.file}")
+    target.write_text(text.replace(mutant.old, mutant.new))
+    return folder
+
+
+def hunt(mutant: Mutant, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0) -> subprocess.CompletedProcess[str]:
+    """Run the simulation on the mutant until it is found; exit code 1 is a find, 0 none."""
+    with tempfile.TemporaryDirectory(prefix="ca-mutant-") as folder:
+        home = mutated(mutant, Path(folder))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), str(TESTS)]), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            [
+                sys.executable, "-m", "fault.sim.run", "--seeds", f"{first}:{first + seeds}", "--seconds", str(seconds),
+                "--package", str(home),
+            ],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def found_by(output: str) -> str:
+    """The line that names the seed and the invariant."""
+    lines = [line for line in output.splitlines() if line.startswith("seed ")]
+    return lines[0] if lines else output[-2000:]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m fault.sim.mutants", description="Hunt mutants.")
+    parser.add_argument("names", nargs="*", help="all when none is given")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    options = parser.parse_args(arguments)
+    survivors = 0
+    for mutant in MUTANTS:
+        if options.names and mutant.name not in options.names:
+            continue
+        began = time.perf_counter()
+        ran = hunt(mutant, first=options.first)
+        found = ran.returncode == 1 and "seed " in ran.stdout
+        survivors += not found
+        say = found_by(ran.stdout) if found else "SURVIVED " + (ran.stdout + ran.stderr)[-400:]
+        print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
