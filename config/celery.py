@@ -9,14 +9,18 @@ from kombu import Exchange, Queue
 from .settings import Settings
 
 
-def queues(settings: Settings) -> list[Queue]:
-    """The two queues: steps, whose messages are hints, and control, whose messages are all there is of a wish."""
+def queues(settings: Settings, *, may_be_unacknowledged: bool = True) -> list[Queue]:
+    """The two queues: steps, whose messages are hints, and control, whose messages are all there is of a wish.
+
+    Args:
+        may_be_unacknowledged: Whether the workers take no more messages than they have slots.
+    """
     steps = Queue(
         settings.queue,
         Exchange(settings.queue, type="direct"),
         routing_key=settings.queue,
         # A lost message costs latency only, so it is not even acknowledged: 6 Redis commands a step instead of 10.
-        no_ack=is_redis(settings.broker),
+        no_ack=may_be_unacknowledged and is_redis(settings.broker),
     )
     control = Queue(
         settings.control_queue, Exchange(settings.control_queue, type="direct"), routing_key=settings.control_queue

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, cast
 
 from celery import Celery, Task, bootsteps
 from celery.exceptions import Ignore
@@ -17,12 +17,13 @@ from ..config.celery import celery_configuration, is_redis, queues
 from ..config.logs import configure_logging
 from ..config.settings import Settings
 from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
-from ..worker.errors import CeleryAgentsError, ExecutionFailed, StoreFull, StoreUnavailable
+from ..worker.errors import CeleryAgentsError, ConfigurationError, ExecutionFailed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
-from .controls import register_controls
+from .controls import ClientOf, register_controls
 from .doctor import check_server
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
+from .revoking import stop_what_is_revoked
 from .runtime import Runtime, RuntimeOf
 from .slots import wake_for_free_slots
 from .step_message import MalformedStep, read_step
@@ -38,30 +39,53 @@ def create_app(settings: Settings) -> Celery:
     """A Celery app of our own: worker, producer and Flower use the same."""
     app = Celery("celery_agents", set_as_current=False)
     app.conf.update(celery_configuration(settings))
+    # Sent by name too, a wish goes to the queue from which nothing is lost.
+    app.conf.task_routes = {name: {"queue": settings.control_queue} for name in CONTROL}
     attach(app, settings)
     return app
 
 
-def install(app: Celery, settings: Settings | None = None) -> None:
+def install(app: Celery, settings: Settings | None = None, *, agents: str | None = None) -> None:
     """Add agents to an existing Celery app: tasks and queues with options of their own, no setting changed.
+
+    Call it when the app is configured. Its workers take steps when they consume the queues `celery_agents.steps` and
+    `celery_agents.control`, as those started without `-Q` do; the others are as they were.
 
     Args:
         app: An app whose workers are to run agents too. Its broker is used.
         settings: None: from the environment, with the app's broker.
+        agents: Modules that define agents, comma separated; they are imported by the workers. None: as the settings
+            say. Only for settings of the environment.
 
-    `celery-agents doctor` names settings of the app that conflict, such as a pool without threads.
+    `celery-agents doctor --app my_project` names settings of the app that conflict, such as a pool without threads.
     """
-    chosen = settings or Settings.from_environment(broker_url=_broker_of(app))
-    if app.conf.task_queues:
-        known = {queue.name for queue in app.conf.task_queues}
-        app.conf.task_queues = [*app.conf.task_queues, *(q for q in queues(chosen) if q.name not in known)]
-    else:
-        app.amqp.queues.update({queue.name: queue for queue in queues(chosen)})
+    chosen = settings or Settings.from_environment(broker_url=_broker_of(app), agents=agents)
+    # Without acknowledgement a worker that prefetches would take the whole queue into its memory.
+    for queue in queues(chosen, may_be_unacknowledged=bool(app.conf.worker_disable_prefetch)):
+        if queue.name not in app.amqp.queues:
+            app.amqp.queues.select_add(queue)
     attach(app, chosen)
 
 
 def _broker_of(app: Celery) -> str | None:
-    return app.conf.broker_url or app.conf.broker_write_url or None
+    """Where the app publishes; None when nobody has told it."""
+    conf: Any = app.conf
+    url = conf.broker_write_url or conf.broker_url
+    if isinstance(url, (list, tuple)):
+        url = ";".join(map(str, cast("list[object]", url)))
+    return url.replace("redis+socket://", "unix://") if url else None
+
+
+def settings_of(app: Celery) -> Settings:
+    """The settings that agents were installed with.
+
+    Raises:
+        ConfigurationError: They were not.
+    """
+    runtime = getattr(app, "celery_agents_runtime", None)
+    if not isinstance(runtime, RuntimeOf):
+        raise ConfigurationError(f"app {app.main!r} has no agents: call celery_agents.install(app) first")
+    return runtime.settings
 
 
 def attach(app: Celery, settings: Settings) -> RuntimeOf:
@@ -69,8 +93,8 @@ def attach(app: Celery, settings: Settings) -> RuntimeOf:
     runtime = RuntimeOf(app, settings)
     app.celery_agents_runtime = runtime  # pyright: ignore[reportAttributeAccessIssue]
     _register_step(app, settings, runtime)
-    register_controls(app, settings)
-    app.steps["worker"].add(_machinery(app, settings, runtime))
+    client_of = register_controls(app, settings)
+    app.steps["worker"].add(_machinery(app, settings, runtime, client_of))
     return runtime
 
 
@@ -168,7 +192,9 @@ def _publish(runtime: Runtime, ref: Any) -> None:
     crash_points.at("c9")
 
 
-def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[bootsteps.StartStopStep]:
+def _machinery(
+    app: Celery, settings: Settings, runtime: RuntimeOf, client_of: ClientOf
+) -> type[bootsteps.StartStopStep]:
     """The worker's own threads, begun with its pool and ended after it."""
 
     def _begin_in_child(**_: Any) -> None:
@@ -186,10 +212,20 @@ def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[boot
 
         def start(self, parent: Any) -> None:
             configure_logging(settings)
-            unacknowledged = settings.queue if is_redis(settings.broker) else None
+            consumed = app.amqp.queues.consume_from
+            steps = consumed.get(settings.queue)
+            if steps is None and settings.control_queue not in consumed:
+                return  # a worker of an existing project that has nothing to do with agents
+            unacknowledged = settings.queue if steps is not None and steps.no_ack else None
             guard_decoding((settings.queue, settings.control_queue), app.tasks, unacknowledged)
+            if steps is None:
+                return
+            runtime.settings = _as_started(settings, parent)
             wake_for_free_slots(parent.pool)
             _wait_for_redis(runtime())
+            stop_what_is_revoked(
+                app, lambda session, execution: client_of().stop(session, execution_id=execution, timeout=0)
+            )
             connection: Callable[[], Any] = app.connection_for_read
             self.sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))
             self.sweeper.start()
@@ -206,6 +242,21 @@ def _machinery(app: Celery, settings: Settings, runtime: RuntimeOf) -> type[boot
         terminate = stop
 
     return Machinery
+
+
+def _as_started(settings: Settings, worker: Any) -> Settings:
+    """The settings, with pool and slots as the worker was started: in an existing project those are not ours.
+
+    Raises:
+        ConfigurationError: It would take steps, and knows no agent.
+    """
+    if not settings.agent_modules:
+        raise ConfigurationError(
+            f"a worker that consumes {settings.queue} needs agents: name their modules in CELERY_AGENTS_AGENTS, "
+            "or choose its queues with -Q"
+        )
+    pool = worker.pool_cls.__module__.rpartition(".")[2].replace("thread", "threads")
+    return settings.model_copy(update={"concurrency": worker.max_concurrency or worker.concurrency, "pool": pool})
 
 
 def _wait_for_redis(runtime: Runtime) -> None:
@@ -255,4 +306,4 @@ def _watch_abandoned(runtime: RuntimeOf, settings: Settings) -> None:
     threading.Thread(target=watch, name="celery-agents-abandoned", daemon=True).start()
 
 
-__all__ = ["CONTROL", "attach", "create_app", "install", "translated", "worker_arguments"]
+__all__ = ["CONTROL", "attach", "create_app", "install", "settings_of", "translated", "worker_arguments"]

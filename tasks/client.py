@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from celery import Celery
+
 from ..config.settings import Settings
 from ..worker.engine import first_state, settle_operation, settle_retry, settle_stop
 from ..worker.engine.run import moment
@@ -27,7 +29,7 @@ from ..worker.errors import (
 from ..worker.state import ID_PATTERN, AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, Role, SessionId
 from ..worker.store import Applied, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
 from ..worker.store.loading import Stored
-from .app import create_app
+from .app import create_app, settings_of
 from .callbacks import target_of
 from .job import Job, Result
 from .publishing import FusedHandover, Publisher
@@ -52,21 +54,29 @@ class AgentClient:
     """Talks to Redis; needs no worker in this process. Safe to share between threads."""
 
     def __init__(
-        self, redis_url: str | None = None, *, broker_url: str | None = None, settings: Settings | None = None
+        self,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        settings: Settings | None = None,
+        app: Celery | None = None,
     ) -> None:
         """
         Args:
             redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
             broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
             settings: Instead of both, and of the environment.
+            app: An existing app that has agents installed: messages go out as it sends its own, with its key prefix and
+                its priorities, and the settings are those of `install`.
         Raises:
             SettingsError: A setting is unknown or wrong.
         """
-        self.settings = settings or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
-        app = create_app(self.settings)
-        self._publisher = Publisher(app, self.settings)
+        chosen = settings or (settings_of(app) if app is not None else None)
+        self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
+        publishing = app if app is not None else create_app(self.settings)
+        self._publisher = Publisher(publishing, self.settings)
         self._store = redis_step_store(
-            self.settings, name="celery-agents-client", handover=FusedHandover(app, self.settings)
+            self.settings, name="celery-agents-client", handover=FusedHandover(publishing, self.settings)
         )
         self._shards_checked = False
 

@@ -22,9 +22,13 @@ from .names import RETRY, STOP, SUBMIT
 log = logging.getLogger(__name__)
 
 
-def register_controls(app: Celery, settings: Settings) -> None:
-    """Add the control tasks to an app."""
-    client_of = _ClientOf(settings)
+def register_controls(app: Celery, settings: Settings) -> ClientOf:
+    """Add the control tasks to an app.
+
+    Returns:
+        What gives the client they use.
+    """
+    client_of = ClientOf(app, settings)
     options: dict[str, Any] = {
         "queue": settings.control_queue, "acks_late": True, "ignore_result": True, "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
@@ -78,11 +82,14 @@ def register_controls(app: Celery, settings: Settings) -> None:
         client_of().stop(session_id, execution_id=execution_id, timeout=0)
         return f"session {session_id}"
 
+    return client_of
 
-class _ClientOf:
+
+class ClientOf:
     """A client in the worker process, made on first use."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self._app = app
         self._settings = settings
         self._lock = threading.Lock()
         self._client: Any = None
@@ -92,7 +99,7 @@ class _ClientOf:
 
         with self._lock:
             if self._client is None:
-                self._client = AgentClient(settings=self._settings)
+                self._client = AgentClient(settings=self._settings, app=self._app)
             return self._client
 
 

@@ -66,6 +66,7 @@ def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict
         "root_id": StepRef(ref.session_id, ref.execution_id, 1).task_id,
         "parent_id": parent,
         "queue": settings.queue,
+        "serializer": "json",
         "ignore_result": True,
         "headers": {PUBLISHED_HEADER: published_ms},
     }
@@ -85,6 +86,12 @@ class FusedHandover:
     def works(self) -> bool:
         """Whether messages go out with the transaction; tried on first use."""
         return bool(self._ready())
+
+    @property
+    def queue_key(self) -> str:
+        """Where messages go in Redis: the queue, with the prefix and the priority that an existing app may have."""
+        templates = self._ready()
+        return templates[False].queue if templates else self._settings.queue
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """One LPUSH; nothing when messages have to be published separately."""

@@ -64,7 +64,7 @@ class Sweeper:
     def _lookout(self, runtime: Runtime) -> Lookout:
         """On our own Redis the queue's oldest message tells which others are gone; elsewhere only free slots count."""
         if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store.ground.tables.ask, runtime.settings.queue)
+            oldest = oldest_queued_ms(runtime.store.ground.tables.ask, runtime.handover.queue_key)
             if oldest:
                 return Lookout(oldest_ms=oldest, capacity=_UNLIMITED)
         free = sum(

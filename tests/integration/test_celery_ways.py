@@ -1,0 +1,189 @@
+"""Celery's own ways in: a service's own app, tasks sent by name, an existing project that installs agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents import AgentClient
+
+from support.processes import Process
+from support.projects import AGENTS, EXISTING, SERVICE, Project
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+QUEUES = "celery,celery_agents.steps,celery_agents.control"
+
+
+@pytest.fixture
+def service(tmp_path: Path, redis_url: str) -> Project:
+    return Project(tmp_path / "service", SERVICE, {"CELERY_AGENTS_REDIS_URL": redis_url})
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[..., Process]]:
+    """Starts a process that ends with the test, and waits for a text of its log."""
+    started: list[Process] = []
+
+    def start(process: Process, ready: str = "ready.") -> Process:
+        started.append(process)
+        process.start()
+        process.wait_for_text(ready, 30)
+        return process
+
+    yield start
+    for process in started:
+        process.end(patience=2.0)
+
+
+@pytest.fixture
+def clerk(new_worker: Callable[..., WorkerProcess], tmp_path: Path) -> WorkerProcess:
+    """A worker of ours with the agent `clerk`."""
+    (tmp_path / "clerks.py").write_text(AGENTS, encoding="utf-8")
+    return new_worker(agents="clerks", env={"PYTHONPATH": str(tmp_path)})
+
+
+def ended(client: AgentClient, session_id: str, status: str = "completed") -> None:
+    wait_until(
+        lambda: client.header(session_id).status == status, f"{session_id} is {status}", 20, ignoring=(Exception,)
+    )
+
+
+def test_a_service_with_its_own_tasks_and_config_uses_the_client(service: Project, clerk: WorkerProcess) -> None:
+    said = service.python(
+        "import json, tasks, config\n"
+        "from celery_agents import AgentClient\n"
+        "job = AgentClient().submit('clerk', 'look it up', idempotency_key='order-1')\n"
+        "again = AgentClient().submit('clerk', 'look it up', idempotency_key='order-1')\n"
+        "result = job.result(timeout=20)\n"
+        "print(json.dumps([tasks.add(1, 2), config.NAME, result.final_response, again.session_id == job.session_id]))\n"
+    )
+    assert json.loads(said) == [3, "a service", "found: AGENTS", True]
+
+
+def test_submit_retry_and_stop_are_sent_by_name_from_any_celery_app(
+    service: Project, clerk: WorkerProcess, redis_url: str
+) -> None:
+    def send(name: str, **kwargs: Any) -> None:
+        service.python(
+            "from shop import app\n"
+            f"app.send_task('celery_agents.{name}', kwargs={kwargs!r}, queue='celery_agents.control')\n"
+        )
+
+    client = AgentClient(redis_url)
+    send("submit", agent="clerk", message="look it up", session_id="order-2")
+    send("submit", agent="clerk", message="slow", session_id="order-3")
+    ended(client, "order-2")
+    wait_until(lambda: client.header("order-3").status == "in_progress", "order-3 runs", 10)
+    send("stop", session_id="order-3")
+    ended(client, "order-3", "stopped")
+
+    send("submit", agent="clerk", message="fail", idempotency_key="order-4")
+    (failed,) = wait_until(lambda: client.list(status="failed").items, "one has failed", 20)
+    send("retry", session_id=failed.session_id)
+    wait_until(
+        lambda: sum(e.type == "execution_failed" for e in client.store.events(failed.session_id)) == 2,
+        "it was tried again", 20,
+    )  # fmt: skip
+
+
+def test_a_submit_without_a_name_for_its_session_fails_and_says_so(service: Project, clerk: WorkerProcess) -> None:
+    service.python(
+        "from shop import app\n"
+        "app.send_task('celery_agents.submit', kwargs={'agent': 'clerk', 'message': 'x'}, queue='celery_agents.control')"
+    )
+    clerk.wait_for_text("idempotency_key", 15)
+    assert "session_id" in clerk.text()
+
+
+def test_the_worker_starts_with_celerys_own_command(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    env = {"CELERY_AGENTS_REDIS_URL": redis_url, "CELERY_AGENTS_AGENTS": "clerks"}
+    folder = Project(tmp_path / "plain", {"clerks.py": AGENTS, "tasks.py": "", "config.py": ""}, env)
+    worker = running(folder.process("plain", "celery", "-A", "celery_agents.tasks", "worker", "-c", "3", "-l", "INFO"))
+    client = AgentClient(redis_url)
+    client.wait_for_agent("clerk")
+    assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
+    assert [facts["slots"] for facts in client.store.workers().values()] == [3]
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
+def test_a_worker_without_agents_says_how_to_name_them(tmp_path: Path, redis_url: str) -> None:
+    folder = Project(tmp_path / "plain", {}, {"CELERY_AGENTS_REDIS_URL": redis_url})
+    worker = folder.process("plain", "celery", "-A", "celery_agents.tasks", "worker")
+    worker.start()
+    try:
+        assert worker.wait(20) != 0
+    finally:
+        worker.end()
+    assert "CELERY_AGENTS_AGENTS" in worker.text()
+
+
+def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unchanged(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": redis_url})
+    assert project.python("from proj.celery import BEFORE, AFTER; print(BEFORE == AFTER)") == "True\n"
+
+    running(
+        project.process(
+            "proj", "celery", "-A", "proj", "worker", "-P", "threads", "-c", "4", "-l", "INFO", "-Q", QUEUES
+        )
+    )
+    client = AgentClient(redis_url)
+    client.wait_for_agent("clerk")
+    project.python("from proj.tasks import greet; greet.delay('world')")
+    assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
+    wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+    assert (project.folder / "greeted").read_text() == "hello world"
+    project.python(
+        "from proj.celery import app\n"
+        "app.send_task('celery_agents.submit', kwargs=dict(agent='clerk', message='look', session_id='mine'))"
+    )
+    ended(client, "mine")
+    assert [facts["slots"] for facts in client.store.workers().values()] == [4]
+
+
+def test_workers_of_an_existing_project_that_consume_its_queues_only_leave_agents_alone(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    env = {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": redis_url}
+    project = Project(tmp_path / "existing", EXISTING, env)
+    running(
+        project.process(
+            "proj", "celery", "-A", "proj", "worker", "-P", "threads", "-c", "2", "-l", "INFO", "-Q", "celery"
+        )
+    )
+    project.python("from proj.tasks import greet; greet.delay('world')")
+    wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+    assert not AgentClient(redis_url).store.workers()
+
+
+@pytest.mark.leaves_keys("the project's prefix stands before the broker's own keys")
+def test_a_project_with_prefix_and_priorities_runs_its_steps_once(
+    tmp_path: Path, redis_url: str, redis_client: Any, running: Callable[..., Process]
+) -> None:
+    changed = EXISTING["proj/celery.py"].replace(
+        "timezone=", "broker_transport_options={'global_keyprefix': 'proj:'}, task_default_priority=5, timezone="
+    )
+    env = {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": redis_url}
+    project = Project(tmp_path / "existing", {**EXISTING, "proj/celery.py": changed}, env)
+    worker = running(
+        project.process("proj", "celery", "-A", "proj", "worker", "-P", "threads", "-c", "2", "-l", "INFO")
+    )
+    AgentClient(redis_url).wait_for_agent("clerk")
+    said = project.python(
+        "from proj.celery import app\n"
+        "from celery_agents import AgentClient\n"
+        "job = AgentClient(app=app).submit('clerk', 'look it up')\n"
+        "print(job.result(timeout=20).final_response)"
+    )
+    assert said == "found: AGENTS\n"
+    assert "published again" not in worker.text()
+    assert redis_client.keys("celery_agents.*") == []
