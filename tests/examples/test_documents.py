@@ -1,0 +1,111 @@
+"""Every code block of the README and of the pages that readers copy from is run, and prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from support.documents import ROOT, read_document
+
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "agents", "services", "operating", "coming-from")))
+
+
+def run(folder: Path, redis_url: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """A command in a folder, as a reader would type it."""
+    environment = {**os.environ, "CELERY_AGENTS_REDIS_URL": redis_url, "PYTHONPATH": str(folder), "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert not check or done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def agents_command(line: str) -> list[str]:
+    """`celery-agents …` of a page, for this environment."""
+    words = shlex.split(line)
+    assert words[0] == "celery-agents"
+    return [sys.executable, "-m", "celery_agents", *words[1:]]
+
+
+def test_the_readme_s_dozen_lines_run_and_print_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("README.md")
+    page.write(tmp_path)
+    new_worker(agents="helpdesk", env={"PYTHONPATH": str(tmp_path)})
+    (submit,) = [line for line in page.commands if line.startswith("celery-agents submit")]
+    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[0].strip()
+    printed = run(tmp_path, redis_url, sys.executable, "service.py").stdout.splitlines()
+    assert printed[-1] == page.outputs[0].strip()
+    assert "step_committed 1" in printed
+    assert run(tmp_path, redis_url, sys.executable, "service.py").stdout.splitlines()[-1] == printed[-1]
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.zcard("ca:{0}:sessions") == 2, "the idempotency key made one session of two runs"
+
+
+def test_the_quick_start_s_agent_answers(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/quickstart.md")
+    page.write(tmp_path)
+    new_worker(agents="weather", env={"PYTHONPATH": str(tmp_path)})
+    (submit,) = [line for line in page.commands if line.startswith("celery-agents submit")]
+    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[0].strip()
+    listed = run(tmp_path, redis_url, *agents_command("celery-agents list --json")).stdout
+    assert listed.count('"completed"') == 1
+
+
+def test_the_agents_page_s_tools_and_guards_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    read_document("docs/agents.md").write(tmp_path)
+    for name in ("tools_example", "guarded"):
+        run(tmp_path, redis_url, sys.executable, "-c", f"import {name}")
+    new_worker(agents="guarded", env={"PYTHONPATH": str(tmp_path)})
+    done = run(tmp_path, redis_url, *agents_command("celery-agents submit careful hello --wait"))
+    assert done.stdout.strip() == "metadata: {'last_step': 1}"
+
+
+def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    read_document("README.md").write(tmp_path)
+    read_document("docs/services.md").write(tmp_path)
+    new_worker(agents="helpdesk", env={"PYTHONPATH": str(tmp_path)})
+    printed = run(tmp_path, redis_url, sys.executable, "client_example.py").stdout.splitlines()
+    assert printed == ["completed 2", "completed", "['completed']"]
+    run(tmp_path, redis_url, sys.executable, "sender.py")
+    follow = (
+        "from celery_agents import AgentClient\n"
+        "import time\n"
+        "client, deadline = AgentClient(), time.monotonic() + 20\n"
+        "while len(page := client.list(status='completed').items) < 2 and time.monotonic() < deadline: time.sleep(0.1)\n"
+        "print(len(page))\n"
+    )
+    assert run(tmp_path, redis_url, sys.executable, "-c", follow).stdout.strip() == "2"
+    tasks = "import project; print(sorted(name for name in project.app.tasks if not name.startswith('celery.')))"
+    found = run(tmp_path, redis_url, sys.executable, "-c", tasks).stdout
+    assert "'project.ordinary'" in found
+    assert "'celery_agents.step'" in found
+
+
+def test_every_command_of_the_pages_exists_with_its_options(tmp_path: Path, redis_url: str) -> None:
+    wanted: dict[str, set[str]] = {}
+    targets = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for line in read_document(page).commands:
+            words = shlex.split(line)
+            if words[0] == "celery-agents":
+                wanted.setdefault(words[1], set()).update(word for word in words if word.startswith("--"))
+            elif words[0] == "make":
+                assert f"\n{words[1]}:" in targets, f"{page}: {line}"
+    assert wanted
+    for command, options in wanted.items():
+        told = run(tmp_path, redis_url, sys.executable, "-m", "celery_agents", command, "--help").stdout
+        assert all(option in told for option in options), f"{command} {options}"
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))}))
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), f"{page} points to {target}"
