@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from math import isfinite
+from typing import Any, Final, Protocol
 
+from .errors import InvalidInput
 from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
 
 
@@ -50,6 +52,10 @@ class StopWith:
 
     signals: tuple[StopSignal, ...]
 
+    def __post_init__(self) -> None:
+        if not self.signals or not all(isinstance(signal, StopSignal) for signal in self.signals):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("StopWith.signals", type(self.signals), "give at least one StopSignal, in a tuple.")
+
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
@@ -62,6 +68,10 @@ class PutOff:
 
     seconds: float
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.seconds) or self.seconds < 0:
+            raise InvalidInput("PutOff.seconds", self.seconds, "give the seconds to wait, from 0.")
 
 
 Verdict = Proceed | StopWith | PutOff
@@ -109,6 +119,27 @@ def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: date
     return signals
 
 
+def time_left(execution: ExecutionState, now: datetime) -> float | None:
+    """Seconds until the budget's time is over, 0 when it is; None when it has no end."""
+    budget = execution.budget
+    ends: list[float] = []
+    if budget.max_seconds is not None:
+        ends.append(budget.max_seconds - execution.elapsed_seconds(now))
+    if budget.deadline is not None:
+        ends.append((budget.deadline - now).total_seconds())
+    return max(0.0, min(ends)) if ends else None
+
+
+def time_signals(execution: ExecutionState, now: datetime) -> Sequence[StopSignal]:
+    """The signals of a budget whose time is over, at the moment it is: what carried `now` on may be a bit early."""
+    left = time_left(execution, now) or 0.0
+    over = now + timedelta(seconds=left, milliseconds=1)
+    return [signal for signal in budget_signals(execution.budget, execution, over) if signal.reason is _TIME]
+
+
+_TIME: Final = StopReason.TIME_LIMIT_REACHED
+
+
 def _signal(reason: StopReason, context: dict[str, Any], message: str) -> StopSignal:
     return StopSignal(reason=reason, message=message, context=context, source="BudgetGuard")  # pyright: ignore
 
@@ -145,15 +176,26 @@ class FinishReasonGuard:
 
 
 def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
-    """Ask all of them; signals are collected, a delay counts only where nothing stops."""
+    """Ask all of them; signals are collected, and where nothing stops, the longest delay counts.
+
+    Raises:
+        InvalidInput: A guard answered something else.
+    """
     signals: list[StopSignal] = []
     delay: PutOff | None = None
     for guard in guards:
         verdict = guard.check(view)
-        if isinstance(verdict, StopWith):
-            signals += verdict.signals
-        elif isinstance(verdict, PutOff):
-            delay = delay or verdict
+        match verdict:
+            case Proceed():
+                continue
+            case StopWith():
+                signals += verdict.signals
+            case PutOff():
+                delay = max(delay or verdict, verdict, key=lambda each: each.seconds)
+            case _ as other:  # pyright: ignore[reportUnnecessaryComparison]
+                raise InvalidInput(
+                    f"guard {type(guard).__name__}", other, "answer Proceed(), StopWith(…) or PutOff(…)."
+                )
     if signals:
         return StopWith(tuple(signals))
     return delay or PROCEED

@@ -2,11 +2,13 @@
 
 A hook gets a context and returns it, changed or not; what a point lets it change is `CHANGES`. Hooks run again when a
 step is done again after a crash: they are for watching and for shaping, an effect on the world belongs into a tool.
-A hook that raises before a call fails the step; one that raises afterwards is reported and the step is saved.
+A hook that raises before a call fails the execution; one that raises afterwards is reported, its change is dropped and
+the step is saved. Where a stop reaches an execution that no worker runs, the client ends it, and no hook is called.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -117,6 +119,10 @@ class Hook:
     name: str = field(default="")
 
     def __post_init__(self) -> None:
+        if self.point not in tuple(HookPoint):
+            raise ConfigurationError(f"hook at {self.point!r}: there are {', '.join(HookPoint)}")
+        if not callable(self.function) or inspect.iscoroutinefunction(self.function):
+            raise ConfigurationError(f"hook at {self.point}: {self.function!r:.80} must be a plain function")
         object.__setattr__(self, "point", HookPoint(self.point))
         object.__setattr__(self, "name", self.name or getattr(self.function, "__name__", "hook"))
 
@@ -129,7 +135,11 @@ class HookStack:
     """Hooks by point and priority."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        ordered = sorted(hooks, key=lambda hook: -hook.priority)
+        given = tuple(hooks)
+        for hook in given:
+            if not isinstance(hook, Hook):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"{hook!r:.80} is no hook; write Hook(point, function)")
+        ordered = sorted(given, key=lambda hook: -hook.priority)
         self._at = {point: tuple(hook for hook in ordered if hook.point is point) for point in HookPoint}
         self.is_empty = not ordered
 
@@ -141,7 +151,7 @@ class HookStack:
         """Pass the context through the hooks of its point.
 
         Raises:
-            HookContractError: A hook changed something else than `CHANGES` allows.
+            HookContractError: A hook changed something else than `CHANGES` allows, or returned something else.
             Exception: Whatever a hook raises before a call; afterwards it is logged and the hook's change is dropped.
         """
         for hook in self._at[context.point]:
@@ -171,8 +181,36 @@ def _run_one(hook: Hook, context: HookContext) -> HookContext:
 
 def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None:
     allowed = CHANGES[before.point]
+    where = f"hook {hook.name} at {before.point}"
+    if not isinstance(after, HookContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise HookContractError(f"{where} returned a {type(after).__name__}; return the context or None")
     for each in fields(HookContext):
         if each.name not in allowed and getattr(before, each.name) is not getattr(after, each.name):
-            raise HookContractError(
-                f"hook {hook.name} at {before.point} changed {each.name}; this point allows {sorted(allowed)}"
-            )
+            raise HookContractError(f"{where} changed {each.name}; this point allows {sorted(allowed)}")
+    for name, kind in _KINDS.items():
+        value = getattr(after, name)
+        if value is None and name != "state":
+            continue
+        if value is not getattr(before, name) and not isinstance(value, kind):
+            raise HookContractError(f"{where} set {name} to a {type(value).__name__}; give a {kind.__name__}")
+    if _execution(after.state) != _execution(before.state):
+        raise HookContractError(f"{where} took another execution; change the state by its with_… methods")
+    if before.tool_call is not None and after.tool_call is not None and after.tool_call.id != before.tool_call.id:
+        raise HookContractError(f"{where} changed the id of a tool call, by which the model knows it")
+
+
+_KINDS: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        "state": AgentState,
+        "request": InferenceRequest,
+        "response": InferenceResponse,
+        "tool_call": ToolCall,
+        "tool_execution": ToolExecution,
+        "blocked": str,
+        "error": ErrorInfo,
+    }
+)
+
+
+def _execution(state: AgentState) -> str | None:
+    return state.execution.execution_id if state.execution is not None else None

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from .. import crash_points
 from ..errors import StoreFull, StoreUnavailable
 from ..hooks import HookPoint
-from ..redaction import describe_exception
+from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopSignal, ToolOutcome
 from ..store import StepStore
 from ..tools import LookupResult, StopExecution, ToolContext, UnusableResult, to_json_value
 from .call_records import Planned, hook_context, not_run, record, unknown, with_record
 from .event_loop import EventLoopThread
-from .leases import Interruption
+from .leases import Interruption, LeaseKeeper
 from .run import CallRecord, Run, moment
 from .tool_threads import Threads
 
@@ -33,9 +33,16 @@ class CallMaker:
     """Runs the calls of one batch and journals what came of them."""
 
     def __init__(
-        self, store: StepStore, loop: EventLoopThread, threads: Threads, *, monotonic: Callable[[], float]
+        self,
+        store: StepStore,
+        keeper: LeaseKeeper,
+        loop: EventLoopThread,
+        threads: Threads,
+        *,
+        monotonic: Callable[[], float],
     ) -> None:
         self._store = store
+        self._keeper = keeper
         self._loop = loop
         self._threads = threads
         self._monotonic = monotonic
@@ -58,17 +65,25 @@ class CallMaker:
         return self._loop.submit(lambda: answer, each.timeout).result()
 
     def _call_here(self, run: Run, each: Planned) -> CallRecord:
-        """A single plain function runs in the step's own thread; one that does not react is given up with its step."""
-        held = run.held
-        deadline = held.deadline
-        held.deadline = min(deadline, self._monotonic() + each.timeout)
+        """A single plain function runs in the step's own thread.
+
+        One that takes too long has its outcome journaled in its absence, and its claim is given back: another worker
+        goes on from there, and what the function returns one day counts for nothing.
+        """
+        held, started_ms = run.held, self._now_ms(run)
+        late = f"no result within {each.timeout:g} s"
+
+        def give_up() -> None:
+            self._store.record_results(run.claim, {each.index: self._too_late(run, each, late, started_ms).to_json()})
+
+        held.given_up = give_up
+        held.call_ends = self._monotonic() + each.timeout
         held.stuck_since = self._monotonic()
         try:
             context = self._context(run, each)
-            return self._made(run, each, lambda: each.tool.call(context, each.bound), self._now_ms(run))
+            return self._made(run, each, lambda: each.tool.call(context, each.bound), started_ms)
         finally:
-            held.stuck_since = None
-            held.deadline = deadline
+            held.call_ended()
 
     def _side_by_side(self, run: Run, going: Sequence[Planned], *, is_final: bool) -> Run:
         started_ms = self._now_ms(run)
@@ -76,22 +91,25 @@ class CallMaker:
         for future in futures:
             run.held.on_interrupt(future.cancel)
         waiting = set(futures)
-        deadline = self._monotonic() + max(each.timeout for each in going)
+        began = self._monotonic()
+        ends = {future: began + each.timeout + _LATE_SECONDS for future, each in futures.items()}
         while waiting:
-            done, waiting = self._threads.wait(waiting, self._patience(run, deadline))
+            done, waiting = self._threads.wait(waiting, self._patience(run, min(ends[future] for future in waiting)))
             for future in sorted(done, key=lambda ended: futures[ended].index):
                 each = futures[future]
                 made = self._made(run, each, future.result, started_ms)
                 run = self._noted(run, each, made, with_commit=is_final and not waiting)
-            overdue = self._monotonic() >= deadline + _LATE_SECONDS
-            if waiting and not done and (overdue or run.held.interruption is not None):
-                return self._left_behind(run, [futures[future] for future in waiting], started_ms)
+            now = self._monotonic()
+            ended = not done and run.held.interruption is not None
+            left = {future for future in waiting if ended or now >= ends[future]}
+            run = self._left_behind(run, {future: futures[future] for future in left}, started_ms)
+            waiting -= left
         return run
 
-    def _patience(self, run: Run, deadline: float) -> float:
+    def _patience(self, run: Run, ends: float) -> float:
         if run.held.interruption is not None:
             return _LOOK_AGAIN_SECONDS
-        return max(0.05, min(_LOOK_SECONDS, deadline + _LATE_SECONDS - self._monotonic()))
+        return max(0.05, min(_LOOK_SECONDS, ends - self._monotonic()))
 
     def _start(self, run: Run, each: Planned) -> _Future:
         context = self._context(run, each)
@@ -105,7 +123,7 @@ class CallMaker:
         try:
             returned = call()
         except StopExecution as stop:
-            returned, signal = stop.result, stop.signal
+            returned, signal = stop.result, _signal_of(stop, each)
         except concurrent.futures.CancelledError:
             return self._cut_short(run, each, "the call was cancelled", started_ms)
         except TimeoutError as error:
@@ -118,7 +136,8 @@ class CallMaker:
             value = to_json_value(returned, each.tool.max_result_chars)
         except UnusableResult as error:
             problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
-            return self._failed(run, each, problem, started_ms)
+            failed = self._failed(run, each, problem, started_ms)
+            return CallRecord(execution=failed.execution, signal=signal)
         made = record(run, self._now_ms(run), each.index, each.call, ToolOutcome.OK, value, started_ms=started_ms)
         return CallRecord(execution=made.execution, signal=signal)
 
@@ -127,16 +146,22 @@ class CallMaker:
         return record(run, now_ms, each.index, each.call, ToolOutcome.ERROR, error=error, started_ms=started_ms)
 
     def _cut_short(self, run: Run, each: Planned, why: str, started_ms: int) -> CallRecord:
-        """Ended in the middle: of an effect nobody knows whether it happened."""
+        """Ended in the middle, by an interruption or because it took too long."""
+        if each.is_pure and run.held.interruption is not None:
+            return not_run(run, self._now_ms(run), each)
+        return self._too_late(run, each, why, started_ms)
+
+    def _too_late(self, run: Run, each: Planned, why: str, started_ms: int) -> CallRecord:
+        """Of an effect nobody knows whether it happened."""
         if not each.is_pure:
             return unknown(run, self._now_ms(run), each, why, started_ms)
-        if run.held.interruption is not None:
-            return not_run(run, self._now_ms(run), each)
         return self._failed(run, each, ErrorInfo(kind="timeout", message=why), started_ms)
 
-    def _left_behind(self, run: Run, rest: Sequence[Planned], started_ms: int) -> Run:
+    def _left_behind(self, run: Run, rest: Mapping[_Future, Planned], started_ms: int) -> Run:
         """Plain functions that do not end: their threads go on, their results count for nothing."""
-        for each in rest:
+        for future, each in sorted(rest.items(), key=lambda item: item[1].index):
+            if not each.tool.is_async:
+                self._keeper.abandon(future)
             made = self._cut_short(run, each, f"no result within {each.timeout:g} s", started_ms)
             run = self._noted(run, each, made, with_commit=False)
         return run
@@ -144,7 +169,7 @@ class CallMaker:
     def _noted(self, run: Run, each: Planned, made: CallRecord, *, with_commit: bool) -> Run:
         """A call that was cut short for another worker to finish has not ended: its begin record is all it leaves."""
         cut_short = made.execution.outcome in (ToolOutcome.UNKNOWN, ToolOutcome.NOT_RUN)
-        if cut_short and run.held.interruption not in (None, Interruption.CANCEL):
+        if cut_short and run.held.interruption not in (None, Interruption.CANCEL, Interruption.LIMIT):
             return run.changed(unfinished=True)
         return self._ended(run, each, made, with_commit=with_commit)
 
@@ -181,3 +206,10 @@ class CallMaker:
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._monotonic())
+
+
+def _signal_of(stop: StopExecution, each: Planned) -> StopSignal:
+    signal = stop.signal
+    return StopSignal(
+        reason=signal.reason, message=redact(signal.message), context=signal.context, source=each.call.name
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..hooks import HookContext, HookPoint
 from ..state import ErrorInfo, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
+from ..store import Begun
 from ..tools import Effect, Tool
 from .run import CallRecord, Run, moment
 
@@ -68,6 +69,14 @@ def refused(run: Run, now_ms: int, index: int, call: ToolCall, kind: str, messag
 def not_run(run: Run, now_ms: int, each: Planned) -> CallRecord:
     """A call whose turn did not come."""
     return record(run, now_ms, each.index, each.call, ToolOutcome.NOT_RUN)
+
+
+def interrupted_call(run: Run, now_ms: int, index: int, call: ToolCall, begun: Begun | None) -> CallRecord:
+    """A call of an execution that is being ended: not run, or of unknown outcome where an effect may have begun."""
+    if begun is None:
+        return record(run, now_ms, index, call, ToolOutcome.NOT_RUN)
+    error = ErrorInfo(kind="unknown", message="the execution was ended during the call")
+    return record(run, now_ms, index, call, ToolOutcome.UNKNOWN, error=error)
 
 
 def unknown(run: Run, now_ms: int, each: Planned, why: str, started_ms: int | None = None) -> CallRecord:

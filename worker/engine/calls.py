@@ -14,11 +14,11 @@ from ...config.settings import Settings
 from ..errors import ClaimLost, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
-from ..state import ErrorInfo, ToolCall, ToolOutcome
+from ..state import ErrorInfo, StopReason, ToolCall, ToolOutcome
 from ..store import Beginnings, Begun, StepStore
-from ..tools import Effect, InvalidArguments, LookupResult, LookupStatus, idempotency_key, to_json_value
+from ..tools import Effect, InvalidArguments, LookupResult, LookupStatus, UnusableResult, idempotency_key, to_json_value
 from .call_making import CallMaker
-from .call_records import Planned, hook_context, not_run, record, refused, unknown, with_record
+from .call_records import Planned, hook_context, interrupted_call, record, refused, unknown, with_record
 from .event_loop import EventLoopThread
 from .interruptions import given_back, interrupted, user_stop
 from .leases import LeaseKeeper
@@ -49,13 +49,16 @@ class Calls:
         self._settings = settings
         self._monotonic = monotonic
         self._sleep = sleep
-        self._maker = CallMaker(store, loop, threads, monotonic=monotonic)
+        self._maker = CallMaker(store, keeper, loop, threads, monotonic=monotonic)
 
     def call(self, run: Run) -> Run:
         """Make the calls that the answer asks for, or adopt what is journaled of them."""
         if run.response is None or not run.response.tool_calls:
             return run
-        run, planned = self._planned(run)
+        try:
+            run, planned = self._planned(run)
+        except Exception as error:  # noqa: BLE001 - a hook of the user's
+            run, planned = self._unplanned(run.failing(describe_exception(error), StopReason.ERROR_FORBADE))
         run, fresh = self._after_crash(run, planned)
         width = run.agent.max_parallel_tools or self._settings.max_parallel_tools
         for start in range(0, len(fresh), width):
@@ -83,25 +86,39 @@ class Calls:
                 planned.append(ready)
         return run, planned
 
+    def _unplanned(self, run: Run) -> tuple[Run, list[Planned]]:
+        """A hook in front of the calls raised: what an earlier attempt obtained is kept, the rest is not run."""
+        assert run.response is not None
+        for index, call in enumerate(run.response.tool_calls):
+            raw = run.loaded.journal.results.get(index)
+            begun = run.loaded.journal.begun.get(index)
+            made = (
+                CallRecord.from_json(raw)
+                if raw is not None
+                else interrupted_call(run, self._now_ms(run), index, call, begun)
+            )
+            run = with_record(run, index, made)
+        return run, []
+
     def _plan(self, run: Run, index: int, call: ToolCall) -> Planned | CallRecord:
-        tool = run.agent.toolset.get(call.name)
-        if tool is None:
-            names = ", ".join(run.agent.toolset.names()) or "none"
-            message = f"There is no tool {call.name!r}. Tools: {names}."
-            return refused(run, self._now_ms(run), index, call, "unknown_tool", message)
         if run.agent.hook_stack.at(HookPoint.BEFORE_TOOL):
             context = run.agent.hook_stack.run(hook_context(run, HookPoint.BEFORE_TOOL, call))
             call = context.tool_call or call
             if context.blocked is not None:
                 why = ErrorInfo(kind="blocked", message=redact(context.blocked))
                 return record(run, self._now_ms(run), index, call, ToolOutcome.BLOCKED, error=why)
+        tool = run.agent.toolset.get(call.name)
+        if tool is None:
+            names = ", ".join(run.agent.toolset.names()) or "none"
+            message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")
+            return refused(run, self._now_ms(run), index, call, "unknown_tool", message)
         try:
             bound = tool.bind(call.args)
         except InvalidArguments as error:
             return refused(run, self._now_ms(run), index, call, "invalid_arguments", redact(str(error)))
         key = idempotency_key(run.ref.execution_id, run.ref.step, index, call.name, call.args)
         seconds = tool.timeout or run.agent.tool_timeout or self._settings.tool_timeout_seconds
-        return Planned(index, call, tool, bound, key, min(seconds, max(0.001, self._keeper.remaining(run.held))))
+        return Planned(index, call, tool, bound, key, min(seconds, max(0.001, self._keeper.time_left(run.held))))
 
     # --- calls that an earlier attempt began and did not end ----------------------------------------------------
 
@@ -125,9 +142,7 @@ class Calls:
 
     def _unfinished(self, run: Run, each: Planned, begun: Begun | None) -> CallRecord:
         """A call of an execution that is being ended."""
-        if begun is not None and not each.is_pure:
-            return unknown(run, self._now_ms(run), each, "the execution was ended during the call")
-        return not_run(run, self._now_ms(run), each)
+        return interrupted_call(run, self._now_ms(run), each.index, each.call, None if each.is_pure else begun)
 
     def _looked_up(self, run: Run, each: Planned, begun: Begun) -> tuple[Run, list[Planned]]:
         """Ask the tool whether the effect happened; "no" is believed only when the call cannot be running any more."""
@@ -138,9 +153,7 @@ class Calls:
         now_ms = self._now_ms(run)
         match answer.status:
             case LookupStatus.HAPPENED:
-                value = to_json_value(answer.value, each.tool.max_result_chars)
-                found = record(run, now_ms, each.index, each.call, ToolOutcome.OK, value)
-                return with_record(run, each.index, found), []
+                return with_record(run, each.index, self._found(run, each, answer)), []
             case LookupStatus.UNKNOWN:
                 why = redact(answer.reason) or "its lookup cannot tell"
                 return with_record(run, each.index, unknown(run, now_ms, each, why)), []
@@ -149,6 +162,15 @@ class Calls:
                 if over_ms <= now_ms:
                     return run, [each]
                 return self._later(run, each, (over_ms - now_ms) / 1000), []
+
+    def _found(self, run: Run, each: Planned, answer: LookupResult) -> CallRecord:
+        """The effect of an earlier attempt, as the tool's lookup tells it."""
+        now_ms = self._now_ms(run)
+        try:
+            value = to_json_value(answer.value, each.tool.max_result_chars)
+        except UnusableResult as error:
+            return refused(run, now_ms, each.index, each.call, "unusable_result", f"the tool has run, but {error}")
+        return record(run, now_ms, each.index, each.call, ToolOutcome.OK, value)
 
     def _later(self, run: Run, each: Planned, seconds: float) -> Run:
         seconds = min(seconds, _LOOKUP_AGAIN_SECONDS)

@@ -15,7 +15,8 @@ import tenacity
 from ...config.settings import Settings
 from .. import crash_points
 from ..drivers import Driver, InferenceRequest
-from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
+from ..errors import ConfigurationError, DriverError, StoreFull, StoreUnavailable, UnusableAnswer
+from ..guards import time_left
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, LLMConfig, StopReason
@@ -24,7 +25,7 @@ from .event_loop import EventLoopThread
 from .interruptions import interrupted
 from .leases import Held, Interruption, LeaseKeeper
 from .outcome import PutOffUntil, TakenOver
-from .run import Run
+from .run import Run, milliseconds, moment
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +75,24 @@ class Inference:
         if run.forbidden:
             return run
         try:
-            request = self._request(run)
-        except Exception as error:  # noqa: BLE001 - a hook of the user's, or messages that cannot be compiled
+            _check_price(run)
+            run, request = self._request(run)
+        except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
         return self._asked(run, request)
 
-    def _request(self, run: Run) -> InferenceRequest:
+    def shaped_again(self, run: Run) -> Run:
+        """What the hooks around inference did to the session's state, on the state that is stored now.
+
+        Raises:
+            Exception: Whatever a hook raises.
+        """
+        if run.response is None or run.agent.hook_stack.is_empty:
+            return run
+        shaped, _ = self._request(run)
+        return self._answered(shaped, run.response).changed(response=run.response)
+
+    def _request(self, run: Run) -> tuple[Run, InferenceRequest]:
         request = InferenceRequest(
             state=_with_prompt(run),
             session_id=run.ref.session_id,
@@ -91,15 +104,15 @@ class Inference:
             settings=_override(run),
         )
         if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
-            return request
+            return run, request
         context = HookContext(
             HookPoint.BEFORE_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state, request
         )
-        return run.agent.hook_stack.run(context).request or request
+        shaped = run.agent.hook_stack.run(context)
+        return run.changed(state=shaped.state), shaped.request or request
 
     def _timeout(self, run: Run) -> float:
-        remaining = self._keeper.remaining(run.held)
-        return max(0.001, remaining)
+        return max(0.001, self._keeper.time_left(run.held))
 
     def _asked(self, run: Run, request: InferenceRequest) -> Run:
         """Ask until there is an answer that can be read, as often as the settings allow within this step."""
@@ -117,12 +130,12 @@ class Inference:
         def attempt() -> Run:
             if errors:
                 raise errors.pop()
-            return self._attempt(run, request)
+            return self._attempt(run, replace(request, timeout=self._timeout(run)))
 
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._settings.driver_attempts),
             wait=self._pause,
-            retry=tenacity.retry_if_exception(_is_worth_retrying),
+            retry=tenacity.retry_if_exception(self._is_worth_waiting_for),
             sleep=lambda seconds: self._sleep(run.held, seconds),
             reraise=True,
         )
@@ -139,6 +152,8 @@ class Inference:
         started = self._monotonic()
         try:
             raw = self._call(run, request)
+            if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
             crash_points.at("c2")
             stored = self._record(run, raw)
             answered = self._read(run, stored)
@@ -202,7 +217,7 @@ class Inference:
 
     def _read(self, run: Run, raw: bytes) -> Run:
         try:
-            response = run.agent.answering.parse(raw)
+            response = _parsed(run, raw)
         except UnusableAnswer as error:
             if run.forbidden or run.loaded.journal.holds_something:
                 if self._store.drop_answer(run.claim) and not run.forbidden:
@@ -210,13 +225,17 @@ class Inference:
                 return run.failing(_described(error), StopReason.ERROR_FORBADE)
             self._store.drop_answer(run.claim)
             raise
-        if run.agent.hook_stack.at(HookPoint.AFTER_INFERENCE):
-            context = HookContext(
-                HookPoint.AFTER_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state,
-                response=response,
-            )  # fmt: skip
-            response = run.agent.hook_stack.run(context).response or response
-        return run.changed(response=response)
+        return self._answered(run, response)
+
+    def _answered(self, run: Run, response: InferenceResponse) -> Run:
+        if not run.agent.hook_stack.at(HookPoint.AFTER_INFERENCE):
+            return run.changed(response=response)
+        context = HookContext(
+            HookPoint.AFTER_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state,
+            response=response,
+        )  # fmt: skip
+        shaped = run.agent.hook_stack.run(context)
+        return run.changed(response=shaped.response or response, state=shaped.state)
 
     def _note(self, run: Run, error: DriverError) -> None:
         """Every attempt that gave no usable answer is recorded, without anything of the provider's body."""
@@ -226,7 +245,7 @@ class Inference:
         self._store.record_failure(run.claim, number, json.dumps(facts).encode())
 
     def _sleep(self, held: Held, seconds: float) -> None:
-        if held.wait(min(seconds, self._keeper.remaining(held))):
+        if held.wait(min(seconds, self._keeper.time_left(held))):
             raise Interrupted
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
@@ -237,6 +256,11 @@ class Inference:
             multiplier=self._settings.retry_delay_seconds, max=self._settings.retry_delay_max_seconds
         )(state)
         return max(asked or 0.0, backoff)
+
+    def _is_worth_waiting_for(self, error: BaseException) -> bool:
+        """Whether to ask again within this step; a long pause that the provider asks for does not keep a slot."""
+        asked = error.retry_after if isinstance(error, DriverError) else None
+        return _is_worth_retrying(error) and (asked or 0.0) <= self._settings.retry_delay_max_seconds
 
     def _interrupted(self, run: Run) -> Run:
         """Ended from outside: by a stop the step commits what it has, else another worker carries it on."""
@@ -251,6 +275,8 @@ class Inference:
         """Not in this step. Transient: later, up to a day; permanent: the execution fails."""
         if not _is_worth_retrying(error):
             return run.failing(_described(error), StopReason.ERROR_FORBADE)
+        if isinstance(error, UnusableAnswer):  # each was paid for; an outage is not
+            return run.failing(_described(error), StopReason.RETRY_LIMIT_REACHED)
         loaded = run.loaded
         waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
         if waited_ms >= self._settings.retry_later_limit_seconds * 1000:
@@ -259,11 +285,36 @@ class Inference:
             self._settings.retry_later_seconds * 2 ** min(loaded.delays, 16), self._settings.retry_later_max_seconds
         )
         seconds = max(seconds, error.retry_after or 0.0)
-        budget = run.execution.budget
-        if budget.max_seconds is not None or budget.deadline is not None:
-            seconds = min(seconds, self._settings.retry_later_seconds)
-        publish = self._store.release(run.claim, delay_ms=round(seconds * 1000), give_back=True)
+        seconds = min(seconds, self._settings.retry_later_limit_seconds, *self._budget_seconds(run))
+        publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
         return run.changed(decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {error}", publish))
+
+    def _budget_seconds(self, run: Run) -> list[float]:
+        left = time_left(run.execution, moment(run.redis_ms(self._monotonic())))
+        return [] if left is None else [left]
+
+
+def _check_price(run: Run) -> None:
+    """A cost limit that nobody could keep is refused before the first call."""
+    limit = run.execution.budget.max_cost
+    driver = run.agent.answering
+    if limit is None or driver.knows_price(_override(run)):
+        return
+    override = _override(run)
+    model = (override.model if override else None) or driver.name
+    raise ConfigurationError(
+        f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
+        "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
+    )
+
+
+def _parsed(run: Run, raw: bytes) -> InferenceResponse:
+    try:
+        return run.agent.answering.parse(raw)
+    except UnusableAnswer:
+        raise
+    except Exception as error:  # a driver of the user's
+        raise UnusableAnswer(describe_exception(error).message) from error
 
 
 def _with_prompt(run: Run) -> AgentState:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..guards import time_signals
 from ..state import StopReason, StopSignal
 from ..store import StepStore
 from .leases import Interruption, LeaseKeeper
 from .outcome import PutOffUntil, TakenOver
-from .run import Run
+from .run import Run, moment
 
 
 def user_stop() -> StopSignal:
@@ -19,13 +20,15 @@ def interrupted(run: Run, store: StepStore, keeper: LeaseKeeper) -> Run:
     match run.held.interruption:
         case Interruption.CANCEL:
             return run.stopping(user_stop())
+        case Interruption.LIMIT:
+            return run.stopping(*time_signals(run.execution, moment(run.claim.now_ms)))
         case Interruption.DRAIN:
             return given_back(run, store, "this worker drains")
         case Interruption.DEADLINE:
             return given_back(run, store, "the step reached its deadline", counts=True)
         case Interruption.LOST:
             return _left(run, store)
-        case None:
+        case None | Interruption.CALL:
             return run if keeper.confirm(run.held) else _left(run, store)
 
 

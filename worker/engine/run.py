@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from math import ceil
+from typing import Any, Final
 
 from ..agent import Agent
 from ..hooks import HookContext, HookPoint
@@ -40,7 +41,8 @@ class Run:
         state: The session with its execution in progress, before this step.
         asked: `monotonic()` before the claim was asked for.
         taken: `monotonic()` after it was taken. Redis gave its time in between.
-        seen: Which messages the driver sees, or saw.
+        seen: Which messages the driver sees.
+        stored: Which messages were stored when the claim was taken.
         response: The model's answer; None before it, and where none may be asked for.
         records: Tool calls that have ended, by index.
         unjournaled: Of these, what the commit still has to journal.
@@ -60,6 +62,7 @@ class Run:
     asked: float
     taken: float
     seen: Mapping[str, Extent]
+    stored: Mapping[str, Extent]
     response: InferenceResponse | None = None
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
@@ -92,6 +95,11 @@ class Run:
         return self.claim.now_ms + round((monotonic - self.taken) * 1000)
 
     @property
+    def is_poison(self) -> bool:
+        """The step ended too often without an answer."""
+        return self.failure is not None and self.failure.kind == "poison"
+
+    @property
     def execution(self) -> ExecutionState:
         """The execution this step belongs to."""
         execution = self.state.execution
@@ -112,6 +120,14 @@ class Run:
         return run
 
 
-def moment(milliseconds: int) -> datetime:
+def moment(redis_ms: int) -> datetime:
     """Redis's time as a datetime."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return datetime.fromtimestamp(redis_ms / 1000, UTC)
+
+
+_LONGEST_MS: Final = 366 * 86_400_000
+
+
+def milliseconds(seconds: float) -> int:
+    """A delay in milliseconds, rounded up so that it is over when it should be, and no longer than a year."""
+    return min(ceil(seconds * 1000), _LONGEST_MS)

@@ -15,7 +15,7 @@ from ...config.settings import Settings
 from .. import crash_points
 from ..agent import AgentRegistry
 from ..errors import ClaimLost, StateTooNew, StateUnreadable, StoreFull, StoreUnavailable, UnknownAgent, VersionConflict
-from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards
+from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
@@ -27,8 +27,8 @@ from .inference import Inference, Watching
 from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
-from .run import Run, moment
-from .settling import Advanced, advance, settle_step, started, summary
+from .run import Run, milliseconds, moment
+from .settling import Advanced, advance, failure_text, new_signals, settle_step, started, summary
 from .tool_threads import Threads, ToolThreads
 
 log = logging.getLogger(__name__)
@@ -161,10 +161,11 @@ class StepRunner:
         seconds = agent.step_timeout or self._settings.step_timeout_seconds
         held = self._keeper.hold(claimed.claim, seconds, asked)
         state = started(claimed.loaded.state, agent.limits, moment(claimed.loaded.started_ms))
-        taken = self._monotonic()
-        return Run(
-            claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, asked, taken, state.store.extents
-        )
+        assert state.execution is not None
+        left = time_left(state.execution, moment(claimed.claim.now_ms))
+        held.limit = None if left is None else asked + left
+        taken, seen = self._monotonic(), state.store.extents
+        return Run(claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, asked, taken, seen, seen)
 
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
         """Another worker may have it; when none has, the session is parked under that reason."""
@@ -194,29 +195,27 @@ class StepRunner:
         if loaded.cancel is not None:
             return run.stopping(user_stop())
         try:
-            run = self._before_hooks(run)
+            run = _with_before_hooks(run)
             view = GuardView(
                 GuardPoint.BEFORE_CALL, run.state, run.ref.session_id, run.execution, moment(loaded.now_ms)
             )
             verdict = ask_guards(run.agent.all_guards, view)
         except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-        if isinstance(verdict, StopWith):
-            return run.stopping(*verdict.signals)
-        if isinstance(verdict, PutOff) and not loaded.journal.holds_something:
-            publish = self._store.release(run.claim, delay_ms=round(verdict.seconds * 1000), give_back=True)
-            return run.changed(decided=PutOffUntil(run.ref, verdict.seconds, verdict.reason, publish))
-        signal = run.execution.stop_signal if run.state.execution and run.execution.continuation.should_stop() else None
-        return run.stopping() if signal is not None else run
+        if isinstance(verdict, PutOff):
+            return run if loaded.journal.holds_something else self._put_off(run, verdict)
+        signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()
+        standing = run.execution.continuation
+        if standing.is_continuation_requested:  # a hook overrides the limits, for this step
+            return run.changed(signals=(*run.signals, *signals))
+        stops = isinstance(verdict, StopWith) or standing.should_stop()
+        return run.stopping(*signals) if stops else run
 
-    def _before_hooks(self, run: Run) -> Run:
-        if run.agent.hook_stack.is_empty:
-            return run
-        state = run.state
-        first = run.loaded.state.execution
-        if first is not None and first.status is ExecutionStatus.PENDING:
-            state = run.agent_state_hooks(HookPoint.BEFORE_EXECUTION, state)
-        return run.changed(state=run.agent_state_hooks(HookPoint.BEFORE_STEP, state))
+    def _put_off(self, run: Run, verdict: PutOff) -> Run:
+        left = time_left(run.execution, moment(run.loaded.now_ms))
+        seconds = verdict.seconds if left is None else min(verdict.seconds, left)
+        publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
+        return run.changed(decided=PutOffUntil(run.ref, seconds, verdict.reason, publish))
 
     # --- infer, call tools ------------------------------------------------------------------------------------
 
@@ -261,11 +260,22 @@ class StepRunner:
                 if self._keeper.remaining(run.held) <= 0:
                     raise
                 log.warning("the commit of step %s of session %s waits: %s", run.ref.step, run.ref.session_id, error)
+                run = self._kept(run) if isinstance(error, StoreFull) else run
                 self._sleep(_FULL_PAUSE_SECONDS)
                 continue
             crash_points.at("c8")
             return self._done(run, advanced, committed), committed.carried
         raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to commit step {run.ref.step}")
+
+    def _kept(self, run: Run) -> Run:
+        """Results that Redis has no room to commit: the journal makes room for itself."""
+        if not run.unjournaled:
+            return run
+        try:
+            self._store.record_results(run.claim, run.unjournaled)
+        except (StoreFull, StoreUnavailable):
+            return run
+        return run.changed(unjournaled={})
 
     def _reloaded(self, run: Run) -> Run | None:
         """Somebody saved the session meanwhile: the same answer and results, on what is stored now."""
@@ -274,7 +284,11 @@ class StepRunner:
         except ClaimLost:
             return None
         state = started(loaded.state, run.agent.limits, moment(loaded.started_ms))
-        return run.changed(loaded=loaded, state=state)
+        again = run.changed(loaded=loaded, state=state)
+        try:
+            return self._inference.shaped_again(_with_before_hooks(again))
+        except Exception as error:  # noqa: BLE001 - a hook of the user's
+            return again.failing(describe_exception(error), StopReason.ERROR_FORBADE)
 
     def _now(self, run: Run) -> datetime:
         return moment(run.claim.now_ms + round((self._monotonic() - run.taken) * 1000))
@@ -285,14 +299,23 @@ class StepRunner:
         assert execution is not None
         publish = committed.next if not committed.handed_over else None
         next_step = committed.next.step if committed.next is not None else None
-        error = run.failure.message if run.failure is not None else ""
-        if execution.status is ExecutionStatus.FAILED and not error:
-            error = execution.last_step.all_errors[-1].message if execution.last_step else "failed"
+        error = failure_text(advanced.failure, execution)
         same = committed.next is not None and committed.next.execution_id == run.ref.execution_id
         return Done(
             run.ref, publish, committed.next, execution.status,
             summary(run, state, next_step if same else None), error, committed.state,
         )  # fmt: skip
+
+
+def _with_before_hooks(run: Run) -> Run:
+    if run.agent.hook_stack.is_empty:
+        return run
+    state = run.state
+    first = run.loaded.state.execution
+    if first is not None and first.status is ExecutionStatus.PENDING:
+        state = run.agent_state_hooks(HookPoint.BEFORE_EXECUTION, state)
+    state = run.agent_state_hooks(HookPoint.BEFORE_STEP, state)
+    return run.changed(state=state, seen=state.store.extents)
 
 
 def schema_version() -> int:

@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..guards import GuardPoint, GuardView, StopWith, ask_guards
+from ..guards import GuardPoint, GuardView, StopWith, ask_guards, budget_signals
 from ..hooks import HookContext, HookPoint
+from ..redaction import describe_exception
 from ..state import (
     AgentState,
     AgentStep,
     AgentStepId,
+    ErrorInfo,
     ExecutionBudget,
     ExecutionState,
     ExecutionStatus,
     LLMConfig,
     Message,
+    StopReason,
+    StopSignal,
 )
 from ..store import Fresh, InboxKind, NewEvent, Operation, Settle, Settled
 from .interruptions import user_stop
+from .leases import Interruption
 from .run import Run, moment
 
 _NAMESPACE = uuid.UUID("6f1cf1a0-6b5f-4f0e-9d0f-3f9f0f4a7a11")
@@ -39,11 +44,13 @@ class Advanced:
     Attributes:
         ended: Whether the execution has ended.
         committed: Whether the step itself became part of it.
+        failure: Why the execution failed beside the errors of its steps; None when it has not.
     """
 
     state: AgentState
     ended: bool
     committed: bool
+    failure: ErrorInfo | None = None
 
 
 def started(run_state: AgentState, limits: ExecutionBudget, started_at: datetime) -> AgentState:
@@ -58,20 +65,27 @@ def started(run_state: AgentState, limits: ExecutionBudget, started_at: datetime
 
 def advance(run: Run, now: datetime) -> Advanced:
     """Put the answer and the results into the session, and decide whether the execution goes on."""
-    claim = run.claim.id
     state = _with_step(run, now)
     for signal in run.signals:
         state = state.with_stop_signal(signal, now=now)
-    if run.failure is not None:
-        return Advanced(_failed(run, state, now), ended=True, committed=run.response is not None)
     state = run.agent_state_hooks(HookPoint.AFTER_STEP, state) if run.response is not None else state
-    state = _guarded(run, state, now)
+    failure = run.failure
+    if failure is None:
+        state, failure = _guarded(run, state, now)
+    committed = run.response is not None
+    if failure is not None:
+        state, failure = _failed(run, state, failure, now)
+        return Advanced(state, ended=True, committed=committed, failure=failure)
     if run.response is None or state.should_stop():
-        state = run.agent_state_hooks(HookPoint.ON_STOP, state)
-        ended = state.with_execution_completed(claim=claim, now=now)
-        ended = run.agent_state_hooks(HookPoint.AFTER_EXECUTION, ended)
-        return Advanced(ended, ended=True, committed=run.response is not None)
-    return Advanced(state.with_current_step_completed(claim=claim, now=now), ended=False, committed=True)
+        return Advanced(_ended(run, state, now), ended=True, committed=committed)
+    return Advanced(state.with_current_step_completed(claim=run.claim.id, now=now), ended=False, committed=True)
+
+
+def _ended(run: Run, state: AgentState, now: datetime) -> AgentState:
+    """The hooks of the end around the end itself."""
+    state = run.agent_state_hooks(HookPoint.ON_STOP, state)
+    ended = state.with_execution_completed(claim=run.claim.id, now=now)
+    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, ended)
 
 
 def _with_step(run: Run, now: datetime) -> AgentState:
@@ -87,9 +101,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
     return run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
 
 
-def _failed(run: Run, state: AgentState, now: datetime) -> AgentState:
-    assert run.failure is not None
-    error = run.failure
+def _failed(run: Run, state: AgentState, error: ErrorInfo, now: datetime) -> tuple[AgentState, ErrorInfo]:
     stack = run.agent.hook_stack
     if stack.at(HookPoint.ON_ERROR):
         context = HookContext(
@@ -97,22 +109,46 @@ def _failed(run: Run, state: AgentState, now: datetime) -> AgentState:
         )
         shaped = stack.run(context)
         state, error = shaped.state, shaped.error or error
+    state = run.agent_state_hooks(HookPoint.ON_STOP, state)
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
-    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, failed)
+    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, failed), error
 
 
-def _guarded(run: Run, state: AgentState, now: datetime) -> AgentState:
-    """Before the next step is published, the guards are asked again: no step is queued only to find its budget used."""
+def _guarded(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:
+    """Before the next step is published, the guards are asked again: no step is queued only to find its budget used.
+
+    A guard that raises here fails the execution; the step it was asked about is kept.
+    """
     execution = state.execution
-    if execution is None or run.response is None or state.should_stop():
-        return state
+    if execution is None or run.response is None:
+        return state, None
+    if run.held.interruption is Interruption.LIMIT:  # other limits may have been reached together with the time's
+        return _with_signals(state, execution, budget_signals(execution.budget, execution, now), now), None
+    if state.should_stop():
+        return state, None
     view = GuardView(GuardPoint.BEFORE_NEXT, state, run.ref.session_id, execution, now)
-    verdict = ask_guards(run.agent.all_guards, view)
-    if isinstance(verdict, StopWith):
-        for signal in verdict.signals:
-            state = state.with_stop_signal(signal, now=now)
+    try:
+        verdict = ask_guards(run.agent.all_guards, view)
+    except Exception as error:  # noqa: BLE001 - a guard of the user's
+        failure = describe_exception(error)
+        signal = StopSignal(reason=StopReason.ERROR_FORBADE, message=failure.message, source="engine")
+        return state.with_stop_signal(signal, now=now), failure
+    return _with_signals(state, execution, verdict.signals if isinstance(verdict, StopWith) else (), now), None
+
+
+def _with_signals(
+    state: AgentState, execution: ExecutionState, signals: Iterable[StopSignal], now: datetime
+) -> AgentState:
+    for signal in new_signals(execution, signals):
+        state = state.with_stop_signal(signal, now=now)
     return state
+
+
+def new_signals(execution: ExecutionState, signals: Iterable[StopSignal]) -> list[StopSignal]:
+    """Signals of guards, without those that stand by reason and source: overridden, they come again at each step."""
+    standing = {(each.reason, each.source) for each in execution.continuation.stop_signals}
+    return [signal for signal in signals if (signal.reason, signal.source) not in standing]
 
 
 def settle_step(run: Run, advanced: Advanced) -> Settle:
@@ -122,12 +158,11 @@ def settle_step(run: Run, advanced: Advanced) -> Settle:
         now = moment(fresh.now_ms)
         state, ended = advanced.state, advanced.ended
         if fresh.cancel is not None and not ended:
-            state = state.with_stop_signal(user_stop(), now=now).with_execution_completed(claim=run.claim.id, now=now)
-            ended = True
+            state, ended = _ended(run, state.with_stop_signal(user_stop(), now=now), now), True
         events = [*_step_events(run, advanced)]
         after, joined = _with_inbox(state, fresh, now, ended=ended, unseen=_unseen(run))
         if ended:
-            events.append(_end_event(run, state))
+            events.append(_end_event(advanced.failure, state))
         events += joined
         failed = state.status is ExecutionStatus.FAILED
         return Settled(
@@ -136,7 +171,7 @@ def settle_step(run: Run, advanced: Advanced) -> Settle:
             events=tuple(events),
             operations=tuple(operation.id for operation in fresh.inbox),
             keep_journal=ended and not advanced.committed,
-            dead=run.failure.message if failed and run.failure and run.failure.kind == "poison" else None,
+            dead=advanced.failure.message if failed and advanced.failure and run.is_poison else None,
             definition=json.dumps(run.agent.definition).encode() if run.ref.step == 1 else None,
             notify=_notified(fresh),
         )
@@ -151,7 +186,7 @@ def _notified(fresh: Fresh) -> dict[str, Any]:
 
 def _unseen(run: Run) -> bool:
     """A message that was applied after the answer's snapshot; it must not stay without an answer."""
-    return any(extent != run.seen.get(name) for name, extent in run.loaded.state.store.extents.items())
+    return any(extent != run.stored.get(name) for name, extent in run.loaded.state.store.extents.items())
 
 
 def settle_stop(fresh: Fresh) -> Settled:
@@ -283,7 +318,7 @@ def _step_events(run: Run, advanced: Advanced) -> Iterable[NewEvent]:
     yield NewEvent("step_committed", run.ref.execution_id, run.ref.step, data)
 
 
-def _end_event(run: Run, state: AgentState) -> NewEvent:
+def _end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
     execution = state.execution
     assert execution is not None
     reason = execution.final_reason()
@@ -293,12 +328,15 @@ def _end_event(run: Run, state: AgentState) -> NewEvent:
         "steps": execution.step_count,
         "tokens": execution.usage.total,
         "cost": execution.cost,
-        "error": run.failure.message if run.failure else _last_error(execution),
+        "error": failure_text(failure, execution),
     }
     return NewEvent(f"execution_{execution.status.value}", execution.execution_id, execution.step_count, data)
 
 
-def _last_error(execution: ExecutionState) -> str:
+def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
+    """Why an execution failed; "" when it has not."""
+    if failure is not None:
+        return failure.message
     last = execution.last_step
     errors = (*(last.all_errors if last is not None else ()), *execution.errors)
     return errors[-1].message if errors and execution.status is ExecutionStatus.FAILED else ""
@@ -327,7 +365,9 @@ def _counted(names: Sequence[str]) -> list[str]:
 __all__ = [
     "Advanced",
     "advance",
+    "failure_text",
     "first_state",
+    "new_signals",
     "settle_operation",
     "settle_retry",
     "settle_step",

@@ -1,0 +1,210 @@
+"""The engine on a store in memory, with a clock that stands still unless it is told to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from celery_agents.config.settings import Settings
+from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.engine import (
+    Done,
+    EventLoopThread,
+    LeaseKeeper,
+    Outcome,
+    StepRunner,
+    first_state,
+    settle_operation,
+    settle_retry,
+    settle_stop,
+)
+from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionState, LLMConfig, Message
+from celery_agents.worker.store import (
+    Applied,
+    ExecutionRecord,
+    InboxKind,
+    KeyedStepStore,
+    Operation,
+    Settled,
+    StepRef,
+    memory_step_store,
+)
+from celery_agents.worker.store.writes import STANDING, Standing, next_step, saving
+
+BEGINNING_MS = 1_790_000_000_000
+
+
+class StillClock:
+    """Redis's time and the machine's, together."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.slept: list[float] = []
+
+    def now_ms(self) -> int:
+        return BEGINNING_MS + round(self.passed * 1000)
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def go_on(self, seconds: float) -> None:
+        self.passed += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.passed += seconds
+
+
+class WorkerDied(BaseException):
+    """Raised by a driver or a tool where the worker's process would have ended."""
+
+
+class Bench:
+    """One worker's engine, and what a client would do with its store.
+
+    Args:
+        agents: What the worker offers.
+        settings: Other constants than the defaults.
+    """
+
+    def __init__(self, *agents: Agent, **settings: Any) -> None:
+        self.settings = Settings.build(**{"retry_delay_seconds": 0.001, "retry_delay_max_seconds": 20.0, **settings})
+        self.clock = StillClock()
+        self.clock.go_on(3600.0)  # a store that has just started waits for the holders of leases
+        self.store: KeyedStepStore = memory_step_store(self.settings, now_ms=self.clock.now_ms)
+        self.agents = agents
+        self.loop = EventLoopThread()
+        self.keeper = LeaseKeeper(self.store, self.settings, monotonic=self.clock.monotonic)
+        self.runner = self.another_worker(*agents)
+        self._numbers = count(1)
+
+    def another_worker(self, *agents: Agent, name: str = "worker") -> StepRunner:
+        """A further worker on the same store."""
+        return StepRunner(
+            self.store, AgentRegistry(agents), self.settings, worker=name, keeper=self.keeper, loop=self.loop,
+            monotonic=self.clock.monotonic, sleep=self.clock.sleep,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.keeper.close()
+        self.loop.close()
+
+    # --- what a client does -------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        message: str = "hello",
+        *,
+        agent: Agent | None = None,
+        budget: ExecutionBudget | None = None,
+        state: AgentState | None = None,
+    ) -> str:
+        """A session with its first execution; its id."""
+        number = next(self._numbers)
+        session_id = f"s{number}"
+        first = state or AgentState.fresh(now=self.clock.now)
+
+        def settle(now_ms: int) -> Settled:
+            now = datetime.fromtimestamp(now_ms / 1000, UTC)
+            return first_state(first, Message.user(message), f"e{number}", f"op{number}", budget, now)
+
+        self.store.submit(session_id, (agent or self.agents[0]).name, "", settle)
+        return session_id
+
+    def send(self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None) -> Applied:
+        payload: dict[str, Any] = {"message": Message.user(message).to_dict()}
+        if budget is not None:
+            payload["budget"] = budget.to_dict()
+        return self._act(session_id, InboxKind.MESSAGE, payload)
+
+    def change_prompt(self, session_id: str, prompt: str) -> Applied:
+        return self._act(session_id, InboxKind.SYSTEM_PROMPT, {"prompt": prompt})
+
+    def change_model(self, session_id: str, model: LLMConfig) -> Applied:
+        return self._act(session_id, InboxKind.MODEL, {"model": model.to_dict()})
+
+    def write_metadata(self, session_id: str, key: str, value: Any) -> Applied:
+        return self._act(session_id, InboxKind.METADATA, {"key": key, "value": value})
+
+    def stop(self, session_id: str) -> Applied:
+        return self.store.stop(session_id, None, settle_stop)
+
+    def retry(self, session_id: str, budget: ExecutionBudget | None = None) -> Applied:
+        return self.store.retry(session_id, settle_retry(budget))
+
+    def _act(self, session_id: str, kind: InboxKind, payload: Mapping[str, Any]) -> Applied:
+        operation = Operation(f"act{next(self._numbers)}", kind, payload)
+        return self.store.act(session_id, operation, settle_operation)
+
+    # --- what a worker does -------------------------------------------------------------------------------------
+
+    def due(self, session_id: str) -> StepRef | None:
+        """The step that the session waits for."""
+        return next_step(session_id, self.state(session_id))
+
+    def step(self, session_id: str, runner: StepRunner | None = None) -> Outcome:
+        """Run the step that is due."""
+        ref = self.due(session_id)
+        assert ref is not None, "no step is due"
+        return (runner or self.runner).run_step(ref.session_id, ref.execution_id, ref.step)
+
+    def run(self, session_id: str, limit: int = 100) -> list[Outcome]:
+        """Run steps until none is due, or one was not committed."""
+        outcomes: list[Outcome] = []
+        while self.due(session_id) is not None and len(outcomes) < limit:
+            outcomes.append(self.step(session_id))
+            if not isinstance(outcomes[-1], Done):
+                break
+        return outcomes
+
+    def ran(self, *args: Any, **kwargs: Any) -> ExecutionRecord:
+        """Submit, run to the end, and how it ended."""
+        session_id = self.submit(*args, **kwargs)
+        self.run(session_id)
+        return self.record(session_id)
+
+    def worker_died(self, session_id: str) -> None:
+        """Run the step that is due in a worker that dies in it; afterwards its lease is over."""
+        try:
+            self.step(session_id)
+        except WorkerDied:
+            self.clock.go_on(self.settings.lease_seconds + self.settings.lease_grace_seconds + 0.1)
+            return
+        raise AssertionError("the worker did not die")
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def state(self, session_id: str) -> AgentState:
+        return self.store.load(session_id).state
+
+    def execution(self, session_id: str) -> ExecutionState:
+        execution = self.state(session_id).execution
+        assert execution is not None
+        return execution
+
+    def record(self, session_id: str) -> ExecutionRecord:
+        """How its last execution ended."""
+        record = self.store.record(session_id, self.execution(session_id).execution_id)
+        assert record is not None, f"it has not ended: {self.execution(session_id).status}"
+        return record
+
+    def events(self, session_id: str) -> list[str]:
+        return [event.type for event in self.store.events(session_id)]
+
+    def save_beside(self, session_id: str, change: Callable[[AgentState], AgentState]) -> None:
+        """Save a changed session while a step of it runs, as an action of another kind would."""
+        stored = self.store.load(session_id)
+        ground = self.store.ground
+        keys = ground.keys(session_id)
+        replies = ground.tables.ask("test", [("HMGET", keys.session, *STANDING)])
+        save = saving(
+            ground, keys, stored.state, Settled(change(stored.state)), Standing.read(*replies[0]),
+            version=stored.version + 1, now_ms=self.clock.now_ms(), work_changed=False,
+        )  # fmt: skip
+        ground.tables.apply("test", save.commands)
