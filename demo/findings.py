@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .passages import Line, Passage, passages
+from .passages import Line, Passage, is_fence, passages
 from .words import query_terms, stem, words
 
 _LINES_AROUND = 3
@@ -121,7 +121,16 @@ def _are_near(one: Range, other: Range) -> bool:
 
 def _lines(numbered: str) -> list[Line]:
     pairs = (line.partition(": ") for line in numbered.split("\n") if line)
-    return [Line(int(number.removesuffix(":")), text) for number, _, text in pairs]
+    return _opened([Line(int(number.removesuffix(":")), text) for number, _, text in pairs])
+
+
+def _opened(lines: list[Line]) -> list[Line]:
+    """With a fence in front where the lines begin inside a fenced block: the first fence closes it and opens none."""
+    first = next((place for place, line in enumerate(lines) if is_fence(line.text)), None)
+    if first is None or lines[0].number == 1 or lines[first].text.strip() not in ("```", "~~~"):
+        return lines
+    closes = first + 1 == len(lines) or not lines[first + 1].text.strip()
+    return [Line(lines[0].number, lines[first].text), *lines] if closes else lines
 
 
 def _weight(frequency: int, total: int) -> float:

@@ -15,6 +15,7 @@ _UNDERLINE: Final = re.compile(r"^(=+|-+)\s*$")
 _FENCE: Final = re.compile(r"^\s*(```|~~~)")
 _ITEM: Final = re.compile(r"^\s*([-*+•·]|\d+[.)])\s+")
 _TABLE_RULE: Final = re.compile(r"^[\s|:+-]+$")
+_DRAWING: Final = re.compile("[\u2500-\u257f]|-->")
 _TABLE_ROW: Final = re.compile(r"^\s*\|.*\|\s*$")
 # A sentence ends at . ! ? … before white space and something that can begin a sentence; not after abbreviations.
 _SENTENCE_END: Final = re.compile(
@@ -87,10 +88,15 @@ def is_prose(file: str) -> bool:
     return file.lower().endswith(_PROSE) or "." not in file.rsplit("/", 1)[-1]
 
 
+def is_fence(text: str) -> bool:
+    """Whether the line opens or closes a fenced block."""
+    return bool(_FENCE.match(text))
+
+
 def statements(passage: Passage) -> Iterator[Statement]:
     """What can be quoted from a passage, without its markup."""
     blank = Statement(passage.file, passage.first, passage.headings, "", passage.is_code)
-    lines = [line for line in passage.lines if line.text.strip() and not _FENCE.match(line.text)]
+    lines = [line for line in passage.lines if line.text.strip() and not _is_markup(line.text)]
     for unit in [[line] for line in lines] if passage.is_code else [lines]:
         start = 0
         text = _joined(unit)
@@ -167,6 +173,11 @@ def _units(block: list[Line]) -> Iterator[list[Line]]:
         keyed.append((number, line))
     for _, group in groupby(keyed, key=lambda entry: entry[0]):
         yield [line for _, line in group]
+
+
+def _is_markup(text: str) -> bool:
+    """A fence, or a line of a drawing."""
+    return is_fence(text) or bool(_DRAWING.search(text))
 
 
 def _without_table_heads(lines: list[Line]) -> list[Line]:

@@ -85,6 +85,10 @@ def test_marks_inside_code_stay() -> None:
     ]
 
 
+def test_drawings_are_not_quoted() -> None:
+    assert quotes("```\n┌────┐\n│ ok │\nplain\n```") == [(4, "plain")]
+
+
 def test_empty_and_unclosed_texts_are_fine() -> None:
     assert quotes("") == []
     assert quotes("```\nnever closed") == [(2, "never closed")]
