@@ -12,7 +12,7 @@ from typing import Any
 from .processes import Process
 
 AGENTS = """\
-import time
+import asyncio
 
 from celery_agents import Agent, tool
 from celery_agents.worker.drivers import CallTool
@@ -24,12 +24,12 @@ def look_up(word: str) -> str:
     return word.upper()
 
 
-def answer(state):
+async def answer(state):
     asked = state.messages[-1].content if state.messages[-1].role == "user" else ""
     if asked.startswith("fail"):
         raise ValueError("no such thing, api_key=sk-abcdefghijklmnopqrstuvwxyz0123456789")
     if asked.startswith("slow"):
-        time.sleep(30)
+        await asyncio.sleep(30)
     return [CallTool("look_up", word="agents")] if asked.startswith("look") else "found: AGENTS"
 
 
