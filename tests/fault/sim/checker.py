@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, ToolOutcome
+from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, StopReason, ToolOutcome
 from celery_agents.worker.store.keys import PERMANENT
 
 from .observing import History
@@ -138,7 +138,7 @@ def _poison(sim: Simulation, session: str, execution: str, status: str, reason: 
     limit = sim.settings.attempts_limit
     retries = sum(a.kind == "retry" and a.session == session for a in sim.actions)
     sim.world.expect(len(deaths) <= limit * (1 + retries) + 1, "I9", f"{execution} was tried {len(deaths)} times")
-    if reason == "retry_limit_reached" or (status == "failed" and len(deaths) > limit):
+    if reason == StopReason.RETRY_LIMIT_REACHED and status == "failed":
         sim.world.tally.answers["poison parked"] += 1
 
 
@@ -184,9 +184,7 @@ def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
         world.expect(
             f"p{called.args['payment']}" == content, "I5", f"{execution}.{step.number} calls of another answer"
         )
-    world.expect(
-        len(step.tool_executions) == len(response.tool_calls), "I5", f"{execution}.{step.number} lost calls"
-    )  # fmt: skip
+    world.expect(len(step.tool_executions) == len(response.tool_calls), "I5", f"{execution}.{step.number} lost calls")
     for each in step.tool_executions:
         if each.outcome is ToolOutcome.OK:
             call = sim.stage.ledgers.calls[int(str(each.value)[1:])]
@@ -225,8 +223,9 @@ def _effects(sim: Simulation, session: str, steps: dict[str, list[Any]]) -> None
         if happened and made[0].effect != "pure":
             world.expect(
                 outcomes.get(index) not in (ToolOutcome.NOT_RUN, ToolOutcome.BLOCKED, None),
-                "I5", f"{name} happened, and the history says {outcomes.get(index)}",
-            )  # fmt: skip
+                "I5",
+                f"{name} happened, and the history says {outcomes.get(index)}",
+            )
 
 
 def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str, list[Any]]) -> None:
@@ -263,4 +262,4 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
     world.expect(not missing, "I8", f"{session} has ended, and nobody answered {missing}")
 
 
-__all__ = ["check", "History", "World"]
+__all__ = ["History", "World", "check"]

@@ -176,11 +176,17 @@ def mutated(mutant: Mutant, folder: Path) -> Path:
     return folder
 
 
-def hunt(mutant: Mutant, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0) -> subprocess.CompletedProcess[str]:
+def hunt(
+    mutant: Mutant, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0
+) -> subprocess.CompletedProcess[str]:
     """Run the simulation on the mutant until it is found; exit code 1 is a find, 0 none."""
     with tempfile.TemporaryDirectory(prefix="ca-mutant-") as folder:
         home = mutated(mutant, Path(folder))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), str(TESTS)]), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(home), str(TESTS)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         return subprocess.run(
             [
                 sys.executable, "-m", "fault.sim.run", "--seeds", f"{first}:{first + seeds}", "--seconds", str(seconds),

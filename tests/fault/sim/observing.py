@@ -139,13 +139,13 @@ class History:
             world.expect(not alive, "lease", f"{point}: the claim {before[:6]} was taken over while its lease lived")
         if ctl and (fields.get("phase") == "end" or fields.get("execution", ctl["execution"]) != ctl["execution"]):
             self.closed.setdefault(ctl["execution"], world.seq)
+        if point == "stop.exec":
+            self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
         if claim and point == "claim.exec":
             self._taken(session, ctl, claim)
         if fields.get("cancel"):
             self.stops.setdefault(fields["cancel"], world.seq)
-        if point == "stop.exec":
-            self.stops.setdefault(ctl["execution"], world.seq)
         if point == "retry.exec":
             self.stops.pop(ctl["execution"], None)
             self.closed.pop(ctl["execution"], None)

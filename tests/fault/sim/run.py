@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import celery_agents
-from support.redis_server import RedisServer
 
 from .simulation import Ground, Simulation, Verdict
 from .world import Tally
+from support.redis_server import RedisServer
 
 
 @contextmanager
@@ -37,12 +38,22 @@ def run_seeds(url: str, seeds: Iterable[int], tally: Tally) -> Iterator[Verdict]
         yield verdict
 
 
+def write(file: Path, first: int, done: int, took: float, failures: list[dict[str, Any]], tally: Tally) -> None:
+    """The sums of a run, in one piece."""
+    sums = {"points": tally.points, "faults": tally.faults, "answers": tally.answers}
+    found = {"first": first, "seeds": done, "seconds": took, "failures": failures, **sums}
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(found))
+    draft.replace(file)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fault.sim.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, with its story")
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
+    parser.add_argument("--json", type=Path, help="write the sums to this file")
     parser.add_argument("--seconds", type=float, default=1e9, help="no longer than this")
     parser.add_argument("--package", help="the folder celery_agents must come from")
     options = parser.parse_args(arguments)
@@ -50,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(f"celery_agents comes from {celery_agents.__file__}, not from {options.package}")
     first, last = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
     tally, failed, done = Tally(), 0, 0
+    failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
         for verdict in run_seeds(options.url or url, range(first, last), tally):
@@ -59,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(json.dumps(verdict.as_dict(), indent=1))
             if verdict.violations:
                 failed += 1
+                failures.append(verdict.as_dict())
                 print(f"seed {verdict.seed} ({verdict.kind}): {verdict.violations[0]}", flush=True)
                 print(f"  replay: python -m fault.sim.run --seed {verdict.seed}", flush=True)
                 if failed >= options.most:
@@ -67,7 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
                 break
         took = time.perf_counter() - began
     print(f"{done} seeds, {failed} failed, {done / took:.1f} seeds/s")
-    if options.seed is None:
+    if options.json is not None:
+        write(options.json, first, done, took, failures, tally)
+    elif options.seed is None:
         print(json.dumps({"faults": tally.faults, "answers": dict(sorted(tally.answers.items()))}, indent=1))
     return int(failed > 0)
 

@@ -169,7 +169,7 @@ class Stage:
         payments = self.ledgers.payments
         paid = Payment(
             len(payments), request.execution_id, request.step, self.job(), asked, self.world.seq, saw, usable
-        )  # fmt: skip
+        )
         payments.append(paid)
         return paid
 
@@ -180,8 +180,16 @@ class Stage:
         world.seq += 1
         calls = self.ledgers.calls
         call = Called(
-            len(calls), effect, ctx.execution_id, ctx.step, ctx.index, ctx.idempotency_key, payment, self.job(), world.seq
-        )  # fmt: skip
+            len(calls),
+            effect,
+            ctx.execution_id,
+            ctx.step,
+            ctx.index,
+            ctx.idempotency_key,
+            payment,
+            self.job(),
+            world.seq,
+        )
         calls.append(call)
         world.point("tool")
         first = ctx.execution_id == self.first_of(ctx.session_id)
