@@ -7,9 +7,13 @@ import importlib.util
 import ipaddress
 import os
 import socket
+from typing import Final
 
 from ..config.settings import Settings
 from ..worker.errors import ConfigurationError, MissingExtra
+
+# What a step did and whose it is, instead of the positional arguments that no task of ours has.
+_COLUMNS: Final = "name,uuid,state,result,kwargs,received,runtime,worker"
 
 
 def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str | None) -> None:
@@ -31,7 +35,7 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
 
     if basic_auth:
         os.environ["FLOWER_BASIC_AUTH"] = basic_auth  # not an argument: those are visible to everybody on the machine
-    create_app(settings).start(argv=["flower", f"--address={address}", f"--port={port}"])
+    create_app(settings).start(argv=["flower", f"--address={address}", f"--port={port}", f"--tasks_columns={_COLUMNS}"])
 
 
 def check_exposure(address: str, basic_auth: str | None) -> None:
