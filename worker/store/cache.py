@@ -33,6 +33,7 @@ class SessionCache:
         self._limit = limit_bytes
         self._size = 0
         self._held: OrderedDict[str, Held] = OrderedDict()
+        self._announced: dict[str, tuple[Held, str]] = {}
         self._lock = threading.Lock()
 
     def get(self, session_id: str) -> Held | None:
@@ -43,9 +44,33 @@ class SessionCache:
                 self._held.move_to_end(session_id)
             return held
 
+    def announce(self, session_id: str, held: Held, commit_id: str) -> None:
+        """What a session will be if the commit of this id goes through.
+
+        The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
+        """
+        with self._lock:
+            self._announced[session_id] = (held, commit_id)
+
+    def announced(self, session_id: str, version: int, commit_id: str) -> Held | None:
+        """What was announced, when the stored version and commit id prove that it came true."""
+        with self._lock:
+            found = self._announced.get(session_id)
+        if found is None or found[0].version != version or found[1] != commit_id:
+            return None
+        return found[0]
+
+    def withdraw(self, session_id: str) -> None:
+        """It did not come true, or nobody knows."""
+        with self._lock:
+            self._announced.pop(session_id, None)
+
     def put(self, session_id: str, held: Held) -> None:
         """Keep the newer of two versions."""
         with self._lock:
+            announced = self._announced.get(session_id)
+            if announced is not None and announced[0].version <= held.version:
+                del self._announced[session_id]
             before = self._held.pop(session_id, None)
             if before is not None:
                 self._size -= before.size

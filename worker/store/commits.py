@@ -96,13 +96,19 @@ def _commit_once(
             ground, keys, base.state, settled, standing,
             version=base.version + 1, now_ms=now_ms, extra=("last", commit_id(claim)), carried=carried,
         )  # fmt: skip
-        held = ground.cache.get(ref.session_id)
-        watched.commit(
-            "commit.exec",
-            [*_step_commands(ground, keys, claim, settled, len(entries), carried, now_ms), *save.commands],
-        )
+        before = ground.cache.get(ref.session_id)
+        held = Held(base.version + 1, settled.state, (before.size if before else 0) + save.size)
+        ground.cache.announce(ref.session_id, held, commit_id(claim))
+        try:
+            watched.commit(
+                "commit.exec",
+                [*_step_commands(ground, keys, claim, settled, len(entries), carried, now_ms), *save.commands],
+            )
+        except BaseException:
+            ground.cache.withdraw(ref.session_id)
+            raise
         crash_points.at("c7")
-    ground.cache.put(ref.session_id, Held(base.version + 1, settled.state, (held.size if held else 0) + save.size))
+    ground.cache.put(ref.session_id, held)
     nxt = _carried(claim, base, settled.state, following, ctl, now_ms) if carried and following else None
     return Committed(base.version + 1, settled.state, save.next, save.handed_over or carried, carried=nxt)
 

@@ -33,9 +33,9 @@ class Stored:
 def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Command]:
     """Commands for the first round trip; `finish` understands their replies."""
     if held is not None:
-        return [("HMGET", keys.session, "version", "agent")]
+        return [("HMGET", keys.session, "version", "agent", "last")]
     return [
-        ("HMGET", keys.session, "version", "agent", "head"),
+        ("HMGET", keys.session, "version", "agent", "last", "head"),
         ("LRANGE", keys.section(DEFAULT, 0), 0, -1),
         ("LRANGE", keys.steps(execution_id), 0, -1),
     ]
@@ -56,11 +56,14 @@ def finish(
         raise SessionNotFound(keys.session_id)
     if held is not None and held.version == version:
         return Stored(held.state, version, agent)
+    announced = ground.cache.announced(keys.session_id, version, fields.text(replies[0][2]))
+    if announced is not None:
+        return Stored(announced.state, version, agent)
     try:
         if held is not None:
             state, size = _newer(keys, held, watched)
         else:
-            state, size = _whole(keys, replies[0][2], execution_id, watched, replies[1], replies[2])
+            state, size = _whole(keys, replies[0][3], execution_id, watched, replies[1], replies[2])
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])
