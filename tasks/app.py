@@ -32,6 +32,7 @@ from .sweeping import Sweeper, queue_length
 log = logging.getLogger(__name__)
 
 _FORCE_MARGIN_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.05
 _WAIT_FOR_REDIS_SECONDS: Final = 1.0
 
 
@@ -235,11 +236,14 @@ def _machinery(
             worker_process_shutdown.connect(_end_in_child, weak=False)
 
         def stop(self, parent: Any) -> None:
+            # Celery stops this before the pool, whose steps still need their leases and their event loop.
+            _let_steps_end(runtime, settings)
+            self.terminate(parent)
+
+        def terminate(self, parent: Any) -> None:
             if self.sweeper is not None:
                 self.sweeper.close()
             runtime.close()
-
-        terminate = stop
 
     return Machinery
 
@@ -278,6 +282,13 @@ def _on_shutdown(runtime: RuntimeOf, settings: Settings) -> Callable[..., None]:
         _exit_after(settings.drain_seconds + _FORCE_MARGIN_SECONDS, 0)
 
     return on_shutdown
+
+
+def _let_steps_end(runtime: RuntimeOf, settings: Settings) -> None:
+    current = runtime.current
+    deadline = time.monotonic() + settings.drain_seconds + _FORCE_MARGIN_SECONDS / 2
+    while current is not None and current.keeper.running and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
 
 
 def _exit_after(seconds: float, code: int) -> None:

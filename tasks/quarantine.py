@@ -12,7 +12,7 @@ import binascii
 import json
 import logging
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, cast
 
 import kombu.transport.redis as kombu_redis
@@ -30,6 +30,28 @@ _stock_loads: Final[Callable[[Any], Any]] = _transport.loads
 
 class _Refused(Exception):
     """Why an element is no message."""
+
+
+class _Triple(Exception):
+    """A list of three: kombu's own note of an unacknowledged message, unless it was found in a queue."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        super().__init__()
+        self.parts = parts
+
+
+class _Record(dict[str, Any]):
+    """Unpacked, as kombu does with its notes, it is the three parts; read as a message, it is one to be put away.
+
+    The decoder is not told where an element comes from, and only kombu's notes are lists.
+    """
+
+    def __init__(self, parts: list[Any], message: dict[str, Any]) -> None:
+        super().__init__(message)
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._parts)
 
 
 def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unacknowledged: str | None = None) -> None:
@@ -53,6 +75,10 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unackn
             return cast("Any", message)
         except _Refused as refused:
             return _quarantine_message(address, str(text), str(refused))
+        except _Triple as triple:
+            return _Record(triple.parts, _quarantine_message(address, str(text), "a JSON list, not an object"))
+        except Exception as error:  # noqa: BLE001 - whatever else somebody thinks of must not end the worker
+            return _quarantine_message(address, str(text), f"cannot be examined: {type(error).__name__}")
 
     _transport.loads = loads
     _transport.bytes_to_str = _text
@@ -75,27 +101,26 @@ def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -
     if len(text) > _LARGEST_BYTES:
         raise _Refused(f"larger than {_LARGEST_BYTES} bytes")
     try:
-        message: Any = _stock_loads(text)
+        element: Any = _stock_loads(text)
     except (ValueError, RecursionError) as error:
         raise _Refused(f"not JSON: {type(error).__name__}") from None
-    if _is_record(message):
-        return message
-    _check_shape(message)
+    if isinstance(element, list) and len(cast("list[Any]", element)) == 3:
+        raise _Triple(cast("list[Any]", element))
+    _check_shape(element)
+    message = cast("dict[str, Any]", element)
+    _check_encoding(message)
     if message["properties"]["delivery_info"].get("routing_key") not in queues:
         return message
     if not isinstance(message["headers"].get("id"), str):
         raise _Refused("no task id")
     if message.get("content-type") != "application/json":
         raise _Refused(f"content type {str(message.get('content-type'))[:100]!r}, only JSON is read")
+    if str(message.get("content-encoding")).lower() not in ("utf-8", "utf8"):
+        raise _Refused(f"content encoding {str(message.get('content-encoding'))[:100]!r}, only UTF-8 is read")
     if message["headers"].get("task") not in known_tasks:
         raise _Refused(f"unknown task {str(message['headers'].get('task'))[:100]!r}")
     _check_body(message)
     return message
-
-
-def _is_record(message: Any) -> bool:
-    """kombu's own note of an unacknowledged message."""
-    return isinstance(message, list) and len(message) == 3  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _check_shape(element: Any) -> None:
@@ -108,6 +133,18 @@ def _check_shape(element: Any) -> None:
     properties: dict[str, Any] = message["properties"]
     if not isinstance(properties.get("delivery_info"), dict) or not isinstance(properties.get("delivery_tag"), str):
         raise _Refused("no delivery information")
+
+
+def _check_encoding(message: dict[str, Any]) -> None:
+    """kombu decodes the body of every message, whoever it is for."""
+    encoding = message["properties"].get("body_encoding")
+    if encoding not in (None, "base64"):
+        raise _Refused(f"body encoding {str(encoding)[:100]!r}")
+    try:
+        if encoding == "base64":
+            base64.b64decode(message["body"].encode())
+    except (ValueError, binascii.Error) as error:
+        raise _Refused(f"a body that cannot be read: {type(error).__name__}") from None
 
 
 def _check_body(message: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ class Held:
         limit: The same for the budget's time; None when it has none.
         call_ends: The same for the plain function that runs in the step's own thread; None when none does.
         given_up: Called before the claim is given back because of that function.
+        on_abandon: Called when the step's thread does not react and is counted on no more.
     """
 
     def __init__(self, claim: Claim, now: float, deadline: float) -> None:
@@ -61,6 +62,7 @@ class Held:
         self.interrupted_at = 0.0
         self.stuck_since: float | None = None
         self.abandoned = False
+        self.on_abandon: Callable[[], object] | None = None
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
@@ -270,6 +272,8 @@ class LeaseKeeper:
                 return
             self._abandoned.add(id(held))
         held.abandoned = True
+        if held.on_abandon is not None:
+            held.on_abandon()
         ref = held.claim.ref
         log.warning("step %s of session %s does not react; its slot is lost until it does", ref.step, ref.session_id)
         if held.interruption is Interruption.LOST:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from ...config.logs import log_as
 from ...config.settings import Settings
 from .. import crash_points
 from ..agent import AgentRegistry
@@ -22,14 +23,15 @@ from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
 from ..store import Claimed, Committed, Left, LeftReason, StepRef, StepStore, Suspect, new_claim_id
 from .calls import Calls
 from .event_loop import EventLoopThread
-from .gate import Gate
-from .inference import Inference, Watching
+from .gate import Gate, Pass
+from .inference import Inference
 from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from .run import Run, milliseconds, moment
 from .settling import Advanced, advance, failure_text, new_signals, settle_step, started, summary
 from .tool_threads import Threads, ToolThreads
+from .watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class StepRunner:
             monotonic: This machine's clock, in seconds.
             sleep: Waits so many seconds.
             threads: Where plain tools of a step run side by side. None: a pool of this runner's own.
+            watching: Told what steps do. None: nobody.
         """
         self._store = store
         self._agents = agents
@@ -76,6 +79,7 @@ class StepRunner:
         self._calls = Calls(
             store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic, sleep=sleep
         )
+        self._watching = watching
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -88,37 +92,53 @@ class StepRunner:
         """
         ref = StepRef(session_id, execution_id, step)
         crash_points.at("c0")
-        with self._gate.shared():
+        if self.draining:
+            return PutOffUntil(ref, 0.0, "this worker drains", ref)
+        with self._gate.shared() as entered:
             answer = self._take(ref, alone=False)
             if isinstance(answer, Run):
-                return self._carried_out(answer)
+                return self._carried_out(answer, entered)
         if isinstance(answer, Suspect):
             return self._run_alone(ref)
         return answer
 
     def _run_alone(self, ref: StepRef) -> Outcome:
         with self._gate.alone(_ALONE_PATIENCE_SECONDS) as entered:
-            if not entered:
+            if entered is None:
                 return NothingToDo(ref, LeftReason.BUSY)  # it stays due
             answer = self._take(ref, alone=True)
             if isinstance(answer, Run):
-                return self._carried_out(answer)
+                return self._carried_out(answer, entered)
             return NothingToDo(ref, LeftReason.BUSY) if isinstance(answer, Suspect) else answer
 
-    def _carried_out(self, run: Run) -> Outcome:
+    def _carried_out(self, run: Run, entered: Pass) -> Outcome:
         """This step, and in burst mode the ones that follow it under the same claim."""
         until = self._monotonic() + self._settings.burst_milliseconds / 1000
         left = self._settings.steps_per_task
         while True:
             left -= 1
+            # A thread that was given up must not keep suspects from running, nor everybody else from running again.
+            run.held.on_abandon = lambda: self._gate.leave(entered)
             try:
                 carry_on = left > 0 and self._monotonic() < until and not self.draining
-                outcome, following, asked = self._one(run, carry_on=carry_on)
+                outcome, following, asked = self._watched(run, carry_on=carry_on)
             finally:
                 self._keeper.drop(run.held)
             if following is None:
                 return outcome
             run = self._run_of(following, asked)
+            log_as(session_id=run.ref.session_id, execution_id=run.ref.execution_id, step=run.ref.step)
+
+    def _watched(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
+        if self._watching is None:
+            return self._one(run, carry_on=carry_on)
+        outcome: Outcome | None = None
+        self._watching.step_begun(run)
+        try:
+            outcome, following, asked = self._one(run, carry_on=carry_on)
+            return outcome, following, asked
+        finally:
+            self._watching.step_ended(run, outcome)
 
     def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
         run = self._guard(run)
@@ -230,7 +250,10 @@ class StepRunner:
     def _call_tools(self, run: Run) -> Run:
         if run.decided is not None:
             return run
-        return self._calls.call(run)
+        run = self._calls.call(run)
+        if self._watching is not None and run.records:
+            self._watching.tools_called(run)
+        return run
 
     # --- commit -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,67 @@
+"""Real workers and a real Redis under fire, each fault once; the campaign does the same more often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fault.real import messages, pauses, poison, redis_faults, replies
+from support.verdict import Verdict
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+
+
+def passed(verdict: Verdict, *wanted: str) -> Verdict:
+    """Nothing is broken, and what should have happened did."""
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(wanted), str(verdict)
+    return verdict
+
+
+def test_a_redis_that_stops_dies_stalls_or_hangs_up_loses_nothing(tmp_path: Path) -> None:
+    verdict = redis_faults.storm(tmp_path / "lab", ["stop_1", "kill", "stall", "disconnect"], 1)
+    passed(verdict, "jobs_completed")
+    assert verdict.counts["model_calls_extra"] == verdict.counts["outcome_unknown"] == 0
+
+
+def test_a_full_redis_keeps_what_was_paid_refuses_submits_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    verdict = passed(redis_faults.full(tmp_path / "lab"), "journaled_when_full", "submit_refused")
+    assert verdict.counts["model_calls_extra"] == 0
+
+
+def test_an_append_only_file_that_was_cut_anywhere_leaves_whole_sessions_that_go_on(tmp_path: Path) -> None:
+    passed(redis_faults.cut_files(tmp_path / "lab", 10, 1), "cuts_between", "cuts_inside", "jobs_after_a_cut")
+
+
+def test_any_one_reply_of_redis_may_be_lost(tmp_path: Path) -> None:
+    verdict = passed(replies.lose_each(tmp_path / "lab", 1), "replies_lost")
+    assert verdict.counts["replies_lost"] >= 100
+
+
+def test_messages_may_come_twice_late_in_another_order_or_not_at_all(tmp_path: Path) -> None:
+    verdict = messages.chaos(tmp_path / "lab", 50, 1)
+    passed(verdict, "doubled", "dropped", "delayed", "reordered", "replayed")
+    assert verdict.counts["model_calls_extra"] == 0
+
+
+def test_no_element_of_the_queue_ends_a_worker_and_each_is_put_away_with_its_reason(tmp_path: Path) -> None:
+    passed(messages.hostile(tmp_path / "lab", 1000, 1), "quarantined", "random_elements")
+
+
+def test_a_poison_step_is_parked_and_takes_nobody_along(tmp_path: Path) -> None:
+    passed(poison.poison(tmp_path / "lab", 1), "deaths", "poison_kill_process_failed")
+
+
+def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -> None:
+    passed(pauses.zombies(tmp_path / "lab", 2, 1), "recovered", "pauses")
+
+
+def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) -> None:
+    verdict = passed(pauses.drains(tmp_path / "lab", 2, 1), "drains", "deliveries_again")
+    assert max(verdict.recoveries) <= 2
+
+
+def test_a_stop_at_any_point_begins_nothing_and_keeps_what_there_is(tmp_path: Path) -> None:
+    verdict = passed(pauses.stops(tmp_path / "lab", 1), *(f"stopped_at_{point}_stopped" for point in pauses.POINTS))
+    assert verdict.counts["outcome_not_run"] > 0
