@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fault.real.kills import kill_everywhere
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["fused", "separate"])

@@ -40,6 +40,7 @@ def new_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
         lab.__exit__()
 
 
+@pytest.mark.alone
 def test_a_worker_killed_in_a_driver_call_or_a_tool_or_a_lost_message_costs_ten_seconds_at_most(
     new_lab: Callable[..., Lab],
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_worker_killed_in_a_driver_call_or_a_tool_or_a_lost_message_costs_ten_
     assert verdict.counts["unknown_unsafe"] == 1
 
 
+@pytest.mark.alone
 def test_a_worker_killed_between_commit_and_publish_costs_ten_seconds_at_most(new_lab: Callable[..., Lab]) -> None:
     lab = new_lab(quick=False, separate=True)
     job = lab.submit(["keyed"], ["keyed"])
