@@ -1,0 +1,1144 @@
+"""One body of tests for every step store: what `StepStore` and `KeyedStepStore` promise, on Redis and in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from celery_agents.config.settings import Settings
+from celery_agents.worker.engine import first_state, settle_operation, settle_retry, settle_stop
+from celery_agents.worker.engine.run import moment
+from celery_agents.worker.engine.settling import started
+from celery_agents.worker.errors import (
+    ActionRefused,
+    ClaimLost,
+    IdempotencyMismatch,
+    InvalidTransition,
+    SessionNotFound,
+    StateUnreadable,
+    StoreFull,
+    StoreUnavailable,
+    VersionConflict,
+)
+from celery_agents.worker.state import (
+    AgentState,
+    AgentStep,
+    ErrorInfo,
+    ExecutionBudget,
+    ExecutionStatus,
+    InferenceResponse,
+    Message,
+    StopReason,
+    ToolCall,
+)
+from celery_agents.worker.store import (
+    Applied,
+    Claim,
+    Claimed,
+    Fresh,
+    InboxKind,
+    KeyedStepStore,
+    Left,
+    LeftReason,
+    Lookout,
+    NewEvent,
+    Operation,
+    Settle,
+    Settled,
+    StepRef,
+    Suspect,
+)
+from celery_agents.worker.store.clock import RedisClock
+from celery_agents.worker.store.ground import NoHandover
+from celery_agents.worker.store.keys import PERMANENT, shard_of
+from celery_agents.worker.store.memory_tables import MemoryTables
+from celery_agents.worker.store.redis_tables import connect
+from celery_agents.worker.store.tables import Command, Tables
+
+from support.redis_server import RedisServer
+from support.wait import wait_until
+
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+
+_numbers = itertools.count(1)
+
+
+class SpyTables:
+    """`Tables` that notes what was sent, and loses replies: the commands are applied, and nobody hears of it."""
+
+    def __init__(self, inner: Tables) -> None:
+        self.inner = inner
+        self.sent: list[tuple[str, Sequence[Command]]] = []
+        self.losing: dict[str, int] = {}
+        self.between: dict[str, Callable[[], object]] = {}
+
+    def lose(self, point: str, times: int = 1) -> None:
+        """Lose the next replies of a round trip."""
+        self.losing[point] = times
+
+    def before(self, point: str, call: Callable[[], object]) -> None:
+        """Let something happen just before a round trip, once."""
+        self.between[point] = call
+
+    def size(self, point: str) -> int:
+        """Bytes of the last round trip of this name."""
+        commands = next(commands for name, commands in reversed(self.sent) if name == point)
+        return sum(len(word) if isinstance(word, bytes) else len(str(word)) for c in commands for word in c)
+
+    def ask(self, point: str, commands: Sequence[Command]) -> list[Any]:
+        self._note(point, commands)
+        return self._heard(point, self.inner.ask(point, commands))
+
+    def apply(self, point: str, commands: Sequence[Command]) -> list[Any]:
+        self._note(point, commands)
+        return self._heard(point, self.inner.apply(point, commands))
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        self._note(point, [])
+        return self._heard(point, self.inner.script(point, name, keys, args))
+
+    @contextlib.contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[Any]:
+        self._note(point, reads)
+        with self.inner.watch(point, keys, reads) as watched:
+            self._heard(point, None)
+            yield _SpyWatched(self, watched)
+
+    def _note(self, point: str, commands: Sequence[Command]) -> None:
+        self.sent.append((point, commands))
+        call = self.between.pop(point, None)
+        if call is not None:
+            call()
+
+    def _heard(self, point: str, replies: Any) -> Any:
+        if self.losing.get(point, 0) > 0:
+            self.losing[point] -= 1
+            raise StoreUnavailable(f"the reply of {point} was lost")
+        return replies
+
+
+class _SpyWatched:
+    def __init__(self, spy: SpyTables, inner: Any) -> None:
+        self.replies = inner.replies
+        self._spy = spy
+        self._inner = inner
+
+    def ask(self, point: str, commands: Sequence[Command], **options: Any) -> list[Any]:
+        self._spy._note(point, commands)
+        return self._spy._heard(point, self._inner.ask(point, commands, **options))
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Any]:
+        self._spy._note(point, commands)
+        return self._spy._heard(point, self._inner.commit(point, commands))
+
+
+class Bench:
+    """A store with a session or two, and short words for what tests do with it."""
+
+    def __init__(self, tables: Tables, **settings: Any) -> None:
+        self.spy = SpyTables(tables)
+        values = {"lease_seconds": 5.0, "lease_renew_seconds": 1.0, "due_seconds": 5.0, **settings}
+        self.settings = Settings.build(**values)
+        self.clock = PatientClock()
+        self.store = self.another()
+        self.session = f"s{next(_numbers)}-{uuid.uuid4().hex[:8]}"
+        self.execution = uuid.uuid4().hex
+
+    def another(self) -> KeyedStepStore:
+        """A store of another process on the same data."""
+        return KeyedStepStore(self.spy, self.settings, clock=self.clock, handover=NoHandover())
+
+    def submit(self, session: str | None = None, fingerprint: str = "f", execution: str | None = None) -> Applied:
+        def settle(now_ms: int) -> Settled:
+            now = moment(now_ms)
+            return first_state(
+                AgentState.fresh(now=now), Message.user("first"), execution or self.execution, "op-first", None, now
+            )
+
+        return self.store.submit(session or self.session, "agent", fingerprint, settle)
+
+    def ref(self, step: int = 1) -> StepRef:
+        return StepRef(self.session, self.execution, step)
+
+    def claim(self, step: int = 1, claim_id: str | None = None, *, alone: bool = True) -> Claimed:
+        answer = self.answer(step, claim_id, alone=alone)
+        assert isinstance(answer, Claimed), answer
+        return answer
+
+    def answer(self, step: int = 1, claim_id: str | None = None, *, alone: bool = True) -> Any:
+        return self.store.claim(self.ref(step), claim_id or uuid.uuid4().hex, "worker", alone=alone)
+
+    def end_lease(self, claim: Claim) -> None:
+        """As if its worker had been silent for a lease."""
+        self.tables("DEL", self.store.ground.keys(claim.ref.session_id).shard.lease(claim.id))
+
+    def tables(self, *command: Any) -> Any:
+        return self.spy.inner.ask("test", [command])[0]
+
+    def commit(self, claimed: Claimed, *, final: bool = False, text: str = "text", carry_on: bool = False) -> Any:
+        return self.store.commit(
+            claimed.claim, claimed.loaded, settle_step(claimed, final=final, text=text), results={}, carry_on=carry_on
+        )
+
+    def message(self, text: str, operation: str | None = None) -> Applied:
+        return self.store.act(self.session, an_operation(text, operation), settle_operation)
+
+    def due(self) -> float | None:
+        score = self.tables("ZSCORE", self.store.ground.keys(self.session).shard.due, self.session)
+        return None if score is None else float(score)
+
+    def make_due(self) -> None:
+        self.tables("ZADD", self.store.ground.keys(self.session).shard.due, 1, self.session)
+
+    def snapshot(self) -> Any:
+        """All of a session that a transaction could change."""
+        keys = self.store.ground.keys(self.session)
+        session = dict(zip(*[iter(self.tables("HGETALL", keys.session))] * 2, strict=True))
+        ctl = dict(zip(*[iter(self.tables("HGETALL", keys.ctl))] * 2, strict=True))
+        return session, ctl, self.tables("LRANGE", keys.inbox, 0, -1), self.due()
+
+
+class PatientClock(RedisClock):
+    """Redis's clock, apart from what a test cannot wait for.
+
+    Attributes:
+        up_for: Seconds for which Redis is said to have been up; the Redis of the tests may have been started just now.
+    """
+
+    up_for = 1e9
+
+    def pause(self, seconds: float) -> None:
+        """Lost replies are asked for again at once."""
+
+    def uptime_seconds(self, reply: Any) -> float:
+        super().uptime_seconds(reply)
+        return self.up_for
+
+
+def an_operation(text: str, operation: str | None = None) -> Operation:
+    message = Message.user(text).to_dict()
+    return Operation(operation or uuid.uuid4().hex, InboxKind.MESSAGE, {"message": message})
+
+
+def settle_step(claimed: Claimed, *, final: bool, text: str = "text", failed: bool = False) -> Settle:
+    """A step that answers, or calls a tool; what is in the inbox joins or starts the next execution."""
+
+    def settle(fresh: Fresh) -> Settled:
+        now = moment(fresh.now_ms)
+        claim = claimed.claim
+        state = started(fresh.state, ExecutionBudget.unlimited(), now)
+        calls = () if final else (ToolCall(id=f"c{claim.ref.step}", name="tool", args={}),)
+        step = AgentStep.from_inference(InferenceResponse(content=text, tool_calls=calls), number=claim.ref.step)
+        state = state.with_current_step(step, now=now)
+        if failed:
+            state = state.with_failure(ErrorInfo(kind="broken", message="broken"), now=now)
+        elif final:
+            state = state.with_execution_completed(claim=claim.id, now=now)
+        else:
+            state = state.with_current_step_completed(claim=claim.id, now=now)
+        after = settle_operation(Fresh(state, fresh.inbox, fresh.entries, fresh.now_ms, None)).state
+        event = NewEvent("step_committed", claim.ref.execution_id, claim.ref.step, {})
+        return Settled(
+            after,
+            ended=state if after is not state and state.status is not ExecutionStatus.IN_PROGRESS else None,
+            events=(event,),
+            operations=tuple(operation.id for operation in fresh.inbox),
+        )
+
+    return settle
+
+
+@pytest.fixture(params=["redis", "memory"])
+def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
+    if request.param == "memory":
+        yield MemoryTables()
+        return
+    url = request.getfixturevalue("redis_url")
+    opened = connect(url, timeout_seconds=5, connections=16, name="contract")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def bench(tables: Tables) -> Bench:
+    found = Bench(tables)
+    found.submit()
+    return found
+
+
+# --- submit -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_submitted_session_waits_for_its_first_step(bench: Bench) -> None:
+    header = bench.store.header(bench.session)
+    assert (header.agent, header.version, header.execution_id, header.step) == ("agent", 1, bench.execution, 1)
+    assert bench.due() is not None
+    state = bench.store.load(bench.session).state
+    assert [message.content for message in state.messages] == ["first"]
+
+
+def test_submitting_again_changes_nothing_and_names_the_first_execution(bench: Bench) -> None:
+    before = bench.snapshot()
+    again = bench.submit(execution=uuid.uuid4().hex)
+    assert (again.outcome, again.execution_id, again.publish) == ("again", bench.execution, None)
+    assert bench.snapshot() == before
+
+
+def test_another_request_under_the_same_id_is_refused(bench: Bench) -> None:
+    with pytest.raises(IdempotencyMismatch):
+        bench.submit(fingerprint="other")
+
+
+def test_a_lost_reply_to_a_submit_makes_one_session(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.spy.lose("submit.exec")
+    assert bench.submit().execution_id == bench.execution
+    assert bench.store.header(bench.session).version == 1
+
+
+def test_unknown_sessions_are_named(bench: Bench) -> None:
+    for ask in (bench.store.header, bench.store.load, bench.store.definition):
+        with pytest.raises(SessionNotFound):
+            ask("nobody")
+    with pytest.raises(SessionNotFound):
+        bench.store.act("nobody", an_operation("hello"), settle_operation)
+    with pytest.raises(SessionNotFound):
+        bench.store.stop("nobody", None, settle_stop)
+
+
+# --- claim and lease --------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_gives_the_session_and_counts_the_attempt(bench: Bench) -> None:
+    claimed = bench.claim()
+    assert claimed.claim.attempt == 1
+    assert claimed.loaded.version == 1
+    assert claimed.loaded.agent == "agent"
+    assert claimed.loaded.state == bench.store.load(bench.session).state
+
+
+def test_a_live_claim_keeps_others_away_and_nothing_changes(bench: Bench) -> None:
+    bench.claim()
+    before = bench.snapshot()
+    assert bench.answer() == Left(LeftReason.BUSY)
+    assert bench.snapshot() == before
+
+
+def test_the_same_claim_asked_for_again_is_held_and_not_counted_again(bench: Bench) -> None:
+    first = bench.claim(claim_id="mine")
+    again = bench.claim(claim_id="mine")
+    assert (again.claim.attempt, again.claim.fence) == (first.claim.attempt, first.claim.fence)
+
+
+def test_a_lost_reply_to_a_claim_is_found_by_asking_again(bench: Bench) -> None:
+    bench.spy.lose("claim.exec")
+    with pytest.raises(StoreUnavailable):
+        bench.answer(claim_id="mine")
+    assert bench.claim(claim_id="mine").claim.attempt == 1
+
+
+def test_a_claim_whose_lease_has_ended_is_taken_over_and_counted(bench: Bench) -> None:
+    first = bench.claim()
+    bench.end_lease(first.claim)
+    second = bench.claim()
+    assert (second.claim.attempt, second.claim.fence) == (2, first.claim.fence + 1)
+
+
+def test_a_lease_ends_by_itself(tables: Tables) -> None:
+    bench = Bench(tables, lease_seconds=0.2, lease_renew_seconds=0.05)
+    bench.submit()
+    first = bench.claim()
+    wait_until(lambda: isinstance(bench.answer(), Claimed), "the lease ends", 5)
+    assert bench.store.renew([first.claim])[0].alive is False
+
+
+@pytest.mark.parametrize(
+    ("execution", "step", "reason"),
+    [
+        ("own", 0, LeftReason.STALE),
+        ("own", 2, LeftReason.AHEAD),
+        ("own", 10**9, LeftReason.AHEAD),
+        ("own", -7, LeftReason.STALE),
+        ("forged", 1, LeftReason.STALE),
+        ("", 1, LeftReason.STALE),
+    ],
+)
+def test_a_message_that_is_stale_early_or_forged_changes_nothing(
+    bench: Bench, execution: str, step: int, reason: LeftReason
+) -> None:
+    before = bench.snapshot()
+    ref = StepRef(bench.session, bench.execution if execution == "own" else execution, step)
+    assert bench.store.claim(ref, "claim", "worker", alone=True) == Left(reason)
+    assert bench.snapshot() == before
+
+
+def test_a_message_for_nobody_leaves_nothing_behind(bench: Bench) -> None:
+    answer = bench.store.claim(StepRef("nobody", "nothing", 1), "claim", "worker", alone=True)
+    assert answer == Left(LeftReason.MISSING)
+    assert bench.tables("EXISTS", bench.store.ground.keys("nobody").ctl) == 0
+
+
+def test_a_step_that_was_committed_is_stale(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    assert bench.answer(1) == Left(LeftReason.STALE)
+    assert isinstance(bench.answer(2), Claimed)
+
+
+def test_the_step_of_an_ended_execution_is_over(bench: Bench) -> None:
+    bench.commit(bench.claim(), final=True)
+    assert bench.answer(1) == Left(LeftReason.ENDED)
+
+
+def test_a_step_that_died_often_is_a_suspect_until_it_is_claimed_alone(bench: Bench) -> None:
+    for _ in range(bench.settings.suspect_attempts - 1):
+        bench.end_lease(bench.claim(alone=False).claim)
+    before = bench.snapshot()
+    assert bench.answer(alone=False) == Suspect(bench.settings.suspect_attempts - 1)
+    assert bench.snapshot() == before
+    assert bench.claim(alone=True).claim.attempt == bench.settings.suspect_attempts
+
+
+def test_a_renewal_tells_of_the_lease_and_of_a_stop(bench: Bench) -> None:
+    claim = bench.claim().claim
+    (renewal,) = bench.store.renew([claim])
+    assert (renewal.alive, renewal.cancel) == (True, None)
+    bench.store.stop(bench.session, None, settle_stop)
+    assert bench.store.renew([claim])[0].cancel == bench.execution
+    bench.end_lease(claim)
+    assert bench.store.renew([claim])[0].alive is False
+
+
+def test_a_lease_is_taken_back_only_while_the_claim_stands(bench: Bench) -> None:
+    first = bench.claim().claim
+    bench.end_lease(first)
+    assert bench.store.restore(first) is True
+    assert bench.answer() == Left(LeftReason.BUSY)
+    bench.end_lease(first)
+    second = bench.claim().claim
+    assert bench.store.restore(first) is False
+    assert bench.store.renew([second])[0].alive is True
+
+
+def test_a_rival_that_has_only_looked_loses_against_a_lease_taken_back(bench: Bench) -> None:
+    first = bench.claim().claim
+    bench.end_lease(first)
+    bench.spy.before("claim.exec", lambda: bench.store.restore(first))
+    assert bench.answer() == Left(LeftReason.BUSY)
+
+
+def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
+    other = bench.another()
+    other.claim(bench.ref(), "looking", "other", alone=True)
+    bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
+    bench.commit(bench.claim(), text="one")
+    bench.commit(bench.claim(2), text="two")
+    claimed = other.claim(bench.ref(3), "mine", "other", alone=True)
+    assert isinstance(claimed, Claimed)
+    assert claimed.loaded.state == bench.store.load(bench.session).state
+    assert [message.content for message in claimed.loaded.state.messages] == ["first", "one", "two"]
+
+
+def test_a_save_between_two_reads_is_not_taken_for_damage(bench: Bench) -> None:
+    other = bench.another()
+    other.claim(bench.ref(), "looking", "other", alone=True)
+    bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
+    bench.commit(bench.claim(), final=True)
+    started_by = bench.message("next")
+    ref = StepRef(bench.session, started_by.execution_id, 1)
+    bench.spy.before("load.all", lambda: bench.message("joins between two reads"))
+    claimed = other.claim(ref, "mine", "other", alone=True)
+    assert isinstance(claimed, Claimed)
+    contents = [message.content for message in claimed.loaded.state.messages]
+    assert contents[-1] == "joins between two reads"
+
+
+def test_a_session_with_a_damaged_part_is_refused_and_untouched(bench: Bench) -> None:
+    keys = bench.store.ground.keys(bench.session)
+    bench.tables("RPUSH", keys.section("messages", 0), b"{not json")
+    before = bench.snapshot()
+    with pytest.raises(StateUnreadable):
+        bench.another().claim(bench.ref(), "claim", "worker", alone=True)
+    with pytest.raises(StateUnreadable):
+        bench.store.load(bench.session)
+    assert bench.snapshot() == before
+
+
+# --- journal ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_answer_wins_whoever_wrote_it(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    current = bench.claim().claim
+    assert bench.store.record_answer(slept, b"one") == b"one"
+    assert bench.store.record_answer(current, b"two") == b"one"
+    assert bench.store.record_answer(slept, b"one") == b"one"
+
+
+def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.record_failure(claim, 1, b'{"kind":"timeout"}')
+    bench.store.record_answer(claim, b"answer")
+    bench.store.begin_calls(claim, {0: 1000, 1: 2000}, claim.now_ms)
+    bench.store.record_results(claim, {0: b"zero"})
+    bench.end_lease(claim)
+    journal = bench.claim().loaded.journal
+    assert journal.answer == b"answer"
+    assert journal.results == {0: b"zero"}
+    assert {index: (b.claim, b.timeout_ms) for index, b in journal.begun.items()} == {
+        0: (claim.id, 1000),
+        1: (claim.id, 2000),
+    }
+    assert journal.failures == (b'{"kind":"timeout"}',)
+
+
+def test_the_first_result_of_a_call_wins(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.record_results(claim, {0: b"one"})
+    bench.store.record_results(claim, {0: b"two", 1: b"three"})
+    bench.end_lease(claim)
+    assert bench.claim().loaded.journal.results == {0: b"one", 1: b"three"}
+
+
+def test_a_call_begins_once_for_each_claim(bench: Bench) -> None:
+    first = bench.claim().claim
+    assert bench.store.begin_calls(first, {0: 1000, 1: 1000}, 5).mine == {0, 1}
+    assert bench.store.begin_calls(first, {0: 1000}, 5).mine == {0}
+    bench.end_lease(first)
+    second = bench.claim().claim
+    begun = bench.store.begin_calls(second, {0: 1000, 2: 1000}, 9)
+    assert begun.mine == {2}
+    assert {index: each.claim for index, each in begun.others.items()} == {0: first.id}
+    again = bench.store.begin_calls(second, {0: 1000}, 9, again=(0,))
+    assert again.mine == {0}
+
+
+def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.record_results(claim, {0: b"done"})
+    begun = bench.store.begin_calls(claim, {0: 1000, 1: 1000}, 5)
+    assert begun.results == {0: b"done"}
+    assert begun.mine == {1}
+    bench.end_lease(claim)
+    assert set(bench.claim().loaded.journal.begun) == {1}
+
+
+def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.stop(bench.session, None, settle_stop)
+    begun = bench.store.begin_calls(claim, {0: 1000}, 5)
+    assert begun.cancel == bench.execution
+    assert begun.mine == frozenset()
+    bench.end_lease(claim)
+    assert not bench.claim().loaded.journal.begun
+
+
+def test_whoever_lost_the_claim_begins_nothing(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.claim()
+    with pytest.raises(ClaimLost):
+        bench.store.begin_calls(slept, {0: 1000}, 5)
+    with pytest.raises(ClaimLost):
+        bench.store.begin_calls(slept, {0: 1000}, 5, again=(0,))
+
+
+def test_an_unusable_answer_is_dropped_only_before_a_call_has_begun(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.record_answer(claim, b"broken")
+    assert bench.store.drop_answer(claim) is True
+    assert bench.store.record_answer(claim, b"good") == b"good"
+    bench.store.begin_calls(claim, {0: 1000}, 5)
+    assert bench.store.drop_answer(claim) is False
+    bench.end_lease(claim)
+    assert bench.claim().loaded.journal.answer == b"good"
+
+
+def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.store.record_answer(slept, b"broken")
+
+    def meanwhile() -> None:
+        bench.end_lease(slept)
+        current = bench.claim().claim
+        assert bench.store.drop_answer(current) is True
+        bench.store.record_answer(current, b"good")
+
+    bench.spy.before("journal.drop", meanwhile)
+    assert bench.store.drop_answer(slept) is False
+    assert bench.store.record_answer(slept, b"late") == b"good"
+
+
+@pytest.mark.parametrize("write", ["answer", "results", "failure", "begin"])
+def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write: str) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.commit(bench.claim(), final=True)
+    keys = bench.store.ground.keys(bench.session)
+    journal = keys.journal(bench.execution, 1)
+    bench.tables("DEL", journal)
+    with contextlib.suppress(ClaimLost):
+        match write:
+            case "answer":
+                bench.store.record_answer(slept, b"late")
+            case "results":
+                bench.store.record_results(slept, {0: b"late"})
+            case "failure":
+                bench.store.record_failure(slept, 1, b"{}")
+            case _:
+                bench.store.begin_calls(slept, {0: 1000}, 5)
+    assert bench.tables("PTTL", journal) != -1
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_makes_the_step_real_and_names_the_next(bench: Bench) -> None:
+    claimed = bench.claim()
+    committed = bench.commit(claimed)
+    assert (committed.version, committed.next, committed.again) == (2, bench.ref(2), False)
+    state = bench.store.load(bench.session).state
+    assert state == committed.state
+    assert state.step_count == 1
+    assert bench.store.renew([claimed.claim])[0].alive is False
+
+
+def test_a_commit_asked_for_again_gives_the_same_and_changes_nothing(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.commit(claimed)
+    before = bench.snapshot()
+    again = bench.commit(claimed)
+    assert (again.version, again.next, again.again) == (2, bench.ref(2), True)
+    assert bench.snapshot() == before
+
+
+def test_a_commit_knows_itself_after_the_next_step_has_been_committed(bench: Bench) -> None:
+    first = bench.claim()
+    bench.commit(first)
+    bench.commit(bench.claim(2))
+    assert bench.commit(first).again is True
+
+
+def test_a_lost_reply_to_a_commit_commits_once(bench: Bench) -> None:
+    bench.spy.lose("commit.exec")
+    committed = bench.commit(bench.claim())
+    assert (committed.again, committed.next) == (True, bench.ref(2))
+    assert bench.store.load(bench.session).state.step_count == 1
+
+
+def test_a_store_that_does_not_answer_is_told_and_nothing_is_lost(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.lose("commit.read", times=100)
+    with pytest.raises(StoreUnavailable):
+        bench.commit(claimed)
+    bench.spy.lose("commit.read", times=0)
+    assert bench.commit(claimed).version == 2
+
+
+def test_whoever_lost_the_claim_commits_nothing(bench: Bench) -> None:
+    slept = bench.claim()
+    bench.end_lease(slept.claim)
+    bench.claim()
+    before = bench.snapshot()
+    with pytest.raises(ClaimLost):
+        bench.commit(slept)
+    assert bench.snapshot() == before
+
+
+def test_a_commit_over_a_later_save_is_a_conflict_until_it_is_applied_to_it(bench: Bench) -> None:
+    claimed = bench.claim()
+    keys = bench.store.ground.keys(bench.session)
+    bench.tables("HSET", keys.session, "version", 2)  # somebody saved the same state
+    with pytest.raises(VersionConflict):
+        bench.commit(claimed)
+    loaded = bench.store.reload(claimed.claim)
+    assert loaded.version == 2
+    committed = bench.commit(Claimed(claimed.claim, loaded))
+    assert committed.version == 3
+
+
+def test_a_reload_is_refused_to_whoever_lost_the_claim(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.claim()
+    with pytest.raises(ClaimLost):
+        bench.store.reload(slept)
+
+
+def test_a_commit_may_carry_the_claim_on(bench: Bench) -> None:
+    claimed = bench.claim()
+    committed = bench.commit(claimed, carry_on=True)
+    assert committed.carried is not None
+    assert committed.carried.claim.id == claimed.claim.id
+    assert committed.carried.claim.ref == bench.ref(2)
+    assert bench.answer(2) == Left(LeftReason.BUSY)
+    assert bench.commit(committed.carried, final=True).version == 3
+
+
+def test_the_end_takes_the_session_out_of_the_due_index_and_gives_its_keys_a_life(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    assert bench.commit(bench.claim(2), final=True).next is None
+    assert bench.due() is None
+    record = bench.store.record(bench.session, bench.execution)
+    assert record is not None
+    assert (record.status, record.step_count) == ("completed", 2)
+    keys = bench.store.ground.keys(bench.session)
+    lasting = [keys.session, keys.ctl, keys.events, keys.steps(bench.execution), keys.section("messages", 0)]
+    lasting += [keys.journal(bench.execution, step) for step in (1, 2)]
+    assert [name for name in lasting if bench.tables("PTTL", name) == -1] == []
+
+
+def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    bench.commit(bench.claim(2), final=True)
+    types = [(event.type, event.step) for event in bench.store.events(bench.session)]
+    assert types.count(("step_committed", 1)) == types.count(("step_committed", 2)) == 1
+    first = bench.store.events(bench.session)[0]
+    assert first not in bench.store.events(bench.session, after=first.id)
+
+
+def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    written: list[int] = []
+    read: list[int] = []
+    for step in range(1, 81):
+        bench.commit(bench.claim(step), text="x" * 200)
+        written.append(bench.spy.size("commit.exec"))
+        read.append(bench.spy.size("claim.read"))
+    # Numbers get longer; nothing else does.
+    assert max(written[10:]) - min(written[10:]) < 40
+    assert max(read[10:]) - min(read[10:]) < 10
+
+
+def test_a_commit_takes_few_round_trips(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.sent.clear()
+    bench.commit(claimed)
+    assert [name for name, _ in bench.spy.sent] == ["commit.read", "commit.exec"]
+
+
+# --- the inbox --------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_to_a_running_step_waits_for_its_commit(bench: Bench) -> None:
+    claimed = bench.claim()
+    applied = bench.message("more")
+    assert applied.outcome == "queued"
+    assert bench.store.load(bench.session).version == 1
+    committed = bench.commit(claimed)
+    assert [message.content for message in committed.state.messages] == ["first", "text", "more"]
+    assert bench.snapshot()[2] == []
+
+
+def test_a_message_to_a_step_that_nobody_runs_joins_at_once(bench: Bench) -> None:
+    applied = bench.message("more")
+    assert (applied.outcome, applied.execution_id, applied.publish) == ("joined", bench.execution, None)
+    assert [message.content for message in bench.store.load(bench.session).state.messages] == ["first", "more"]
+
+
+def test_a_message_that_comes_too_late_starts_the_next_execution_in_the_final_commit(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.message("late")
+    committed = bench.commit(claimed, final=True)
+    assert committed.next is not None
+    assert committed.next.execution_id != bench.execution
+    assert committed.next.step == 1
+    assert bench.due() is not None
+    record = bench.store.record(bench.session, bench.execution)
+    assert record is not None
+    assert record.status == "completed"
+    keys = bench.store.ground.keys(bench.session)
+    assert bench.tables("PTTL", keys.session) == -1
+
+
+def test_a_message_between_the_commits_read_and_its_transaction_is_not_stranded(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.before("commit.exec", lambda: bench.message("in between"))
+    committed = bench.commit(claimed, final=True)
+    assert committed.next is not None
+    assert "in between" in [message.content for message in committed.state.messages]
+
+
+def test_a_message_to_an_ended_session_starts_the_next_execution_and_takes_the_life_off(bench: Bench) -> None:
+    bench.commit(bench.claim(), final=True)
+    applied = bench.message("again")
+    assert applied.outcome == "started"
+    assert applied.publish == StepRef(bench.session, applied.execution_id, 1)
+    keys = bench.store.ground.keys(bench.session)
+    lasting = [keys.session, keys.ctl, keys.events, keys.section("messages", 0), keys.steps(bench.execution)]
+    assert [bench.tables("PTTL", name) for name in lasting] == [-1] * len(lasting)
+
+
+@pytest.mark.parametrize("when", ["running", "idle", "ended"])
+def test_the_same_operation_is_applied_once(bench: Bench, when: str) -> None:
+    claimed = bench.claim() if when != "idle" else None
+    if when == "ended":
+        assert claimed is not None
+        bench.commit(claimed, final=True)
+    bench.message("once", "operation-1")
+    assert bench.message("once", "operation-1").outcome == "again"
+    if when == "running":
+        assert claimed is not None
+        bench.commit(claimed)
+    assert bench.message("once", "operation-1").outcome == "again"
+    contents = [message.content for message in bench.store.load(bench.session).state.messages]
+    assert contents.count("once") == 1
+
+
+@pytest.mark.parametrize("point", ["act.read", "act.exec"])
+def test_a_lost_reply_to_an_action_applies_it_once(bench: Bench, point: str) -> None:
+    bench.spy.lose(point)
+    bench.message("once")
+    contents = [message.content for message in bench.store.load(bench.session).state.messages]
+    assert contents.count("once") == 1
+
+
+def test_a_lost_reply_to_a_queued_action_queues_it_once(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.lose("act.push")
+    bench.message("once")
+    contents = [message.content for message in bench.commit(claimed).state.messages]
+    assert contents.count("once") == 1
+
+
+def test_a_full_inbox_refuses(tables: Tables) -> None:
+    bench = Bench(tables, inbox_limit=2)
+    bench.submit()
+    bench.claim()
+    bench.message("one")
+    bench.message("two")
+    with pytest.raises(ActionRefused):
+        bench.message("three")
+
+
+# --- release ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_released_step_is_free_at_once(bench: Bench) -> None:
+    claim = bench.claim().claim
+    assert bench.store.release(claim, delay_ms=None, give_back=True) == bench.ref(1)
+    assert bench.claim().claim.attempt == 1
+    assert bench.store.renew([claim])[0].alive is False
+
+
+def test_a_release_that_does_not_give_back_counts(bench: Bench) -> None:
+    bench.store.release(bench.claim().claim, delay_ms=None, give_back=False)
+    assert bench.claim().claim.attempt == 2
+
+
+def test_a_step_put_off_is_not_claimed_before_its_time(bench: Bench) -> None:
+    claim = bench.claim().claim
+    assert bench.store.release(claim, delay_ms=300, give_back=True) is None
+    assert bench.answer() == Left(LeftReason.NOT_YET)
+    claimed = wait_until(lambda: a if isinstance(a := bench.answer(), Claimed) else None, "its time comes", 5)
+    assert (claimed.claim.attempt, claimed.loaded.delays) == (1, 1)
+
+
+def test_a_release_by_whoever_lost_the_claim_changes_nothing(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.claim()
+    before = bench.snapshot()
+    assert bench.store.release(slept, delay_ms=None, give_back=True) is None
+    assert bench.snapshot() == before
+
+
+# --- stop -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_ends_what_nobody_runs_in_its_own_transaction(bench: Bench) -> None:
+    applied = bench.store.stop(bench.session, None, settle_stop)
+    assert (applied.outcome, applied.execution_id) == ("changed", bench.execution)
+    record = bench.store.record(bench.session, bench.execution)
+    assert record is not None
+    assert (record.status, record.stop_reason) == ("stopped", StopReason.USER_REQUESTED.value)
+    assert bench.due() is None
+
+
+def test_a_stop_asks_whoever_runs_the_step(bench: Bench) -> None:
+    claimed = bench.claim()
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "queued"
+    seen: list[str | None] = []
+
+    def settle(fresh: Fresh) -> Settled:
+        seen.append(fresh.cancel)
+        return settle_step(claimed, final=True)(fresh)
+
+    bench.store.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+    assert seen == [bench.execution]
+
+
+def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.record_answer(claim, b"paid")
+    bench.end_lease(claim)
+    applied = bench.store.stop(bench.session, None, settle_stop)
+    assert (applied.outcome, applied.publish) == ("queued", bench.ref(1))
+    claimed = bench.claim()
+    assert claimed.loaded.cancel == bench.execution
+    assert claimed.loaded.journal.answer == b"paid"
+
+
+def test_a_stop_without_anything_obtained_leaves_no_journal_for_ever(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.end_lease(claim)
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
+    assert bench.tables("PTTL", bench.store.ground.keys(bench.session).journal(bench.execution, 1)) != -1
+
+
+def test_a_stop_of_another_execution_or_of_an_ended_one_is_nothing(bench: Bench) -> None:
+    before = bench.snapshot()
+    assert bench.store.stop(bench.session, "another", settle_stop).outcome == "again"
+    assert bench.snapshot() == before
+    bench.store.stop(bench.session, None, settle_stop)
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "again"
+
+
+def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
+    bench.spy.lose("stop.exec")
+    bench.store.stop(bench.session, None, settle_stop)
+    assert bench.store.header(bench.session).version == 2
+
+
+# --- retry and park ---------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_goes_on_at_the_same_step(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    bench.store.stop(bench.session, None, settle_stop)
+    applied = bench.store.retry(bench.session, settle_retry(None))
+    assert applied.publish is not None
+    assert (applied.publish.execution_id, applied.publish.step, applied.publish.retries) == (bench.execution, 2, 1)
+    keys = bench.store.ground.keys(bench.session)
+    assert bench.tables("PTTL", keys.session) == -1
+    claimed = bench.claim(2)
+    assert (claimed.claim.attempt, claimed.loaded.cancel) == (1, None)
+
+
+def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.store.record_answer(claimed.claim, b"answer")
+    bench.store.commit(
+        claimed.claim, claimed.loaded, settle_step(claimed, final=True, failed=True), results={}, carry_on=False
+    )
+    bench.store.retry(bench.session, settle_retry(None))
+    assert bench.tables("PTTL", bench.store.ground.keys(bench.session).journal(bench.execution, 1)) > 0
+
+
+def test_a_completed_execution_cannot_be_retried(bench: Bench) -> None:
+    bench.commit(bench.claim(), final=True)
+    before = bench.snapshot()
+    with pytest.raises((ActionRefused, InvalidTransition)):
+        bench.store.retry(bench.session, settle_retry(None))
+    assert bench.snapshot() == before
+
+
+def test_a_parked_step_is_left_alone_and_listed_until_it_is_retried(bench: Bench) -> None:
+    bench.claim()
+    bench.store.park(bench.ref(), "cannot be read")
+    assert bench.due() is None
+    assert bench.store.header(bench.session).status == "parked"
+    assert bench.store.dead()[0]["reason"] == "cannot be read"
+    assert bench.store.retry(bench.session, settle_retry(None)).publish == bench.ref(1)
+    assert isinstance(bench.answer(), Claimed)
+
+
+def test_a_stale_park_changes_nothing(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    before = bench.snapshot()
+    bench.store.park(bench.ref(1), "late")
+    assert bench.snapshot() == before
+
+
+# --- the due index and the sweep --------------------------------------------------------------------------------------
+
+
+def swept(bench: Bench, lookout: Lookout | None = None) -> Any:
+    return bench.store.sweep(shard_of(bench.session, bench.settings.shards), lookout or Lookout())
+
+
+def test_a_lost_step_is_named_once_and_moved(bench: Bench) -> None:
+    bench.make_due()
+    assert [(ref.session_id, ref.step) for ref in swept(bench).lost] == [(bench.session, 1)]
+    moved = bench.due()
+    assert moved is not None
+    assert moved > 1
+    assert swept(bench).lost == ()
+
+
+def test_what_is_not_due_is_not_looked_at(bench: Bench) -> None:
+    before = bench.due()
+    found = swept(bench)
+    assert (found.lost, found.live, found.queued) == ((), 0, 0)
+    assert bench.due() == before
+
+
+def test_a_live_step_is_moved_to_its_leases_end(bench: Bench) -> None:
+    bench.claim()
+    bench.make_due()
+    found = swept(bench)
+    assert (found.lost, found.live) == ((), 1)
+    due = bench.due()
+    assert due is not None
+    assert due > bench.store.now_ms()
+
+
+def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
+    bench.make_due()
+    found = swept(bench, Lookout(oldest_ms=1))
+    assert (found.lost, found.queued) == ((), 1)
+
+
+def test_no_more_is_published_than_there_is_room_for(bench: Bench) -> None:
+    others = [f"{bench.session}-{number}" for number in range(3)]
+    for other in others:
+        bench.submit(other, execution=uuid.uuid4().hex)
+    due = bench.store.ground.keys(bench.session).shard.due
+    for number, session in enumerate([bench.session, *others]):
+        bench.tables("ZADD", due, number + 1, session)
+    assert len(swept(bench, Lookout(capacity=2)).lost) == 2
+    assert len(swept(bench, Lookout(capacity=5)).lost) == 2
+
+
+def test_an_ended_session_in_the_index_is_removed_and_never_revived(bench: Bench) -> None:
+    bench.commit(bench.claim(), final=True)
+    bench.make_due()
+    assert swept(bench).lost == ()
+    assert bench.due() is None
+
+
+def test_each_further_publication_waits_longer_and_a_claim_starts_over(bench: Bench) -> None:
+    waits: list[float] = []
+    for _ in range(3):
+        bench.make_due()
+        swept(bench)
+        due = bench.due()
+        assert due is not None
+        waits.append(due - bench.store.now_ms())
+    assert waits[0] < waits[1] < waits[2]
+    bench.end_lease(bench.claim().claim)
+    bench.make_due()
+    swept(bench)
+    due = bench.due()
+    assert due is not None
+    assert due - bench.store.now_ms() < waits[1]
+
+
+def test_after_a_start_of_redis_the_sweep_waits_one_lease(bench: Bench) -> None:
+    bench.clock.up_for = 0.5
+    bench.make_due()
+    assert swept(bench).lost == ()
+    assert bench.due() == 1
+
+
+def test_after_a_start_of_redis_a_claim_waits_for_its_holder(bench: Bench) -> None:
+    first = bench.claim().claim
+    bench.end_lease(first)
+    bench.clock.up_for = 0.5
+    assert bench.answer() == Left(LeftReason.RESTARTED)
+
+
+def test_one_worker_at_a_time_sweeps_a_shard(bench: Bench) -> None:
+    assert bench.store.lock_sweep(0, "one", 60_000) is True
+    assert bench.store.lock_sweep(0, "two", 60_000) is False
+    assert bench.store.lock_sweep(0, "one", 60_000) is True
+
+
+# --- what stays -------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> None:
+    slept = bench.claim()
+    bench.message("more")
+    bench.end_lease(slept.claim)
+    bench.commit(bench.claim())
+    bench.commit(bench.claim(2), final=True)
+    with contextlib.suppress(ClaimLost):
+        bench.commit(slept)
+    inner = bench.spy.inner
+    names = inner.keys() if isinstance(inner, MemoryTables) else [name.decode() for name in bench.tables("KEYS", "*")]
+    assert [n for n in names if bench.tables("PTTL", n) == -1 and not PERMANENT.match(n)] == []
+
+
+# --- a full Redis -----------------------------------------------------------------------------------------------------
+
+
+class Full:
+    """A Redis that can be filled."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = server.client()
+
+    def __enter__(self) -> Full:
+        self.client.config_set("maxmemory", 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def full(redis_server: RedisServer) -> Full:
+    return Full(redis_server)
+
+
+@pytest.fixture
+def on_redis(redis_url: str) -> Iterator[Bench]:
+    opened = connect(redis_url, timeout_seconds=5, connections=16, name="contract")
+    found = Bench(opened)
+    found.submit()
+    yield found
+    opened.close()
+
+
+def test_a_full_redis_refuses_a_submit_and_writes_nothing(on_redis: Bench, full: Full) -> None:
+    with full, pytest.raises(StoreFull):
+        on_redis.submit("another", execution=uuid.uuid4().hex)
+    with pytest.raises(SessionNotFound):
+        on_redis.store.header("another")
+
+
+def test_a_full_redis_takes_a_paid_answer_and_a_result(on_redis: Bench, full: Full) -> None:
+    claim = on_redis.claim().claim
+    with full:
+        assert on_redis.store.record_answer(claim, b"paid") == b"paid"
+        assert on_redis.store.record_answer(claim, b"again") == b"paid"
+        on_redis.store.record_results(claim, {0: b"done"})
+    on_redis.end_lease(claim)
+    journal = on_redis.claim().loaded.journal
+    assert (journal.answer, journal.results) == (b"paid", {0: b"done"})
+
+
+def test_a_full_redis_refuses_a_commit_which_succeeds_later(on_redis: Bench, full: Full) -> None:
+    claimed = on_redis.claim()
+    before = on_redis.snapshot()
+    with full:
+        with pytest.raises(StoreFull):
+            on_redis.commit(claimed)
+        assert on_redis.store.renew([claimed.claim])[0].alive is True
+    assert on_redis.snapshot() == before
+    assert on_redis.commit(claimed).version == 2
+
+
+def test_a_full_redis_refuses_messages_and_stops(on_redis: Bench, full: Full) -> None:
+    before = on_redis.snapshot()
+    with full:
+        with pytest.raises(StoreFull):
+            on_redis.message("more")
+        with pytest.raises(StoreFull):
+            on_redis.store.stop(on_redis.session, None, settle_stop)
+    assert on_redis.snapshot() == before
+
+
+def test_a_key_of_another_type_is_damage_and_not_a_crash(bench: Bench) -> None:
+    keys = bench.store.ground.keys(bench.session)
+    bench.tables("DEL", keys.inbox)
+    bench.tables("SET", keys.inbox, "not a list")
+    with pytest.raises(StateUnreadable):
+        bench.message("more")
