@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fault.real.kills import kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]

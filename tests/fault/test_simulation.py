@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from fault.sim.mutants import MUTANTS, Mutant, found_by, hunt
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.vacuity import unknown, unseen
