@@ -5,6 +5,7 @@ from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from .runner import StepRunner
 from .settling import first_state, settle_operation, settle_retry, settle_stop
+from .watching import Watching, new_records
 
 __all__ = [
     "Done",
@@ -17,7 +18,9 @@ __all__ = [
     "PutOffUntil",
     "StepRunner",
     "TakenOver",
+    "Watching",
     "first_state",
+    "new_records",
     "settle_operation",
     "settle_retry",
     "settle_stop",

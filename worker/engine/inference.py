@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import tenacity
 
@@ -26,6 +26,7 @@ from .interruptions import interrupted
 from .leases import Held, Interruption, LeaseKeeper
 from .outcome import PutOffUntil, TakenOver
 from .run import Run, milliseconds, moment
+from .watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +36,6 @@ _RECHECK_SECONDS = 0.5
 
 class Interrupted(Exception):
     """The call was ended from outside."""
-
-
-class Watching(Protocol):
-    """Told about driver calls, for metrics and traces."""
-
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
-        """A driver call has ended, with a response or an error."""
-        ...
 
 
 class Inference:

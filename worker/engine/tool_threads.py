@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, Self
 
@@ -39,8 +40,8 @@ class ToolThreads:
         return cls(settings.concurrency * settings.max_parallel_tools)
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
-        """See `Threads.submit`."""
-        return self._pool.submit(call, *args)
+        """See `Threads.submit`. Log lines and spans of the call belong to its step, so the context goes along."""
+        return self._pool.submit(contextvars.copy_context().run, call, *args)
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
         """See `Threads.wait`."""
