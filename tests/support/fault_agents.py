@@ -8,6 +8,7 @@ import sys
 import time
 
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.state import AgentState
 from celery_agents.worker.tools import tool
 
@@ -58,7 +59,13 @@ def _sleepy(state: AgentState) -> str:
     return "slept"
 
 
+def _busy(state: AgentState) -> str | CallTool:
+    """Three steps of work that leave nothing outside."""
+    return CallTool("pure", work=f"{state.step_count}") if state.step_count < 3 else "done"
+
+
 sleepy = Agent("sleepy", driver=_sleepy)
+busy = Agent("busy", driver=_busy, tools=(pure,))
 poisonous = Agent(
     "poisonous",
     driver=_follow,
@@ -67,4 +74,4 @@ poisonous = Agent(
     step_timeout=8,
 )
 
-__all__ = ["planned", "poisonous", "second", "sleepy", "third"]
+__all__ = ["busy", "planned", "poisonous", "second", "sleepy", "third"]

@@ -177,6 +177,13 @@ class Lab:
         self.jobs.append(submitted)
         return submitted
 
+    def say(self, agent: str, text: str, *steps: Sequence[str]) -> Submitted:
+        """Submit a message to an agent whose answers come from elsewhere; the tools it will call in each step."""
+        job = self.client.submit(agent, text)
+        submitted = Submitted(job.session_id, job.execution_id, tuple(tuple(step) for step in steps))
+        self.jobs.append(submitted)
+        return submitted
+
     def ended(self, job: Submitted) -> bool:
         """Whether a job has ended."""
         return self.redis.hexists(f"ca:{{0}}:s:{job.session_id}", f"e:{job.execution_id}")
@@ -202,11 +209,12 @@ class Lab:
         lines.append(f"dead: {self.client.store.dead(3)}")
         return "\n".join([*lines, *(worker.tail(15) for worker in self.workers[-3:])])
 
-    def verdict(self, statuses: Sequence[str] = ("completed",), jobs: Sequence[Submitted] | None = None) -> Verdict:
-        """Judge all jobs, when they have ended."""
-        return judge(
-            self.client, self.redis, self.ledger.entries(), self.jobs if jobs is None else jobs, statuses=statuses
-        )
+    def verdict(
+        self, statuses: Sequence[str] = ("completed",), jobs: Sequence[Submitted] | None = None, *, planned: bool = True
+    ) -> Verdict:
+        """Judge all jobs, when they have ended; `planned` as in `judge`."""
+        chosen = self.jobs if jobs is None else jobs
+        return judge(self.client, self.redis, self.ledger.entries(), chosen, statuses=statuses, planned=planned)
 
     # --- Redis --------------------------------------------------------------------------------------------------
 

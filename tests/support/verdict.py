@@ -91,6 +91,7 @@ def judge(
     jobs: Sequence[Submitted],
     *,
     statuses: Collection[str] = ("completed",),
+    planned: bool = True,
 ) -> Verdict:
     """The verdict after all jobs have ended.
 
@@ -98,6 +99,7 @@ def judge(
         server: A decoding client of the store's database.
         entries: The ledger's.
         statuses: How a job may end. Of those that were cut short the plan need not be complete.
+        planned: The driver is the one of `support.agents`, which notes its calls in the ledger.
     """
     verdict = Verdict()
     driver: dict[tuple[str, int], int] = Counter(_step_of(e["key"]) for e in entries if e.get("kind") == "driver")
@@ -107,7 +109,9 @@ def judge(
             effects[entry["execution"]].append(entry)
     for job in jobs:
         try:
-            _judge_job(verdict, client, server, job, driver, effects[job.execution_id], statuses)
+            _judge_job(
+                verdict, client, server, job, driver if planned else None, effects[job.execution_id], statuses
+            )  # fmt: skip
         except Exception as error:
             verdict.expect(False, "I8", f"{job.session_id} cannot be judged: {type(error).__name__}: {error}")
     total, _, _ = client.store.backlog()
@@ -127,7 +131,7 @@ def _judge_job(
     client: AgentClient,
     server: redis.Redis,
     job: Submitted,
-    driver: Mapping[tuple[str, int], int],
+    driver: Mapping[tuple[str, int], int] | None,
     effects: Sequence[Entry],
     statuses: Collection[str],
 ) -> None:
@@ -151,7 +155,8 @@ def _judge_job(
     )
     verdict.counts["commits"] += sum(commits.values())
     verdict.counts["recovered"] += sum(e.type == "step_recovered" for e in events)
-    _judge_calls_of_the_driver(verdict, server, job, numbers, driver)
+    if driver is not None:
+        _judge_calls_of_the_driver(verdict, server, job, numbers, driver)
     _judge_effects(verdict, job, execution, effects)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.lab import EFFECT_TOOLS, Lab, Supervisor, wait_while_feeding
@@ -15,21 +16,26 @@ _WITHOUT_RECORDS = ("c4", "c6")
 _IN_FLIGHT = 12
 
 
-def kill_everywhere(directory: Path, rounds: int, seed: int, *, separate: bool, timeout: float) -> Verdict:
+def combinations(*, separate: bool, points: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Crash points and tools that meet."""
+    chosen = points or ((*_FUSED, "c9") if separate else _FUSED)
+    return [(p, tool) for tool in EFFECT_TOOLS for p in chosen if not (tool == "pure" and p in _WITHOUT_RECORDS)]
+
+
+def kill_everywhere(
+    directory: Path, rounds: int, seed: int, *, separate: bool, timeout: float, points: Sequence[str] | None = None
+) -> Verdict:
     """Each crash point × effect class so many times; with a broker of its own also between commit and publish.
 
     One worker is never killed, two carry crash plans and are started again with the next one when they die.
+
+    Args:
+        points: Only these. None: all that there are.
     """
     chance = random.Random(seed)
-    combinations = [
-        (point, tool)
-        for _ in range(rounds)
-        for tool in EFFECT_TOOLS
-        for point in ((*_FUSED, "c9") if separate else _FUSED)
-        if not (tool == "pure" and point in _WITHOUT_RECORDS)
-    ]
-    plans = [f"{point}:0.2:{chance.randrange(10**9)}" for point, _ in combinations]
-    wanted = dict(zip(plans, [tool for _, tool in combinations], strict=True))
+    meetings = combinations(separate=separate, points=points) * rounds
+    plans = [f"{point}:0.2:{chance.randrange(10**9)}" for point, _ in meetings]
+    wanted = dict(zip(plans, [tool for _, tool in meetings], strict=True))
     with Lab(directory, separate=separate, quick=False) as lab:
         steady = lab.worker()
         lab.client.wait_for_agent("planned")

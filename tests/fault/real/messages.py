@@ -26,8 +26,9 @@ def chaos(directory: Path, jobs: int, seed: int) -> Verdict:
         lab.worker()
         meddler = _Meddler(lab, chance)
         with meddler:
-            for start in range(0, jobs, 50):
-                for _ in range(min(50, jobs - start)):
+            at_once = max(50, jobs // 10)
+            for start in range(0, jobs, at_once):
+                for _ in range(min(at_once, jobs - start)):
                     lab.submit(["keyed", "pure"], ["unsafe"], ["keyed_async"])
                 lab.wait_for_jobs(120)
         verdict = lab.verdict()

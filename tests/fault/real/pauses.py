@@ -50,7 +50,7 @@ def drains(directory: Path, rounds: int, seed: int) -> Verdict:
         for _ in range(rounds):
             first = len(lab.jobs)
             short = [lab.submit(["keyed", "unsafe"], ["keyed"], after=0.1) for _ in range(8)]
-            waits = [chance.choice([4, 6]) for _ in range(4)]
+            waits = [chance.choice([7, 8]) for _ in range(4)]
             long = [lab.submit([call("keyed_async", work="x", before=wait)]) for wait in waits]
             wait_until(
                 lambda long=long: all(lab.client.header(job.session_id).status == "in_progress" for job in long),

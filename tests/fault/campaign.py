@@ -1,0 +1,190 @@
+"""The whole fault campaign: `make faults`, ten times that with `make faults-long`.
+
+    python tests/fault/campaign.py [--times N] [--resume] [--only NAME …] [--folder .fault-runs]
+
+Each scenario runs in a process of its own, two at once, with other seeds each time. Every run leaves
+`<folder>/<scenario>-<number>.json`; with --resume a run whose file is there is not done again. The verdict of all goes to
+`<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies  # noqa: E402
+from fault.sim.campaign import campaign as simulate  # noqa: E402
+from support.verdict import Verdict, summary  # noqa: E402
+
+SEEDS: Final = 60_000
+_STORM: Final = ["stop_1", "kill", "stall", "disconnect", "stop_6", "kill", "stop_12"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fault of the table.
+
+    Attributes:
+        run: From a directory and a seed to its verdict.
+        wanted: Counts that must not be zero.
+    """
+
+    run: Callable[[Path, int], Verdict]
+    wanted: tuple[str, ...] = ()
+
+
+# The longest first, so that the two that run at once end at about the same time.
+SCENARIOS: Final[dict[str, Scenario]] = {
+    "kills-fused": Scenario(
+        lambda d, s: kills.kill_everywhere(d, 10, s, separate=False, timeout=2000),
+        tuple(
+            f"killed_{point}_{tool}"
+            for point, tool in kills.combinations(separate=False)
+        ),
+    ),
+    "redis-always": Scenario(lambda d, s: redis_faults.storm(d, _STORM * 10, s), tuple(f"fault_{n}" for n in _STORM)),
+    "poison": Scenario(lambda d, s: poison.poison(d, 10), ("deaths", "poison_kill_process_failed")),
+    "stops": Scenario(lambda d, s: pauses.stops(d, 10), tuple(f"stopped_at_{p}_stopped" for p in pauses.POINTS)),
+    "kills-separate": Scenario(
+        lambda d, s: kills.kill_everywhere(d, 10, s, separate=True, timeout=2000, points=("c8", "c9")),
+        ("killed_c8_unsafe", "killed_c9_unsafe"),
+    ),
+    "drains": Scenario(lambda d, s: pauses.drains(d, 40, s), ("drains", "deliveries_again")),
+    "zombies": Scenario(lambda d, s: pauses.zombies(d, 40, s), ("pauses", "recovered")),
+    "replies": Scenario(lambda d, s: replies.lose_each(d, s, pairs=100), ("replies_lost", "pairs_lost")),
+    "hostile": Scenario(lambda d, s: messages.hostile(d, 50_000, s), ("quarantined", "random_elements")),
+    "messages": Scenario(lambda d, s: messages.chaos(d, 2000, s), ("doubled", "dropped", "delayed", "reordered")),
+    "provider": Scenario(lambda d, s: providers.failing_provider(d, 2000, s), ("usable_answers", "paid_in_vain")),
+    "redis-full": Scenario(lambda d, s: _again(redis_faults.full, d, 10), ("journaled_when_full", "submit_refused")),
+    "aof-cuts": Scenario(lambda d, s: redis_faults.cut_files(d, 400, s), ("cuts_between", "cuts_inside")),
+    "redis-everysec": Scenario(
+        lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"), ("fault_kill",)
+    ),
+}  # fmt: skip
+
+
+def _again(run: Callable[[Path], Verdict], directory: Path, times: int) -> Verdict:
+    verdict = Verdict()
+    for number in range(times):
+        verdict.add(run(directory / str(number)))
+    return verdict
+
+
+def run_one(name: str, number: int, target: Path) -> int:
+    """One scenario in this process; its result in `target`."""
+    scenario = SCENARIOS[name]
+    directory = Path(tempfile.mkdtemp(prefix=f"ca-{name}-"))
+    began = time.monotonic()
+    try:
+        verdict = scenario.run(directory / "lab", 1000 * number + 1)
+        missing = verdict.vacuous(scenario.wanted)
+    except Exception:
+        verdict, missing = Verdict([f"broken off: {traceback.format_exc()[-3000:]}"]), []
+    found = {**verdict.as_json(), "seconds": round(time.monotonic() - began, 1), "never_happened": missing}
+    found["holds"] = found["holds"] and not missing
+    found["replay"] = f"python tests/fault/campaign.py --run {name} {number}"
+    found["waits"] = [round(wait, 3) for wait in verdict.recoveries]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1))
+    part.rename(target)
+    if found["holds"]:
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        print(f"{name}: logs are in {directory}", file=sys.stderr)
+    return 0 if found["holds"] else 1
+
+
+def run_all(names: list[str], times: int, folder: Path, *, resume: bool) -> dict[str, Any]:
+    """All scenarios, two at once, then the simulation; the verdict over all."""
+    jobs = [(name, number) for number in range(times) for name in names if name in SCENARIOS]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda job: _in_a_process(*job, folder, resume=resume), jobs))
+    verdict: dict[str, Any] = {"scenarios": {}}
+    for name in names:
+        if name in SCENARIOS:
+            verdict["scenarios"][name] = _sum([json.loads(_file(folder, name, n).read_text()) for n in range(times)])
+    holds = [part["holds"] for part in verdict["scenarios"].values()]
+    if "simulation" in names:
+        target = folder / "simulation"
+        if not resume:
+            shutil.rmtree(target, ignore_errors=True)
+        verdict["simulation"] = simulate(SEEDS * times, target)
+        holds.append(verdict["simulation"]["ok"])
+    verdict["holds"] = all(holds)
+    (folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
+    return verdict
+
+
+def _file(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name}-{number}.json"
+
+
+def _in_a_process(name: str, number: int, folder: Path, *, resume: bool) -> None:
+    target = _file(folder, name, number)
+    if target.exists():
+        if resume and json.loads(target.read_text())["holds"]:
+            return
+        target.unlink()
+    print(f"{time.strftime('%H:%M:%S')} {name} {number} …", flush=True)
+    command = [sys.executable, __file__, "--run", name, str(number), "--folder", str(folder)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(TESTS)}, check=False)
+    if not target.exists():
+        target.write_text(json.dumps({"holds": False, "violations": ["its process ended"], "counts": {}, "waits": []}))
+    found = json.loads(target.read_text())
+    print(f"{time.strftime('%H:%M:%S')} {name} {number} {'holds' if found['holds'] else 'BROKEN'}", flush=True)
+    for violation in found["violations"][:5]:
+        print(f"  {violation}", flush=True)
+
+
+def _sum(found: list[dict[str, Any]]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for part in found:
+        for name, count in part["counts"].items():
+            counts[name] = counts.get(name, 0) + count
+    return {
+        "holds": all(part["holds"] for part in found),
+        "runs": len(found),
+        "seconds": round(sum(part.get("seconds", 0) for part in found), 1),
+        "violations": [violation for part in found for violation in part["violations"]][:50],
+        "never_happened": sorted({name for part in found for name in part.get("never_happened", [])}),
+        "recoveries": summary([wait for part in found for wait in part["waits"]]),
+        "counts": dict(sorted(counts.items())),
+    }
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=1, help="everything so many times, with other seeds (1)")
+    parser.add_argument("--resume", action="store_true", help="keep what has been run before")
+    parser.add_argument("--only", nargs="+", choices=[*SCENARIOS, "simulation"], help="these scenarios")
+    parser.add_argument("--folder", type=Path, default=Path(".fault-runs"), help="for the results (.fault-runs)")
+    parser.add_argument("--run", nargs=2, metavar=("NAME", "NUMBER"), help="one run in this process")
+    options = parser.parse_args()
+    if options.run:
+        name, number = options.run
+        return run_one(name, int(number), _file(options.folder, name, int(number)))
+    names = options.only or [*SCENARIOS, "simulation"]
+    verdict = run_all(names, options.times, options.folder, resume=options.resume)
+    print(json.dumps(verdict, indent=1))
+    return 0 if verdict["holds"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""A provider that refuses, fails, hangs, and takes the money without giving the answer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from support.http_service import ServiceProcess
+from support.lab import Lab
+from support.provider import Provider, calls, tool_call
+from support.verdict import Verdict
+
+_FAULTS = (
+    {"fault": "status", "code": 429, "retry_after": 0.3},
+    {"fault": "status", "code": 500},
+    {"fault": "status", "code": 529},
+    {"fault": "cut"},
+    {"fault": "truncate"},
+    {"fault": "malformed"},
+    {"fault": "wrong_types"},
+    {"fault": "empty"},
+    {"fault": "hang"},
+)
+
+
+def failing_provider(directory: Path, jobs: int, seed: int) -> Verdict:
+    """Every fault again and again, among the requests of many jobs.
+
+    An answer that could be used is never asked for again; a job whose provider hung until the deadline is retried.
+    """
+    chance = random.Random(seed)
+    env = {"OPENAI_API_KEY": "sk-test-0123456789abcdef", "CELERY_AGENTS_RETRY_LATER_SECONDS": "1"}
+    service = ServiceProcess("support.provider", directory.parent / f"{directory.name}-provider")
+    with service:
+        provider = Provider(service, "fire")
+        env["TEST_PROVIDER_URL"] = provider.base_url
+        with Lab(directory, agents="support.model_agents", env=env) as lab:
+            worker = lab.worker()
+            lab.client.wait_for_agent("buyer")
+            verdict = Verdict()
+            for start in range(0, jobs, 50):
+                requests = len(provider.ledger())
+                count = min(50, jobs - start)
+                faults = [
+                    {**fault, "on": [requests + 1 + chance.randrange(count) for _ in range(2)]} for fault in _FAULTS
+                ]
+                work = calls(tool_call("keyed", {"work": "a"}), tool_call("unsafe", {"work": "b"}))
+                provider.plan(work, "done", faults=faults)
+                first = len(lab.jobs)
+                for number in range(start, start + count):
+                    lab.say("buyer", f"job-{number}.", ("keyed", "unsafe"))
+                lab.wait_for_jobs(120, lab.jobs[first:])
+                for job in lab.jobs[first:]:
+                    if lab.client.header(job.session_id).status == "failed":  # its provider hung until the deadline
+                        verdict.counts["retried"] += 1
+                        lab.client.retry(job.session_id).result(timeout=60)
+            verdict.add(lab.verdict(planned=False))
+            verdict.expect(worker.alive, "workers", "the worker has ended")
+            _judge_payments(verdict, provider)
+            text = worker.text()
+            verdict.expect(env["OPENAI_API_KEY"] not in text, "I10", "the key is in the log")
+            for name in lab.redis.scan_iter("ca:*"):
+                held = str(lab.redis.dump(name)) if lab.redis.type(name) != "none" else ""
+                verdict.expect(env["OPENAI_API_KEY"] not in held, "I10", f"the key is in {name}")
+    return verdict
+
+
+def _judge_payments(verdict: Verdict, provider: Provider) -> None:
+    usable: Counter[tuple[str, int]] = Counter()
+    for entry in provider.ledger():
+        job = next(m["content"] for m in entry["request"]["messages"] if m["role"] == "user")
+        fault = entry["fault"]["fault"] if entry["fault"] else None
+        if fault:
+            verdict.counts[f"fault_{fault}"] += 1
+            verdict.counts["paid_in_vain"] += entry["billed"]
+        else:
+            usable[str(job), entry["turn"]] += 1
+    verdict.counts["usable_answers"] = usable.total()
+    for (job, turn), count in usable.items():
+        verdict.expect(count == 1, "I4", f"turn {turn} of {job!r} was answered {count} times")
