@@ -70,10 +70,12 @@ class Agent:
                 f"agent {self.name!r}: give either model='provider:name' or driver=…, "
                 f"{'not both' if self.model else 'one of them is needed'}"
             )
-        for name in ("step_timeout", "tool_timeout", "max_parallel_tools"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"agent {self.name!r}: {name}={value!r} must be positive")
+        for name in ("base_url", "model_settings", "output_type"):
+            if self.driver is not None and getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
+                )
+        _check_kinds(self)
         object.__setattr__(self, "toolset", ToolSet(self.tools))
         object.__setattr__(self, "hook_stack", HookStack(self.hooks))
         object.__setattr__(self, "all_guards", (BudgetGuard(), *self.guards))
@@ -123,6 +125,26 @@ class Agent:
     def definition_hash(self) -> str:
         """Changes when the definition does."""
         return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_kinds(agent: Agent) -> None:
+    """Wrong kinds of values, said where the agent is written and not in its first step."""
+    for name in ("step_timeout", "tool_timeout", "max_parallel_tools"):
+        value = getattr(agent, name)
+        kinds = int if name == "max_parallel_tools" else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
+            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
+    expected: tuple[tuple[str, object, bool], ...] = (
+        ("model", "a text such as openai:gpt-5-mini", agent.model is None or isinstance(agent.model, str)),
+        ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
+        ("description", "a text", isinstance(agent.description, str)),
+        ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
+        ("compiler", "a MessageCompiler", agent.compiler is None or hasattr(agent.compiler, "compile")),
+        ("guards", "a list of objects with check(view)", all(hasattr(guard, "check") for guard in agent.guards)),
+    )
+    for name, kind, fits in expected:
+        if not fits:
+            raise ConfigurationError(f"agent {agent.name!r}: {name}={getattr(agent, name)!r:.80} must be {kind}")
 
 
 def _check_name(name: object) -> None:

@@ -31,6 +31,7 @@ from celery_agents.worker.store import (
     StepRef,
     memory_step_store,
 )
+from celery_agents.worker.store.memory_tables import MemoryTables
 from celery_agents.worker.store.writes import STANDING, Standing, next_step, saving
 
 BEGINNING_MS = 1_790_000_000_000
@@ -208,3 +209,9 @@ class Bench:
             version=stored.version + 1, now_ms=self.clock.now_ms(), work_changed=False,
         )  # fmt: skip
         ground.tables.apply("test", save.commands)
+
+    def key_names(self) -> list[str]:
+        """Names of all keys of the store."""
+        tables = self.store.ground.tables
+        assert isinstance(tables, MemoryTables)
+        return tables.keys()

@@ -86,12 +86,11 @@ class CallMaker:
             held.call_ended()
 
     def _side_by_side(self, run: Run, going: Sequence[Planned], *, is_final: bool) -> Run:
-        started_ms = self._now_ms(run)
+        started_ms, began = self._now_ms(run), self._monotonic()
         futures: dict[_Future, Planned] = {self._start(run, each): each for each in going}
         for future in futures:
             run.held.on_interrupt(future.cancel)
         waiting = set(futures)
-        began = self._monotonic()
         ends = {future: began + each.timeout + _LATE_SECONDS for future, each in futures.items()}
         while waiting:
             done, waiting = self._threads.wait(waiting, self._patience(run, min(ends[future] for future in waiting)))

@@ -1,0 +1,64 @@
+"""What an agent cannot be is said where it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.errors import CeleryAgentsError, ConfigurationError
+
+
+def _answer(state: object) -> str:
+    return "done"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": ""},
+        {"name": "a b"},
+        {"name": "a/b"},
+        {"name": "ä"},
+        {"name": "x" * 65},
+        {"name": None},
+        {"name": 7},
+        {"driver": None},
+        {"model": "openai:gpt-5-mini"},
+        {"model": 7, "driver": None},
+        {"step_timeout": 0},
+        {"step_timeout": float("nan")},
+        {"step_timeout": "1"},
+        {"tool_timeout": -1},
+        {"max_parallel_tools": 0},
+        {"max_parallel_tools": 1.5},
+        {"max_parallel_tools": True},
+        {"system_prompt": None},
+        {"description": 5},
+        {"budget": {"max_steps": 5}},
+        {"guards": [lambda view: None]},
+        {"compiler": "all"},
+        {"tools": ["search"]},
+        {"tools": [print, print]},
+    ],
+    ids=str,
+)
+def test_a_definition_that_cannot_work_is_refused_with_a_sentence(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Agent(**{"name": "a", "driver": _answer, **fields})
+    assert len(str(raised.value)) < 400
+
+
+def test_a_budget_that_cannot_be_is_refused() -> None:
+    from celery_agents import ExecutionBudget
+
+    for fields in (
+        {"max_steps": -1},
+        {"max_cost": float("nan")},
+        {"max_steps": True},
+        {"max_stepz": 1},
+        {"max_tokens": "1"},
+    ):
+        with pytest.raises(CeleryAgentsError):
+            ExecutionBudget(**fields)
