@@ -221,8 +221,14 @@ def _own_names(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (name[len(PREFIX) :].lower(), value)
         for name, value in environment.items()
-        if name.upper().startswith(PREFIX) and not _INJECTED.match(name.upper()) and not _DEMO.match(name.upper())
+        if name.upper().startswith(PREFIX) and not _is_injected(name, value) and not _DEMO.match(name.upper())
     ]
+
+
+def _is_injected(name: str, value: str) -> bool:
+    """Of a service called celery-agents-metrics the name is one of ours; what Kubernetes writes there is an address."""
+    own = name[len(PREFIX) :].lower() in Settings.model_fields
+    return bool(_INJECTED.match(name.upper())) and (not own or "://" in value)
 
 
 def _known(cls: type[Settings]) -> str:

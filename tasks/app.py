@@ -14,13 +14,14 @@ from celery.exceptions import Ignore
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 
 from ..config.celery import celery_configuration, is_redis, queues
-from ..config.logs import configure_logging
+from ..config.logs import configure_logging, logged_as
 from ..config.settings import Settings
 from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from ..worker.errors import CeleryAgentsError, ConfigurationError, ExecutionFailed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from .controls import ClientOf, register_controls
 from .doctor import check_server
+from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
 from .revoking import stop_what_is_revoked
@@ -31,6 +32,7 @@ from .sweeping import Sweeper, queue_length
 
 log = logging.getLogger(__name__)
 
+_OWN: Final = "celery_agents"
 _FORCE_MARGIN_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
 _WAIT_FOR_REDIS_SECONDS: Final = 1.0
@@ -38,7 +40,7 @@ _WAIT_FOR_REDIS_SECONDS: Final = 1.0
 
 def create_app(settings: Settings) -> Celery:
     """A Celery app of our own: worker, producer and Flower use the same."""
-    app = Celery("celery_agents", set_as_current=False)
+    app = Celery(_OWN, set_as_current=False)
     app.conf.update(celery_configuration(settings))
     # Sent by name too, a wish goes to the queue from which nothing is lost.
     app.conf.task_routes = {name: {"queue": settings.control_queue} for name in CONTROL}
@@ -118,6 +120,7 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
         "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
+        "throws": (ExecutionFailed,),  # what users' agents do is no error of the worker: no traceback in its log
     }  # fmt: skip
 
     @app.task(name=STEP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
@@ -129,7 +132,8 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
         except MalformedStep as error:
             runtime().store.quarantine(repr(kwargs)[:2000], str(error))
             raise Ignore from error
-        return translated(_run(runtime(), ref.session_id, ref.execution_id, ref.step), runtime())
+        with logged_as(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
+            return translated(_run(runtime(), ref.session_id, ref.execution_id, ref.step), runtime())
 
     @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
     def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -139,8 +143,11 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
 
 def _run(runtime: Runtime, session_id: str, execution_id: str, step: int) -> Outcome:
     try:
-        return runtime.runner.run_step(session_id, execution_id, step)
+        outcome = runtime.runner.run_step(session_id, execution_id, step)
+        runtime.observers.delivered(outcome)
+        return outcome
     except (StoreUnavailable, StoreFull) as error:
+        runtime.observers.delivered(None)
         log.warning("step %s of session %s stays due: %s", step, session_id, error)
         raise Ignore from error
 
@@ -158,6 +165,7 @@ def translated(outcome: Outcome, runtime: Runtime) -> str:
         case Done():
             _publish(runtime, outcome.publish)
             if outcome.status is ExecutionStatus.FAILED:
+                log.warning("session %s: execution failed: %s", outcome.ref.session_id, outcome.error)
                 raise ExecutionFailed(outcome.ref.execution_id, (outcome.error,))
             return outcome.summary
         case NothingToDo():
@@ -210,9 +218,10 @@ def _machinery(
         def __init__(self, parent: Any, **kwargs: Any) -> None:
             super().__init__(parent, **kwargs)
             self.sweeper: Sweeper | None = None
+            self.end_metrics: Callable[[], None] | None = None
 
         def start(self, parent: Any) -> None:
-            configure_logging(settings)
+            configure_logging(settings, everybody=app.main == _OWN)
             consumed = app.amqp.queues.consume_from
             steps = consumed.get(settings.queue)
             if steps is None and settings.control_queue not in consumed:
@@ -230,6 +239,8 @@ def _machinery(
             connection: Callable[[], Any] = app.connection_for_read
             self.sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))
             self.sweeper.start()
+            if (metrics := runtime().observers.metrics) is not None:
+                self.end_metrics = serve_metrics(metrics, runtime, settings)
             _watch_abandoned(runtime, settings)
             worker_shutting_down.connect(_on_shutdown(runtime, settings), weak=False)
             worker_process_init.connect(_begin_in_child, weak=False)
@@ -243,6 +254,8 @@ def _machinery(
         def terminate(self, parent: Any) -> None:
             if self.sweeper is not None:
                 self.sweeper.close()
+            if self.end_metrics is not None:
+                self.end_metrics()
             runtime.close()
 
     return Machinery

@@ -21,6 +21,7 @@ from ..worker.store.keys import WAKE_CHANNEL
 from ..worker.store.sweeps import worker_name
 from .callbacks import CallbackCaller
 from .publishing import FusedHandover, Publisher
+from .watching import Observers
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +36,14 @@ class Runtime:
         self.handover = FusedHandover(app, settings)
         self.store = redis_step_store(settings, name=f"celery-agents-{self.name}", handover=self.handover)
         self.agents = AgentRegistry.from_modules(settings.agent_modules)
+        self.observers = Observers(settings)
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
         self.runner = StepRunner(
-            self.store, self.agents, settings, worker=self.name, keeper=self.keeper, loop=self.loop
-        )
+            self.store, self.agents, settings, worker=self.name, keeper=self.keeper, loop=self.loop,
+            watching=self.observers.watching,
+        )  # fmt: skip
         self._ended = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="celery-agents-wake", daemon=True)
         if settings.crash is not None:
@@ -56,6 +59,7 @@ class Runtime:
         self._ended.set()
         self.keeper.close()
         self.loop.close()
+        self.observers.close()
 
     def drain(self) -> None:
         """Running steps may finish; what is async and does not is cancelled after the drain time and given back."""

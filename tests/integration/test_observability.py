@@ -1,0 +1,214 @@
+"""Metrics, traces and JSON logs of real worker processes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents import AgentClient
+from celery_agents.tasks.tracing import root_span_id_of, trace_id_of
+
+from support.processes import free_port
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+pytest.importorskip("prometheus_client")
+
+AGENTS = """\
+import logging
+
+from celery_agents import Agent, tool
+from celery_agents.worker.state import InferenceResponse, InferenceUsage, ToolCall
+
+log = logging.getLogger("somebodys.service")
+
+
+@tool(effect="pure")
+def weigh(thing: str) -> int:
+    log.warning("weighing %s", thing)
+    return len(thing)
+
+
+@tool(effect="pure")
+async def measure(thing: str) -> int:
+    log.warning("measuring %s", thing)
+    return len(thing)
+
+
+@tool(effect="pure")
+def breaking() -> None:
+    raise ValueError("broken")
+
+
+async def think(state):
+    log.warning("thinking")
+    if state.messages[-1].content == "fail":
+        raise RuntimeError("no idea")
+    usage = InferenceUsage(input=100, output=20)
+    if state.execution.step_count:
+        return InferenceResponse(content="done", usage=usage, model="tiny-1", cost=0.25, request_id="req-2")
+    calls = (("weigh", {"thing": "gold"}), ("measure", {"thing": "gold"}), ("breaking", {}), ("invented", {}))
+    made = tuple(ToolCall(id=f"c{i}", name=name, args=args) for i, (name, args) in enumerate(calls))
+    return InferenceResponse(tool_calls=made, usage=usage, model="tiny-1", cost=0.5)
+
+
+thinker = Agent("thinker", driver=think, tools=[weigh, measure, breaking])
+"""
+
+
+class Collector:
+    """Takes spans over OTLP, as a collector does."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, Any]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                request = trace_service.ExportTraceServiceRequest.FromString(body)
+                for resource in request.resource_spans:
+                    names = {each.key: each.value.string_value for each in resource.resource.attributes}
+                    for scope in resource.scope_spans:
+                        collector.spans += [(names["service.name"], span) for span in scope.spans]
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def of(self, execution_id: str) -> dict[str, Any]:
+        """Spans of an execution's trace by name."""
+        trace_id = trace_id_of(execution_id).to_bytes(16, "big")
+        return {span.name: span for _, span in self.spans if span.trace_id == trace_id}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    started = Collector()
+    yield started
+    started.close()
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+def scraped(port: int) -> dict[str, float]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if not name.startswith("#")
+    }
+
+
+def test_steps_are_counted_traced_and_logged(
+    new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str, collector: Collector
+) -> None:
+    (tmp_path / "thinking.py").write_text(AGENTS, encoding="utf-8")
+    ports = [free_port(), free_port()]
+    workers = [
+        new_worker(
+            agents="thinking",
+            env={
+                "PYTHONPATH": str(tmp_path), "CELERY_AGENTS_LOG_FORMAT": "json", "CELERY_AGENTS_TRACES": "true",
+                "CELERY_AGENTS_METRICS_PORT": str(port), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+                "OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_SERVICE_NAME": f"worker-{number}",
+            },
+            arguments=("-c", "3"), wait=False,
+        )
+        for number, port in enumerate(ports)
+    ]  # fmt: skip
+    client = AgentClient(redis_url)
+    wait_until(lambda: len(client.store.workers()) == 2, "both workers live", 30)
+    jobs = [client.submit("thinker", "go") for _ in range(6)]
+    failing = client.submit("thinker", "fail")
+    results = [job.result(timeout=30) for job in jobs]
+    assert [result.status for result in results] == ["completed"] * 6
+    assert failing.result(timeout=30).status == "failed"
+    client.retry(failing.session_id).result(timeout=30)
+
+    # --- metrics
+    all_of_them = [scraped(port) for port in ports]
+    metrics = {name: sum(each.get(name, 0) for each in all_of_them) for name in {*all_of_them[0], *all_of_them[1]}}
+    assert metrics['celery_agents_steps_total{agent="thinker",outcome="committed"}'] == 14
+    assert metrics['celery_agents_executions_total{agent="thinker",status="completed"}'] == 6
+    assert metrics['celery_agents_executions_total{agent="thinker",status="failed"}'] == 2
+    assert metrics['celery_agents_driver_seconds_count{agent="thinker",outcome="answer"}'] == 12
+    assert metrics['celery_agents_driver_errors_total{agent="thinker",kind="RuntimeError"}'] == 2
+    assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="ok",tool="weigh"}'] == 6
+    assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="error",tool="breaking"}'] == 6
+    assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="error",tool="(unknown)"}'] == 6
+    assert metrics['celery_agents_tokens_total{agent="thinker",kind="input",model="tiny-1"}'] == 1200
+    assert metrics['celery_agents_cost_usd_total{agent="thinker",model="tiny-1"}'] == pytest.approx(4.5)
+    assert metrics["celery_agents_slots"] == 6
+    assert metrics["celery_agents_slots_busy"] == metrics["celery_agents_due_sessions"] == 0
+    assert {"celery_agents_due_age_seconds", "celery_agents_overdue_sessions"} < set(metrics)
+
+    # --- traces
+    job = jobs[0]
+    names = ("invoke_agent thinker", "step 1", "step 2", "chat", "execute_tool weigh", "execute_tool measure")
+    wait_until(lambda: set(names) <= set(collector.of(job.execution_id)), "its spans have arrived", 10)
+    spans = collector.of(job.execution_id)
+    root, first, tool_span = spans["invoke_agent thinker"], spans["step 1"], spans["execute_tool weigh"]
+    assert root.span_id == root_span_id_of(job.execution_id, 0).to_bytes(8, "big")
+    assert not root.parent_span_id
+    assert first.parent_span_id == spans["step 2"].parent_span_id == root.span_id
+    assert tool_span.parent_span_id == first.span_id
+    assert root.start_time_unix_nano <= first.start_time_unix_nano + 50_000_000
+    assert first.start_time_unix_nano <= tool_span.start_time_unix_nano + 5_000_000
+    assert attributes(first)["gen_ai.conversation.id"] == job.session_id
+    assert attributes(tool_span)["gen_ai.tool.name"] == "weigh"
+    assert attributes(spans["chat"])["gen_ai.operation.name"] == "chat"
+    assert attributes(spans["chat"])["gen_ai.usage.output_tokens"] == 20
+    assert attributes(spans["execute_tool breaking"])["error.type"]
+    both = {name for name, span in collector.spans if span.name.startswith("step")}
+    assert both == {"worker-0", "worker-1"}, "one of the workers ran no step at all"
+    twice = wait_until(
+        lambda: [
+            span for _, span in collector.spans
+            if span.trace_id == trace_id_of(failing.execution_id).to_bytes(16, "big") and span.name.startswith("invoke")
+        ][1:],
+        "the retry stands in the trace of its execution", 10,
+    )  # fmt: skip
+    assert all(span.status.code == 2 for span in twice)
+    assert "no idea" not in json.dumps([attributes(span) for _, span in collector.spans], default=repr)
+
+    # --- logs
+    texts = [worker.text().splitlines() for worker in workers]
+    lines = [json.loads(line) for text in texts for line in text if line.startswith("{")]
+    mine = [
+        line for line in lines if line["logger"] == "somebodys.service" and line.get("session_id") == job.session_id
+    ]
+    assert sorted((line["message"], line["step"]) for line in mine) == [
+        ("measuring gold", 1), ("thinking", 1), ("thinking", 2), ("weighing gold", 1),
+    ]  # fmt: skip
+    assert {line["execution_id"] for line in mine} == {job.execution_id}
+    assert all("session_id" in line for line in lines if line["logger"] == "somebodys.service")
+    assert [line for line in lines if "failed" in line["message"] and line.get("session_id") == failing.session_id]
+    assert not [line for text in texts for line in text if "weighing" in line and not line.startswith("{")]
+    assert [line for line in lines if line["logger"].startswith("celery") and "session_id" not in line]
+
+
+def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerProcess], collector: Collector) -> None:
+    port = collector.url.rpartition(":")[2]
+    worker = new_worker(env={"CELERY_AGENTS_METRICS_PORT": port}, wait=False)
+    assert worker.wait(30) != 0
+    assert "choose another CELERY_AGENTS_METRICS_PORT" in worker.text()
