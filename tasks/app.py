@@ -98,6 +98,7 @@ def attach(app: Celery, settings: Settings) -> RuntimeOf:
     _register_step(app, settings, runtime)
     client_of = register_controls(app, settings)
     app.steps["worker"].add(_machinery(app, settings, runtime, client_of))
+    app.steps["consumer"].add(runtime.pulse.step())
     return runtime
 
 

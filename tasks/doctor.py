@@ -13,8 +13,11 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ..config.celery import is_redis
 from ..config.settings import Settings
+from ..worker.agent import Agent, AgentRegistry
 from ..worker.errors import CeleryAgentsError, ConfigurationError
+from ..worker.redaction import describe_exception, redact
 from ..worker.store import KeyedStepStore, redis_step_store
 from .publishing import FusedHandover, oldest_queued_ms, shares_a_database
 
@@ -24,6 +27,8 @@ _OLDEST_REDIS: Final = (6, 2)
 _CLOCK_TOLERANCE_SECONDS: Final = 5.0
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
+_POOLS: Final = ("threads", "prefork", "solo")
+_POOL_ADVICE: Final = "start the workers of agents with --pool=threads; on Redis gevent strands messages"
 _KEYS: Final = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -69,8 +74,8 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
     store = redis_step_store(settings, name="celery-agents-doctor")
     facts = store.server_facts()
     findings = [*_redis(facts), *_shards(store), *_broker(mine, settings)]
-    findings += [*_workers(store), *_backlog(store), *_queue(store, settings), *_dead(store), *_providers()]
-    return [*findings, *_conflicts(app)]
+    findings += [*_workers(store), *_backlog(store), *_queue(store, mine, settings), *_dead(store)]
+    return [*findings, *_models(), *_own_agents(settings), *_conflicts(app, settings)]
 
 
 def check_server(facts: Mapping[str, str]) -> None:
@@ -116,11 +121,13 @@ def _redis(facts: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _durability(facts: Mapping[str, str]) -> Iterator[Finding]:
-    if facts.get("aof_enabled") == "1":
-        yield Finding("persistence", Level.OK, "append-only file")
-    else:
+    if facts.get("aof_enabled") != "1":
         advice = "set appendonly yes; without it a restart of Redis loses jobs"
         yield Finding("persistence", Level.WARN, "no append-only file", advice)
+    elif facts.get("aof_last_write_status", "ok") != "ok":
+        yield Finding("persistence", Level.FAIL, "Redis cannot write its append-only file", "look at its disk and log")
+    else:
+        yield Finding("persistence", Level.OK, "append-only file")
 
 
 def _memory(facts: Mapping[str, str]) -> Iterator[Finding]:
@@ -154,17 +161,20 @@ def _broker(app: Celery, settings: Settings) -> Iterator[Finding]:
         yield Finding("broker", Level.OK, f"answers; messages are published separately ({advice})")
         return
     works = _try(lambda: FusedHandover(app, settings).works)
-    if works:
+    if works is None:
+        yield Finding("broker", Level.OK, "answers; whether messages go out with the commit, this user may not try")
+    elif works:
         yield Finding("broker", Level.OK, "answers; messages go out with the commit")
     else:
         yield Finding("broker", Level.WARN, "answers; messages are published separately", "this kombu is not known yet")
 
 
-def _try(call: Callable[[], bool]) -> bool:
+def _try(call: Callable[[], bool]) -> bool | None:
+    """None when somebody who only looks is not allowed to."""
     try:
         return call()
-    except CeleryAgentsError:
-        return False
+    except CeleryAgentsError as error:
+        return None if "no permissions" in str(error) else False
 
 
 def _workers(store: KeyedStepStore) -> Iterator[Finding]:
@@ -172,6 +182,8 @@ def _workers(store: KeyedStepStore) -> Iterator[Finding]:
     if not alive:
         yield Finding("workers", Level.FAIL, "none alive", "start one: celery-agents worker --agents my_service.agents")
     for name, facts in sorted(alive.items()):
+        if facts.get("pool") not in _POOLS:
+            yield Finding(f"pool of {name}", Level.FAIL, str(facts.get("pool")), _POOL_ADVICE)
         busy = f"{facts['running']} of {facts['slots']} slots busy"
         agents = ", ".join(sorted(facts["agents"])) or "no agents"
         if facts["abandoned"]:
@@ -209,29 +221,48 @@ def _backlog(store: KeyedStepStore) -> Iterator[Finding]:
         yield Finding("due", Level.OK, text)
 
 
-def _queue(store: KeyedStepStore, settings: Settings) -> Iterator[Finding]:
+def _queue(store: KeyedStepStore, app: Celery, settings: Settings) -> Iterator[Finding]:
     if not shares_a_database(settings):
         return
-    (length,) = store.ground.tables.ask("queue.length", [("LLEN", settings.queue)])
-    oldest = oldest_queued_ms(store.ground.tables.ask, settings.queue)
+    key = f"{dict(app.conf.broker_transport_options or {}).get('global_keyprefix', '')}{settings.queue}"
+    (length,) = store.ground.tables.ask("queue.length", [("LLEN", key)])
+    oldest = oldest_queued_ms(store.ground.tables.ask, key)
     waits = f", the oldest for {max(0, store.now_ms() - oldest) / 1000:.1f} s" if length and oldest > 0 else ""
     yield Finding("queue", Level.OK, f"{length} messages{waits}")
 
 
 def _dead(store: KeyedStepStore) -> Iterator[Finding]:
-    entries = store.dead(_DEAD_SHOWN)
-    if not entries:
-        yield Finding("parked and quarantined", Level.OK, "none")
-    for entry in entries:
-        if entry.get("kind") == "message":
+    """What was put away, but for steps that go on meanwhile."""
+    found = [finding for entry in store.dead(_DEAD_SHOWN) if (finding := _buried(store, entry)) is not None]
+    yield from found or [Finding("parked and quarantined", Level.OK, "none")]
+
+
+def _buried(store: KeyedStepStore, entry: Mapping[str, str]) -> Finding | None:
+    session = entry.get("session", "")
+    match entry.get("kind"):
+        case "message":
             advice = "find out who writes to the broker; the message was put away"
-            yield Finding("quarantined message", Level.WARN, f"{entry['reason']}: {entry['payload'][:100]}", advice)
-        else:
-            advice = f"mend the cause, then: celery-agents retry {entry['session']}"
-            yield Finding(f"step {entry['step']} of {entry['session']}", Level.WARN, entry["reason"], advice)
+            what = f"{entry['reason']}: {redact(entry['payload'])[:100]}"
+            return Finding("quarantined message", Level.WARN, what, advice)
+        case "callback":
+            advice = "its receiver did not answer for hours; fetch the result: celery-agents show " + session
+            return Finding(f"callback of {session}", Level.WARN, entry["reason"], advice)
+        case _:
+            standing = _standing(store, session)
+            if standing not in ("parked", "failed"):
+                return None
+            advice = f"mend the cause, then: celery-agents retry {session}"
+            return Finding(f"{standing} at step {entry['step']}", Level.WARN, f"{session}: {entry['reason']}", advice)
 
 
-def _providers() -> Iterator[Finding]:
+def _standing(store: KeyedStepStore, session_id: str) -> str:
+    try:
+        return store.header(session_id).status
+    except CeleryAgentsError:
+        return "expired"
+
+
+def _models() -> Iterator[Finding]:
     if importlib.util.find_spec("pydantic_ai") is None:
         yield Finding("models", Level.OK, "the extra llm is not installed; agents with a driver of their own run")
         return
@@ -239,16 +270,66 @@ def _providers() -> Iterator[Finding]:
     yield Finding("provider keys", Level.OK, ", ".join(present) or "none in this environment")
 
 
-def _conflicts(app: Celery | None) -> Iterator[Finding]:
+def _own_agents(settings: Settings) -> Iterator[Finding]:
+    """The agents of this environment: whether they can be imported, and have the extra and the key they need."""
+    for module in settings.agent_modules:
+        try:
+            agents = AgentRegistry.from_modules([module])
+        except ConfigurationError as error:
+            yield Finding(f"module {module}", Level.FAIL, str(error), "correct CELERY_AGENTS_AGENTS, or the module")
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever the user's module raises
+            what = describe_exception(error)
+            yield Finding(f"module {module}", Level.FAIL, f"{what.kind}: {what.message}", "correct the module")
+            continue
+        for agent in agents:
+            yield _usable(agent)
+
+
+def _usable(agent: Agent) -> Finding:
+    name = f"{agent.name} here"
+    try:
+        agent.answering.check()
+    except ConfigurationError as error:
+        return Finding(name, Level.FAIL, str(error), "set it in the environment of the workers")
+    return Finding(name, Level.OK, f"{agent.model or agent.answering.name}, {len(agent.toolset.names())} tools")
+
+
+def _conflicts(app: Celery | None, settings: Settings) -> Iterator[Finding]:
     """Settings of an existing app that do not go with agents; the app keeps them."""
     if app is None:
         return
     conf: Any = app.conf
-    if conf.worker_pool not in ("threads", "prefork", "solo"):
-        advice = "start the workers of agents with --pool=threads; on Redis gevent strands messages"
-        yield Finding("pool", Level.FAIL, str(conf.worker_pool), advice)
-    if not conf.worker_disable_prefetch:
-        advice = "set worker_disable_prefetch=True, or a worker takes more steps than it has slots"
-        yield Finding("prefetch", Level.WARN, "worker_disable_prefetch is off", advice)
-    if "json" not in conf.accept_content:
-        yield Finding("serializer", Level.FAIL, str(conf.accept_content), "steps are JSON: accept it")
+    found = list(_conflicting(conf, settings))
+    yield from found or [Finding("settings of the app", Level.OK, "none conflicts")]
+
+
+def _conflicting(conf: Any, settings: Settings) -> Iterator[Finding]:
+    if conf.worker_pool not in (*_POOLS, "processes"):
+        yield Finding("worker_pool", Level.FAIL, str(conf.worker_pool), _POOL_ADVICE)
+    elif conf.worker_pool != "threads":
+        advice = "start the workers of agents with --pool=threads: a slot then costs kilobytes, not a process"
+        yield Finding("worker_pool", Level.WARN, str(conf.worker_pool), advice)
+    if "json" not in conf.accept_content and "application/json" not in conf.accept_content:
+        yield Finding("accept_content", Level.FAIL, ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")
+    if is_redis(settings.broker) and not conf.worker_disable_prefetch:
+        advice = (
+            "set it for the workers of agents (or --disable-prefetch), or they take more steps than they have slots"
+        )
+        yield Finding("worker_disable_prefetch", Level.WARN, "off", advice)
+    limits = [limit for limit in (conf.task_time_limit, conf.task_soft_time_limit) if limit]
+    if limits and min(limits) < settings.step_timeout_seconds:
+        advice = f"raise it beyond CELERY_AGENTS_STEP_TIMEOUT_SECONDS ({settings.step_timeout_seconds:.0f})"
+        yield Finding("task_time_limit", Level.WARN, f"{min(limits)} s: with prefork it kills long steps", advice)
+    if conf.task_default_rate_limit:
+        advice = "unset it, or steps wait for their turn"
+        yield Finding("task_default_rate_limit", Level.WARN, str(conf.task_default_rate_limit), advice)
+    if not conf.worker_send_task_events:
+        advice = "set it, or start workers with --task-events: Flower shows nothing without"
+        yield Finding("worker_send_task_events", Level.WARN, "off", advice)
+    if not conf.worker_enable_remote_control:
+        advice = "set it: without, a revoke in Flower does not stop a session"
+        yield Finding("worker_enable_remote_control", Level.WARN, "off", advice)
+    if conf.task_always_eager:
+        advice = "unset it: nobody carries out what is submitted"
+        yield Finding("task_always_eager", Level.FAIL, "on", advice)

@@ -21,6 +21,7 @@ from ..worker.store.keys import WAKE_CHANNEL
 from ..worker.store.sweeps import worker_name
 from .callbacks import CallbackCaller
 from .publishing import FusedHandover, Publisher
+from .pulse import Pulse
 from .watching import Observers
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ log = logging.getLogger(__name__)
 class Runtime:
     """One process's engine. Made once; a forked child makes its own."""
 
-    def __init__(self, app: Celery, settings: Settings) -> None:
+    def __init__(self, app: Celery, settings: Settings, pulse: Pulse) -> None:
         self.settings = settings
+        self._pulse = pulse
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.publisher = Publisher(app, settings)
         self.handover = FusedHandover(app, settings)
@@ -80,6 +82,7 @@ class Runtime:
             "draining": self.runner.draining,
             "schema": schema_version(),
             "pool": self.settings.pool,
+            **self._pulse.facts,
         }
 
     def _listen(self) -> None:
@@ -104,6 +107,7 @@ class RuntimeOf:
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self.settings = settings
+        self.pulse = Pulse()
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
         self._pid = 0
@@ -112,7 +116,7 @@ class RuntimeOf:
         if self._runtime is None or self._pid != os.getpid():
             with self._lock:
                 if self._runtime is None or self._pid != os.getpid():
-                    runtime = Runtime(self._app, self.settings)
+                    runtime = Runtime(self._app, self.settings, self.pulse)
                     runtime.start()
                     self._runtime, self._pid = runtime, os.getpid()
         return self._runtime

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ... import __version__
-from . import jobs, machinery, readers, tryout
+from . import doctoring, jobs, machinery, probing, readers, tryout
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 
 _EPILOG = """\b
@@ -41,7 +41,7 @@ program = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for commands in (machinery, jobs, readers, tryout):
+for commands in (machinery, jobs, readers, doctoring, probing, tryout):
     commands.register(program)
 
 

@@ -13,7 +13,7 @@ from . import fields
 from .ground import Ground
 from .keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from .records import StepRef, Swept
-from .tables import Command
+from .tables import Command, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,11 @@ def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
 
 
 def prune(ground: Ground, shard: ShardKeys) -> int:
-    """Take expired sessions out of the indexes; how many."""
+    """Take expired sessions out of the indexes, and workers that were not heard of out of the registry; how many."""
     (now,) = ground.tables.ask("prune.now", [ground.clock.now()])
+    _, silent = _registered_workers(ground)
+    if silent:
+        ground.tables.ask("registry.forget", [("HDEL", WORKERS, *silent)])
     keys = (shard.ending, shard.sessions, shard.failed, shard.due)
     return ground.tables.script(
         "prune.pass", "prune", keys, (shard.prefix, ground.clock.milliseconds(now), ground.settings.sweep_batch)
@@ -91,24 +94,27 @@ def unregister(ground: Ground, worker: str) -> None:
 
 
 def workers(ground: Ground) -> dict[str, dict[str, Any]]:
-    """Workers heard of lately; those that were not are forgotten."""
-    return _heard_of(ground, WORKERS, forget=True)
+    """Workers heard of lately."""
+    return _registered_workers(ground)[0]
+
+
+def _registered_workers(ground: Ground) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Workers heard of lately, and the names of those that were not. Who looks need not be allowed to write."""
+    now_reply, flat = ground.tables.ask("registry", [ground.clock.now(), ("HGETALL", WORKERS)])
+    oldest = ground.clock.milliseconds(now_reply) - round(ground.settings.agents_seen_seconds * 1000)
+    found = _facts(flat)
+    lately = {name: facts for name, facts in found.items() if facts["seen"] >= oldest}
+    return lately, [name for name in found if name not in lately]
 
 
 def agents(ground: Ground) -> dict[str, dict[str, Any]]:
     """Agents ever registered, with definition hash and last seen (Redis ms)."""
-    return _heard_of(ground, AGENTS, forget=False)
+    (flat,) = ground.tables.ask("registry.agents", [("HGETALL", AGENTS)])
+    return _facts(flat)
 
 
-def _heard_of(ground: Ground, key: str, *, forget: bool) -> dict[str, dict[str, Any]]:
-    now_reply, flat = ground.tables.ask("registry", [ground.clock.now(), ("HGETALL", key)])
-    found: dict[str, dict[str, Any]] = {name: json.loads(value) for name, value in fields.pairs(flat).items()}
-    oldest = ground.clock.milliseconds(now_reply) - round(ground.settings.agents_seen_seconds * 1000)
-    lately = {name: facts for name, facts in found.items() if facts["seen"] >= oldest}
-    gone = [name for name in found if name not in lately]
-    if forget and gone:
-        ground.tables.ask("registry.forget", [("HDEL", key, *gone)])
-    return lately if forget else found
+def _facts(flat: Reply) -> dict[str, dict[str, Any]]:
+    return {name: json.loads(value) for name, value in fields.pairs(flat).items()}
 
 
 def check_shards(ground: Ground) -> None:
@@ -118,12 +124,22 @@ def check_shards(ground: Ground) -> None:
         ConfigurationError: They differ; sessions would be looked for in the wrong place.
     """
     wanted = str(ground.settings.shards)
-    _, stored = ground.tables.ask("shards", [("SET", SHARDS, wanted, "NX"), ("GET", SHARDS)])
+    (stored,) = ground.tables.ask("shards", [("GET", SHARDS)])
+    if stored is None:
+        stored = _first_shards(ground, wanted)
     if fields.text(stored) != wanted:
         raise ConfigurationError(
             f"CELERY_AGENTS_SHARDS={wanted}, but this Redis holds sessions in {fields.text(stored)} shards; "
             f"set it to {fields.text(stored)}, or use an empty Redis"
         )
+
+
+def _first_shards(ground: Ground, wanted: str) -> Reply:
+    """Note the number in an empty Redis; who is not allowed to leaves that to the first worker."""
+    try:
+        return ground.tables.ask("shards.first", [("SET", SHARDS, wanted, "NX"), ("GET", SHARDS)])[1]
+    except ConfigurationError:
+        return wanted.encode()
 
 
 def worker_name(host: str, pid: int) -> str:
