@@ -86,9 +86,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
-        "worker/store/commits.py", "        held = ground.cache.get(ref.session_id)\n        watched.commit(",
-        "        held = ground.cache.get(ref.session_id)\n"
-        "        _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n        watched.commit(",
+        "worker/store/commits.py", "        before = ground.cache.get(ref.session_id)\n",
+        "        before = ground.cache.get(ref.session_id)\n"
+        "        _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n",
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
@@ -212,7 +212,12 @@ def main(arguments: list[str] | None = None) -> int:
         if options.names and mutant.name not in options.names:
             continue
         began = time.perf_counter()
-        ran = hunt(mutant, first=options.first)
+        try:
+            ran = hunt(mutant, first=options.first)
+        except ValueError as misfit:
+            survivors += 1
+            print(f"{mutant.name:26} {misfit}", flush=True)
+            continue
         found = ran.returncode == 1 and "seed " in ran.stdout
         survivors += not found
         say = found_by(ran.stdout) if found else "SURVIVED " + (ran.stdout + ran.stderr)[-400:]

@@ -6,6 +6,7 @@ versions follow each other, that no live claim is taken over, that nothing begin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,8 @@ class History:
         self.leases: dict[str, float] = {}
         self.journals: dict[str, float] = {}
         self.due: dict[str, float] = {}
+        self.touched: Counter[str] = Counter()
+        self.late_writers: dict[str, set[str]] = {}
 
     def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """One round trip, as Redis answered it."""
@@ -132,6 +135,7 @@ class History:
 
     def _control(self, point: str, session: str, fields: dict[str, str]) -> None:
         world = self._world
+        self.touched[session] += 1
         ctl = self.ctl.setdefault(session, {})
         claim, before = fields.get("claim"), ctl.get("claim", "")
         if claim and before and claim != before:
@@ -167,6 +171,8 @@ class History:
         actor = self._world.current
         job = actor.facts.get("job", "") if actor is not None else ""
         word = str(command[2])
+        if step <= len(self.steps.get(execution, ())) or execution in self.closed:
+            self.late_writers.setdefault(key, set()).add(job)
         if name == "HDEL":
             if word == "llm":
                 self.answers.pop((execution, step), None)

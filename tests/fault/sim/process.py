@@ -39,7 +39,7 @@ class SimFuture(concurrent.futures.Future[Any]):
         running = world.current
         assert running is not None
         self._actor = world.spawn(f"{running.name}+", running.process, self._run)
-        self._actor.facts = dict(running.facts)
+        self._actor.facts = {**running.facts, "asked": world.seq}
         if seconds is not None:
             ends = world.now + seconds * 1000
             self._actor.deadline = ends

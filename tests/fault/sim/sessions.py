@@ -7,6 +7,7 @@ Every answer is different, so that nothing of one answer can be taken for a part
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ class Payment:
     seq: int
     saw: tuple[str, ...]
     usable: bool = True
+    again: bool = False
 
 
 @dataclass
@@ -112,6 +114,7 @@ class Stage:
         self.plans: dict[str, Plan] = {}
         self.ledgers = Ledgers()
         self.requests: dict[tuple[str, int], int] = {}
+        self.asks: Counter[tuple[str, str, int]] = Counter()
 
     def job(self) -> str:
         actor = self.world.current
@@ -125,7 +128,12 @@ class Stage:
         world = self.world
         plan = self.plans[request.session_id]
         world.seq += 1
-        asked = world.seq
+        actor = world.current
+        assert actor is not None
+        asked = actor.facts.get("asked", world.seq)
+        mine = (self.job(), request.execution_id, request.step)
+        self.asks[mine] += 1
+        again = self.asks[mine] > 1
         world.point("driver")
         at = (request.execution_id, request.step)
         nth = self.requests[at] = self.requests.get(at, 0) + 1
@@ -142,6 +150,7 @@ class Stage:
                     plan.trouble.setdefault((request.step, later), "transient")
             raise DriverError(trouble, "no answer", transient=trouble != "permanent")
         paid = self._pay(request, asked, trouble != "dropped" and trouble != "unusable")
+        paid.again = again
         if trouble == "dropped":
             world.fired("paid and dropped")
             raise DriverError("connection", "the connection was cut", transient=True)

@@ -168,6 +168,7 @@ class Simulation:
         self.rebirths: list[float] = []
         self.jobs = 0
         self.crashed_jobs: set[str] = set()
+        self.unanswered_jobs: set[str] = set()
         self.next_sweep = world.now
         self.sweeper: Actor | None = None
         self.published_lately: dict[tuple[str, str, int], float] = {}
@@ -176,11 +177,13 @@ class Simulation:
         self.fulls: list[float] = []
         world.on_point = self._passed
         world.on_crash = self._crashed
+        self.slow: float | None = None
         self._set_rates(rng)
         self.sessions = [f"s{seed}a"] if rng.random() < 0.8 else [f"s{seed}a", f"s{seed}b"]
         for number, session in enumerate(self.sessions):
             plain = "calm" if self.kind in ("poison",) and number else self.kind
-            self.stage.plans[session] = make_plan(rng, plain)
+            self.stage.plans[session] = plan = make_plan(rng, plain)
+            plan.slow = self.slow or plan.slow
         self.actions = self._actions(rng)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
@@ -204,6 +207,10 @@ class Simulation:
             if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
                 trip = rng.choice((*ROUND_TRIPS, *ACTIONS))
                 plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
+        if kind == "pause" and rng.random() < 0.25:
+            # A worker sleeps with an answer in its hands, and wakes while the next one is in the middle of the step.
+            plan[:] = [Fault("pause", rng.choice(("c2", "driver", "effect", "<journal.answer")), 1, rng.uniform(7.0, 10.0))]
+            self.slow = 3.0
         if kind == "poison" and rng.random() < 0.5:
             plan.append(Fault("pause", rng.choice(points), 1, 14.0))
         if mixed and rng.random() < 0.3:
@@ -307,6 +314,7 @@ class Simulation:
             outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
         except (StoreUnavailable, StoreFull) as error:
             world.tally.answers[type(error).__name__] += 1
+            self.unanswered_jobs.add(actor.facts["job"])
             world.say(f"{actor.name}: {error}")
             return
         self._judge(actor, message, outcome)
@@ -362,13 +370,13 @@ class Simulation:
         world.tally.answers["swept queued"] += swept.queued
         for ref in swept.lost:
             key = (ref.session_id, ref.execution_id, ref.step)
-            version = self.history.versions.get(ref.session_id, 0)
+            touched = self.history.touched[ref.session_id]
             lately = self.published_lately.get(key)
             world.expect(
-                lately is None or world.now - began > 500 or lately[1] != (version, len(self.history.claims)) or world.now - lately[0] >= 5000,
+                lately is None or world.now - began > 500 or lately[1] != touched or world.now - lately[0] >= 5000,
                 "sweep", f"{ref.execution_id}.{ref.step} is swept again after {world.now - (lately or (0, 0))[0]:.0f} ms",
             )  # fmt: skip
-            self.published_lately[key] = (began, (version, len(self.history.claims)))
+            self.published_lately[key] = (began, touched)
             self._publish(ref)
         if swept.lost:
             world.say(f"{worker.process.name} sweeps {', '.join(f'{r.execution_id}.{r.step}' for r in swept.lost)}")
