@@ -64,7 +64,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         lambda d, s: kills.kill_everywhere(d, 10, s, separate=True, timeout=2000, points=("c8", "c9")),
         ("killed_c8_unsafe", "killed_c9_unsafe"),
     ),
-    "drains": Scenario(lambda d, s: pauses.drains(d, 40, s), ("drains", "deliveries_again")),
+    "drains": Scenario(lambda d, s: pauses.drains(d, 40), ("drains", "deliveries_again")),
     "zombies": Scenario(lambda d, s: pauses.zombies(d, 40, s), ("pauses", "recovered")),
     "replies": Scenario(lambda d, s: replies.lose_each(d, s, pairs=100), ("replies_lost", "pairs_lost")),
     "hostile": Scenario(lambda d, s: messages.hostile(d, 50_000, s), ("quarantined", "random_elements")),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import messages, pauses, poison, redis_faults, replies
+from fault.real import messages, pauses, poison, providers, redis_faults, replies
 from support.verdict import Verdict
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
@@ -49,6 +49,11 @@ def test_no_element_of_the_queue_ends_a_worker_and_each_is_put_away_with_its_rea
     passed(messages.hostile(tmp_path / "lab", 1000, 1), "quarantined", "random_elements")
 
 
+def test_no_usable_answer_of_a_failing_provider_is_paid_twice(tmp_path: Path) -> None:
+    kinds = ("status", "cut", "truncate", "malformed", "wrong_types", "empty", "hang")
+    passed(providers.failing_provider(tmp_path / "lab", 50, 1), *(f"fault_{kind}" for kind in kinds), "retried")
+
+
 def test_a_poison_step_is_parked_and_takes_nobody_along(tmp_path: Path) -> None:
     passed(poison.poison(tmp_path / "lab", 1), "deaths", "poison_kill_process_failed")
 
@@ -58,7 +63,7 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -
 
 
 def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) -> None:
-    verdict = passed(pauses.drains(tmp_path / "lab", 2, 1), "drains", "deliveries_again")
+    verdict = passed(pauses.drains(tmp_path / "lab", 2), "drains", "deliveries_again")
     assert max(verdict.recoveries) <= 2
 
 

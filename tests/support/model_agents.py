@@ -12,6 +12,6 @@ buyer = Agent(
     "buyer",
     model="openai:test-model",
     base_url=os.environ["TEST_PROVIDER_URL"],
-    step_timeout=6,  # a provider that hangs costs no more
+    step_timeout=15,  # a provider that hangs costs no more
     tools=(keyed, unsafe),
 )

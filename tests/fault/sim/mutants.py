@@ -32,6 +32,7 @@ class Mutant:
     Attributes:
         breaks: What the product does not do any more.
         file: Under the package.
+        seed: One that finds it, tried first; a change of the simulation may make it any other.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Mutant:
     file: str
     old: str
     new: str
+    seed: int = 0
 
 
 MUTANTS: Final = (
@@ -189,7 +191,7 @@ def hunt(
         }
         return subprocess.run(
             [
-                sys.executable, "-m", "fault.sim.run", "--seeds", f"{first}:{first + seeds}", "--seconds", str(seconds),
+                sys.executable, "-m", "fault.sim.run", "--seeds", f"{mutant.seed},{first}:{first + seeds}", "--seconds", str(seconds),
                 "--package", str(home),
             ],
             cwd=folder, env=environment, capture_output=True, text=True, check=False,

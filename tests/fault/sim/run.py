@@ -47,10 +47,16 @@ def write(file: Path, first: int, done: int, took: float, failures: list[dict[st
     draft.replace(file)
 
 
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.partition(":")
+        yield from range(int(first), int(last) if last else int(first) + 1)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fault.sim.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, with its story")
-    parser.add_argument("--seeds", default="0:1000", help="from:to")
+    parser.add_argument("--seeds", default="0:1000", help="from:to, or several of them and single seeds, separated by commas")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
     parser.add_argument("--json", type=Path, help="write the sums to this file")
@@ -59,12 +65,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.package and not str(celery_agents.__file__).startswith(options.package):
         raise SystemExit(f"celery_agents comes from {celery_agents.__file__}, not from {options.package}")
-    first, last = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
+    seeds = [options.seed] if options.seed is not None else list(_numbers(options.seeds))
     tally, failed, done = Tally(), 0, 0
     failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
-        for verdict in run_seeds(options.url or url, range(first, last), tally):
+        for verdict in run_seeds(options.url or url, seeds, tally):
             done += 1
             if options.seed is not None:
                 print("\n".join(verdict.story))
@@ -81,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         took = time.perf_counter() - began
     print(f"{done} seeds, {failed} failed, {done / took:.1f} seeds/s")
     if options.json is not None:
-        write(options.json, first, done, took, failures, tally)
+        write(options.json, seeds[0], done, took, failures, tally)
     elif options.seed is None:
         print(json.dumps({"faults": tally.faults, "answers": dict(sorted(tally.answers.items()))}, indent=1))
     return int(failed > 0)
