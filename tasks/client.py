@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import uuid
 import warnings
@@ -20,21 +18,33 @@ from ..worker.engine.run import moment
 from ..worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
-    InvalidInput,
     InvalidTransition,
     SessionNotFound,
     StoreUnavailable,
     UnknownAgent,
 )
-from ..worker.state import ID_PATTERN, AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, Role, SessionId
+from ..worker.state import AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
 from ..worker.store import Applied, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
 from ..worker.store.loading import Stored
 from .app import create_app, settings_of
 from .callbacks import target_of
+from .inputs import (
+    check_agent_name,
+    check_budget,
+    check_listing,
+    check_model,
+    check_seconds,
+    check_text,
+    derived_id,
+    fingerprint,
+    json_value,
+    metadata_of,
+    read_cursor,
+    user_message,
+)
 from .job import Job, Result
 from .publishing import FusedHandover, Publisher
 
-_NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _STOP_SECONDS: Final = 30.0
 
 
@@ -102,44 +112,48 @@ class AgentClient:
         on_complete: object = None,
         webhook: str | None = None,
     ) -> Job:
-        """Hand a job to an agent: a new session, or the next message of an existing one.
+        """Hand a job to an agent: a new session, or the next message of an existing one of this agent.
 
         Args:
             agent: Name of an agent that a worker offers.
             session_id: None: a new one, or the one that follows from `idempotency_key`.
             idempotency_key: However often and from wherever the same request is made with it, it makes one execution.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
-            metadata: JSON kept with the session.
+            metadata: JSON kept with a new session; see `write_metadata` for an existing one.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
             webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
             UnknownAgent: Workers have registered, and none offers this agent.
+            ActionRefused: The session belongs to another agent.
             IdempotencyMismatch: The key was used for something else.
             StoreFull: Redis is full; nothing was written.
             StoreUnavailable: No answer. Ask again with the same idempotency key.
         """
-        name = self._known_agent(agent)
-        first = _user_message(message, self.settings.max_message_bytes)
-        operation_id = _derived(idempotency_key, "operation")
-        session = SessionId(session_id) if session_id is not None else SessionId(_derived(idempotency_key, "session"))
-        execution_id = ExecutionId(_derived(idempotency_key, "execution"))
-        fingerprint = _fingerprint(name, first, budget, metadata)
+        check_agent_name(agent)
+        first = user_message(message, self.settings.max_message_bytes)
+        check_budget(budget)
+        kept = metadata_of(metadata, self.settings.max_message_bytes)
+        operation_id = derived_id(idempotency_key, "operation")
+        session = SessionId(session_id) if session_id is not None else SessionId(derived_id(idempotency_key, "session"))
+        execution_id = ExecutionId(derived_id(idempotency_key, "execution"))
         notify = target_of(on_complete, webhook)
-        if session_id is not None and self._exists(session):
+        name = self._known_agent(agent)
+        if session_id is not None and self._belongs_to(session, name):
             return self._send(session, first, operation_id, budget, notify)
 
         def settle(now_ms: int) -> Any:
             now = moment(now_ms)
-            state = AgentState.fresh(metadata=dict(metadata or {}), now=now)
+            state = AgentState.fresh(metadata=kept, now=now)
             return first_state(state, first, execution_id, operation_id, budget, now, notify)
 
         settle(0)  # what cannot be a state is refused before anything is written
         try:
-            applied = self.store.submit(session, name, fingerprint, settle)
+            applied = self.store.submit(session, name, fingerprint(name, first, budget, kept), settle)
         except IdempotencyMismatch:
             if session_id is None:
                 raise
+            self._belongs_to(session, name)
             return self._send(session, first, operation_id, budget, notify)  # somebody created the session meanwhile
         self._publish(applied)
         return Job(self.store, session, operation_id, applied.execution_id)
@@ -161,9 +175,10 @@ class AgentClient:
             InvalidInput: The message cannot be used.
             ActionRefused: Too many messages wait for the running step.
         """
-        content = _user_message(message, self.settings.max_message_bytes)
+        content = user_message(message, self.settings.max_message_bytes)
+        check_budget(budget)
         notify = target_of(on_complete, webhook)
-        return self._send(SessionId(session_id), content, _derived(idempotency_key, "operation"), budget, notify)
+        return self._send(SessionId(session_id), content, derived_id(idempotency_key, "operation"), budget, notify)
 
     def stop(
         self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
@@ -179,6 +194,7 @@ class AgentClient:
             SessionNotFound: There is no such session, or it has expired.
             TimeoutError: It has not ended yet; the stop stands.
         """
+        check_seconds(timeout)
         applied = self.store.stop(SessionId(session_id), execution_id, settle_stop)
         self._publish(applied)
         if applied.outcome == "again" or timeout == 0:
@@ -194,6 +210,7 @@ class AgentClient:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: The execution did not fail and was not stopped.
         """
+        check_budget(budget)
         try:
             applied = self.store.retry(SessionId(session_id), settle_retry(budget))
         except InvalidTransition as error:
@@ -224,17 +241,18 @@ class AgentClient:
 
     def write_metadata(self, session_id: str, key: str, value: Any) -> None:
         """Keep a JSON value with the session."""
-        payload = {"key": key, "value": value}
-        AgentState.fresh().with_metadata(key, value)  # refused here when it is no JSON
+        check_text("metadata key", key, self.settings.max_message_bytes)
+        payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
         self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
 
     def change_system_prompt(self, session_id: str, prompt: str) -> None:
         """Give the session a system prompt of its own; "" returns to the agent's."""
-        AgentState.fresh(system_prompt=prompt)
+        check_text("prompt", prompt, self.settings.max_message_bytes)
         self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
 
     def change_model(self, session_id: str, model: LLMConfig) -> None:
         """Give the session a model of its own, from its next step on."""
+        check_model(model)
         self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -279,7 +297,8 @@ class AgentClient:
         """
         oldest_ms = None if since is None else round(since.timestamp() * 1000)
         index = "failed" if status == "failed" else "sessions"
-        newest_ms, skip = _read_cursor(cursor)
+        check_listing(status, limit)
+        newest_ms, skip = read_cursor(cursor)
         found: list[Header] = []
         for header in self._all(index, oldest_ms, newest_ms):
             if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in skip:
@@ -340,11 +359,14 @@ class AgentClient:
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, "", header.execution_id)
 
-    def _exists(self, session: SessionId) -> bool:
+    def _belongs_to(self, session: SessionId, agent: str) -> bool:
+        """Whether the session is there, as one of this agent."""
         try:
-            self.store.header(session)
+            owner = self.store.header(session).agent
         except SessionNotFound:
             return False
+        if owner != agent:
+            raise ActionRefused(f"session {session} belongs to agent {owner!r}; give {agent!r} a session of its own")
         return True
 
     def _is_offered(self, name: str) -> bool:
@@ -354,8 +376,6 @@ class AgentClient:
             return False
 
     def _known_agent(self, name: str) -> str:
-        if not isinstance(name, str) or not ID_PATTERN.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput("agent", name, "use an agent's name: 1 to 64 letters, digits, '_' or '-'.")
         registered = self.store.agents()
         if not registered:
             warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
@@ -375,61 +395,9 @@ class AgentClient:
             newest_ms = following
 
 
-def _derived(key: str | None, what: str) -> str:
-    """An id that follows from an idempotency key (UUIDv5), or a random one."""
-    if key is None:
-        return uuid.uuid4().hex
-    if not isinstance(key, str) or not key or len(key) > 512:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput("idempotency_key", key, "use a text of 1 to 512 characters.")
-    try:
-        return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
-    except UnicodeEncodeError:
-        raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
-
-
-def _user_message(message: str | Message, limit_bytes: int) -> Message:
-    made = message if isinstance(message, Message) else Message.user(message)
-    if made.role is not Role.USER:
-        raise InvalidInput("message", made.role.value, "a submitted message must have the role user.")
-    if not made.content.strip():
-        raise InvalidInput("message", made.content, "say something.")
-    size = len(made.content.encode())
-    if size > limit_bytes:
-        raise InvalidInput(
-            "message",
-            f"{size} bytes",
-            f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it.",
-        )
-    return made
-
-
-def _fingerprint(
-    agent: str, message: Message, budget: ExecutionBudget | None, metadata: Mapping[str, Any] | None
-) -> str:
-    said: dict[str, Any] = {
-        "agent": agent,
-        "message": message.to_dict(),
-        "budget": budget.to_dict() if budget else None,
-        "metadata": dict(metadata or {}),
-    }
-    try:
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    except (TypeError, ValueError) as error:
-        raise InvalidInput("metadata", type(metadata), f"it must be JSON: {error}.") from None
-
-
 def _cursor(found: list[Header]) -> str | None:
     if not found:
         return None
     last = found[-1].updated_ms
     same = [header.session_id for header in found if header.updated_ms == last]
     return f"{last}:{','.join(same)}"
-
-
-def _read_cursor(cursor: str | None) -> tuple[int | None, frozenset[str]]:
-    if cursor is None:
-        return None, frozenset()
-    number, _, names = cursor.partition(":")
-    if not number.isdigit():
-        raise InvalidInput("cursor", cursor, "give back the cursor of a page, unchanged.")
-    return int(number), frozenset(names.split(","))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..worker.errors import StoreUnavailable
 from ..worker.store import Event, ExecutionRecord, KeyedStepStore
+from .inputs import check_position, check_seconds
 
 _BLOCK_SECONDS: Final = 2.0
 _ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
@@ -81,7 +82,13 @@ class Job:
         Raises:
             TimeoutError: The time is over; the job goes on.
             SessionNotFound: The session has expired.
+            InvalidInput: `from_id` is no id of an event.
         """
+        check_seconds(timeout)
+        check_position(from_id)
+        return self._follow(from_id, timeout)
+
+    def _follow(self, from_id: str | None, timeout: float | None) -> Generator[Event]:
         deadline = None if timeout is None else time.monotonic() + timeout
         position = from_id or "0"
         while True:
@@ -107,6 +114,7 @@ class Job:
             TimeoutError: The time is over; the job goes on.
             SessionNotFound: The session has expired.
         """
+        check_seconds(timeout)
         record = self._record()
         if record is None:
             for _ in self.events(timeout=timeout):

@@ -127,7 +127,7 @@ class Agent:
         return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _check_kinds(agent: Agent) -> None:
+def _check_kinds(agent: Any) -> None:
     """Wrong kinds of values, said where the agent is written and not in its first step."""
     for name in ("step_timeout", "tool_timeout", "max_parallel_tools"):
         value = getattr(agent, name)
