@@ -280,7 +280,7 @@ def _own_agents(settings: Settings) -> Iterator[Finding]:
             continue
         except Exception as error:  # noqa: BLE001 - whatever the user's module raises
             what = describe_exception(error)
-            yield Finding(f"module {module}", Level.FAIL, f"{what.kind}: {what.message}", "correct the module")
+            yield Finding(f"module {module}", Level.FAIL, what.message, "correct the module")
             continue
         for agent in agents:
             yield _usable(agent)
