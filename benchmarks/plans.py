@@ -57,6 +57,7 @@ def full_plans() -> tuple[Plan, ...]:
         Plan(product("pure"), (MANY, ONE)),
         Plan(product("burst"), (MANY, ONE)),
         Plan(product("burst_pure"), (MANY,)),
+        Plan(product("keyed_async"), (MANY, ONE)),
         Plan(product("keyed", events=True), (MANY, ONE)),
         Plan(dbos("postgres", "1"), (MANY,)),
         Plan(langgraph("files", "1"), (MANY,)),

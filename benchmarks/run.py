@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 
 import plans
+from own_figures import own_figures
 from yardstick.environments import RUNS
 from yardstick.figures import Floors, quick_figures
 from yardstick.rounds import Plan, Results, alternate
@@ -23,6 +25,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="measure engines whose name holds this, and the floor; no document")
     asked = parser.parse_args()
     RUNS.mkdir(exist_ok=True)
+    # Whoever stops this, its engines end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return quick(asked.rounds) if asked.quick else full(asked.rounds, asked.only)
 
 
@@ -55,7 +59,8 @@ def full(rounds: int, only: str) -> int:
     chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
     if not only:
-        write_report(results, singles, chosen, figures, time.monotonic() - started)
+        own = own_figures()
+        figures = write_report(results, singles, chosen, {**figures, **own}, time.monotonic() - started)
     print("BENCH " + json.dumps(figures))
     return 1 if results.failures or singles.failures else 0
 

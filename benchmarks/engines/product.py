@@ -16,33 +16,50 @@ LOOK = 0.001
 LOOK_AT_MANY = 0.02
 
 
-def agents() -> tuple[Any, Any]:
-    """Two agents that differ in their tool's class only."""
-    from celery_agents import Agent
-    from celery_agents import tool as declare
+def agents() -> tuple[Any, ...]:
+    """Agents that differ in their tool's class, and in whether driver and tool are plain or async functions."""
+    from celery_agents import Agent, tool
     from celery_agents.worker.drivers import FunctionDriver
     from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
 
-    async def model(state: AgentState) -> InferenceResponse:
-        job = state.context.metadata
-        assert state.execution is not None
-        number = state.execution.step_count + 1
-        if job["latency"]:
-            await asyncio.sleep(job["latency"])
-        if number >= job["steps"]:
+    def answer(state: AgentState) -> InferenceResponse:
+        number, steps = step_number(state), state.context.metadata["steps"]
+        if number >= steps:
             return InferenceResponse(content=answer_text(number))
         call = ToolCall(id=f"call_{number}", name=TOOL, args=tool_arguments(number))
         return InferenceResponse(content=answer_text(number), tool_calls=(call,))
 
-    async def look_up(step: int, query: str) -> str:
+    def step_number(state: AgentState) -> int:
+        assert state.execution is not None
+        return state.execution.step_count + 1
+
+    def model(state: AgentState) -> InferenceResponse:
+        if state.context.metadata["latency"]:
+            time.sleep(state.context.metadata["latency"])
+        return answer(state)
+
+    async def async_model(state: AgentState) -> InferenceResponse:
+        if state.context.metadata["latency"]:
+            await asyncio.sleep(state.context.metadata["latency"])
+        return answer(state)
+
+    def look_up(step: int, query: str) -> str:
         assert query
         return tool_result(step)
 
-    keyed = declare(effect="keyed", name=TOOL, description="Look it up.")(look_up)
-    pure = declare(effect="pure", name=TOOL, description="Look it up.")(look_up)
+    async def look_up_async(step: int, query: str) -> str:
+        assert query
+        return tool_result(step)
+
+    def agent(name: str, effect: Any, driver: Any, function: Any) -> Agent:
+        declared = tool(effect=effect, name=TOOL, description="Look it up.")(function)
+        return Agent(name, driver=FunctionDriver(driver), tools=[declared])
+
     return (
-        Agent("keyed", driver=FunctionDriver(model), tools=[keyed]),
-        Agent("pure", driver=FunctionDriver(model), tools=[pure]),
+        agent("keyed", "keyed", model, look_up),
+        agent("pure", "pure", model, look_up),
+        agent("keyed_async", "keyed", async_model, look_up_async),
+        agent("pure_async", "pure", async_model, look_up_async),
     )
 
 
@@ -73,10 +90,17 @@ def main() -> None:
 def product(
     mode: str, slots: int = 100, *, events: bool = False, processes: int = 1, burst: int = 10, **settings: str
 ) -> Engine:
-    """`mode` is keyed, pure, burst (keyed, several steps a task) or burst_pure; `settings` are the product's own."""
-    agent = "pure" if "pure" in mode else "keyed"
+    """This product.
+
+    Args:
+        mode: keyed or pure, the class of the tool; with burst in it several steps a task, with async in it driver and
+            tool are async functions.
+        settings: The product's own, by their names.
+    """
+    agent = ("pure" if "pure" in mode else "keyed") + ("_async" if "async" in mode else "")
     steps = str(burst if "burst" in mode else 1)
-    what = f"{agent} tool" + (f", burst mode of {steps}" if "burst" in mode else "")
+    what = f"{'pure' if 'pure' in mode else 'keyed'} tool" + (f", burst mode of {steps}" if "burst" in mode else "")
+    what += ", async" if "async" in mode else ""
     several = f", {processes} workers" if processes > 1 else ""
     return Engine(
         name=f"product_{mode}{processes if processes > 1 else ''}{'_events' if events else ''}",

@@ -10,14 +10,14 @@ Curve = Sequence[tuple[int, float]]
 
 def plot_curves(curves: dict[str, Curve], path: Path) -> None:
     """Write an SVG: milliseconds a step of one session, over K, both axes logarithmic."""
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "celery-agents"
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    from matplotlib import pyplot
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "celery-agents"
+    mpl.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(figsize=(9, 5.5))
+    figure, axes = plt.subplots(figsize=(9, 5.5))
     marks = "osD^vP*X<>hp"
     for number, (title, curve) in enumerate(curves.items()):
         own = title.startswith("celery-agents")
@@ -39,4 +39,4 @@ def plot_curves(curves: dict[str, Curve], path: Path) -> None:
     axes.legend(fontsize=8, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+    plt.close(figure)

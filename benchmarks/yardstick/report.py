@@ -36,6 +36,11 @@ TARGETS = (
     ("CPU a step, K = 1 000 over K = 10", "cpu_growth", 1.3, False),
     ("1 000 sessions of a model that takes 1 s, 500 slots: share of the ideal", "slow_share", 0.95, True),
     ("… peak memory of that worker, MB", "slow_memory_mb", 250.0, False),
+    ("100 000 sessions stored, 1 000 due at once: a sweep pass, ms", "sweep_ms", 50.0, False),
+    ("… listing a page of 50, ms", "list_page_ms", 50.0, False),
+    ("… memory of an idle session beyond its bytes", "memory_overhead", 2048.0, False),
+    ("submit to the worker's first event, idle worker, ms (median)", "submit_to_started_ms", 30.0, False),
+    ("event written to event seen, ms (median)", "event_to_watcher_ms", 10.0, False),
 )
 
 
@@ -49,8 +54,11 @@ def further_figures(often: Results, once: Results, figures: dict[str, object]) -
 
     slow = once.samples("product_keyed", plans.SLOW_MODEL)
     ideal = plans.SLOW_MODEL.total_steps * plans.SLOW_MODEL.latency / plans.SLOW_SLOTS
+    idle, payload = figures.get("memory_per_idle_session"), figures.get("payload_per_idle_session")
+    overhead = idle - payload if isinstance(idle, int) and isinstance(payload, int) else None
     return {
         **figures,
+        "memory_overhead": overhead,
         "over_naive": _two(often.ratio(throughput, ("product_keyed", plans.DEEP), ("naive", plans.DEEP))),
         "over_dbos": _two(often.ratio(throughput, ("product_keyed", plans.MANY), ("dbos_pg_1", plans.MANY))),
         "over_langgraph": _two(
@@ -68,7 +76,7 @@ def write_report(
     """Write the document and the plot; gives all figures back."""
     complete = further_figures(often, once, figures)
     parts = [
-        _head(often, once, floors, seconds),
+        _head(often, floors, seconds),
         _figures_table(complete),
         "## Many sessions\n\n100 sessions of 50 steps at once, unless the first column says otherwise.\n",
         _table(often, once, [plans.MANY, plans.FEW, plans.THOUSAND, plans.DEEP], floors),
@@ -91,7 +99,7 @@ def _two(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _head(often: Results, once: Results, floors: Floors, seconds: float) -> str:
+def _head(often: Results, floors: Floors, seconds: float) -> str:
     packages = ("celery", "kombu", "redis", "pydantic")
     load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     rounds = len(often.samples("product_keyed", plans.MANY))
@@ -103,7 +111,8 @@ and writes this page; `make bench-quick` measures the figures with targets.
 
 One work for all: K steps, each a scripted model's answer of about 1 KB with one tool call and the tool's result of
 about 1 KB; durable after every step. Each engine has processes and a store of its own, started for it and ended
-after it. Rounds alternate between the engines; ratios are taken within a round, and the median of {rounds} rounds counts.
+after it. Rounds alternate between the engines; ratios are taken within a round, and the median of {rounds} rounds
+counts.
 
 **The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
 sides. It runs in the product's pool and in prefork, on a stock queue and on one declared as the product's is
@@ -135,11 +144,13 @@ def _figures_table(figures: dict[str, object]) -> str:
         met = isinstance(value, int | float) and (value >= target if more else value <= target)
         shown = "not measured" if value is None else f"{value:g}{'' if met else ' (missed)'}"
         lines.append(f"| {title} | {sign} {target:g} | {shown} |")
+    pool, cpu_only = ("_threads", "cpu_")
     same = f"""
-In the product's own pool alone, bare Celery in threads against this product in threads: {figures["ratio_100_threads"]} \
-(keyed), {figures["ratio_100_pure_threads"]} (pure), {figures["ratio_burst_threads"]} (burst), \
-{figures["ratio_1_threads"]} × the floor's time for one session. By CPU alone, which neighbours on the machine disturb less:
-{figures["cpu_ratio_100"]} (keyed), {figures["cpu_ratio_100_pure"]} (pure), {figures["cpu_ratio_burst"]} (burst).
+In the product's own pool alone, bare Celery in threads against this product in threads: {figures["ratio_100" + pool]}
+(keyed), {figures["ratio_100_pure" + pool]} (pure), {figures["ratio_burst" + pool]} (burst), and
+{figures["ratio_1" + pool]} times the floor's time for one session. By CPU alone, which neighbours on the machine
+disturb less: {figures[cpu_only + "ratio_100"]} (keyed), {figures[cpu_only + "ratio_100_pure"]} (pure),
+{figures[cpu_only + "ratio_burst"]} (burst).
 """
     return "\n".join(lines) + "\n" + same
 

@@ -1,0 +1,137 @@
+"""Figures of this product alone: how soon events come, and what many stored sessions cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import redis
+from engines.product import product
+from yardstick.running import Running
+
+JOBS = 40
+STORED = 100_000
+LATER = 10_000
+DUE_NOW = 1_000
+LOOKS = 5
+_PREFIX = "ca:{0}:"
+# Sessions copied in one pipeline.
+_BATCH = 500
+# The sweep looks away for one lease after Redis has started.
+_LEASE_SECONDS = 7.0
+
+
+def own_figures() -> dict[str, object]:
+    """Milliseconds and bytes; measured on a worker and a Redis of their own."""
+    with Running(product("keyed")) as running:
+        url = running.store.environment()["BENCH_REDIS"]
+        figures = event_times(url)
+    with Running(product("keyed")) as running:
+        url = running.store.environment()["BENCH_REDIS"]
+        return {**figures, **many_sessions(url, running)}
+
+
+def event_times(url: str) -> dict[str, object]:
+    """How long until an idle worker has begun, and how long until a watcher sees what was written."""
+    from celery_agents import AgentClient
+
+    client = AgentClient(redis_url=url)
+    begun: list[float] = []
+    seen: list[float] = []
+    for _ in range(JOBS):
+        submitted = time.perf_counter()
+        job = client.submit("keyed", "Look it up.", metadata={"steps": 3, "latency": 0.02})
+        for event in job.events(timeout=30):
+            if event.type == "execution_started":
+                begun.append(1000 * (time.perf_counter() - submitted))
+            if event.type == "step_committed":
+                seen.append(time.time() * 1000 - event.at_ms)
+        time.sleep(0.05)
+    return {
+        "submit_to_started_ms": round(statistics.median(begun), 1),
+        "event_to_watcher_ms": round(statistics.median(seen), 1),
+    }
+
+
+def many_sessions(url: str, running: Running) -> dict[str, object]:
+    """100 000 sessions stored, 10 000 of them due later, 1 000 due at once: a sweep pass, a page, and the memory."""
+    from celery_agents import AgentClient
+    from celery_agents.worker.store import Lookout
+
+    client = AgentClient(redis_url=url)
+    job = client.submit("keyed", "Look it up.", metadata={"steps": 1, "latency": 0.0})
+    job.result(timeout=30)
+    for worker in running.workers:  # its own sweep would take the sessions first
+        worker.end()
+    database = redis.Redis.from_url(url)
+    keys = _keys(database, job.session_id)
+    # Of the session itself: its copies are packed more tightly than what grew by appending.
+    per_session = sum(int(database.memory_usage(key) or 0) for key in keys)
+    payload = sum(_payload(database, key) for key in keys)
+    _copy(database, job.session_id, keys)
+    time.sleep(_LEASE_SECONDS)
+    store: Any = client.store
+    sweeps: list[float] = []
+    pages: list[float] = []
+    for _ in range(LOOKS):
+        _make_due(database, store.now_ms())
+        swept, passed = _timed(lambda: store.sweep(0, Lookout()))
+        assert len(swept.lost) == DUE_NOW, swept
+        sweeps.append(passed)
+        page, passed = _timed(lambda: client.list(limit=50))
+        assert len(page.items) == 50
+        pages.append(passed)
+    return {
+        "sweep_ms": round(statistics.median(sweeps), 1),
+        "list_page_ms": round(statistics.median(pages), 1),
+        "memory_per_idle_session": per_session,
+        "payload_per_idle_session": payload,
+    }
+
+
+def _keys(database: Any, session_id: str) -> list[str]:
+    """The keys that live as long as the session; a journal ends an hour after its step."""
+    keys = [key.decode() for key in database.scan_iter(f"{_PREFIX}s:{session_id}*", count=10_000)]
+    return [key for key in keys if ":j:" not in key]
+
+
+def _copy(database: redis.Redis, session_id: str, keys: list[str]) -> None:
+    """Copy a finished session under other ids."""
+    now = time.time() * 1000
+    for first in range(0, STORED, _BATCH):
+        with database.pipeline(transaction=False) as pipe:
+            for number in range(first, first + _BATCH):
+                for key in keys:
+                    pipe.copy(key, key.replace(session_id, _copy_id(number)))
+                pipe.zadd(f"{_PREFIX}sessions", {_copy_id(number): now + number})
+            pipe.execute()
+
+
+def _copy_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def _payload(database: Any, key: str) -> int:
+    kind = database.type(key).decode()
+    if kind == "hash":
+        return sum(len(name) + len(value) for name, value in database.hgetall(key).items())
+    if kind == "list":
+        return sum(len(item) for item in database.lrange(key, 0, -1))
+    entries = database.xrange(key)
+    return sum(len(name) + len(value) for _, fields in entries for name, value in fields.items())
+
+
+def _make_due(database: redis.Redis, now_ms: int) -> None:
+    with database.pipeline(transaction=False) as pipe:
+        for number in range(LATER + DUE_NOW):
+            pipe.hset(f"{_PREFIX}s:{_copy_id(number)}:ctl", mapping={"phase": "run", "claim": "", "published": 0})
+            due = now_ms - 1 if number < DUE_NOW else now_ms + 3_600_000
+            pipe.zadd(f"{_PREFIX}due", {_copy_id(number): due})
+        pipe.execute()
+
+
+def _timed(call: Any) -> tuple[Any, float]:
+    started = time.perf_counter()
+    answer = call()
+    return answer, 1000 * (time.perf_counter() - started)
