@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     cache_bytes: int = Field(
         64_000_000,
         ge=0,
-        description="Sessions a worker keeps in memory, by stored size. 0: none. Only speed rests on it.",
+        description="Memory for the sessions a worker keeps, estimated. 0: none. Only speed rests on it.",
     )
 
     # --- the worker -------------------------------------------------------------------------------------------
