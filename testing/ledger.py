@@ -1,0 +1,214 @@
+"""`EffectLedger`: which tools ran, and what they did to the world, counted from the outside."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..worker.tools import Effect, Tool, ToolContext
+
+_OWN_CONTEXT: Final = "celery_agents_testing_context"
+_running: ContextVar[ToolRun | None] = ContextVar("celery_agents_testing_run", default=None)
+
+
+@dataclass(eq=False)
+class ToolRun:
+    """One time that a tool's function was entered.
+
+    Attributes:
+        tool: Its name.
+        effect: Its class, as declared.
+        step: Number of the step, from 1.
+        index: Position of the call in the step, from 0.
+        key: The idempotency key.
+        returned: It came back without an exception.
+    """
+
+    tool: str
+    effect: Effect
+    execution_id: str
+    step: int
+    index: int
+    key: str
+    returned: bool = False
+
+    @property
+    def call(self) -> tuple[str, int, int]:
+        """Which call this run was an attempt at: the same for every attempt."""
+        return (self.execution_id, self.step, self.index)
+
+    def __str__(self) -> str:
+        return f"{self.tool} (declared {self.effect}) in step {self.step}, call {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An effect in the world.
+
+    Attributes:
+        what: As the tool names it.
+        key: The key by which the world deduplicates; "" where it does not.
+        run: The tool run that caused it; None outside of one.
+    """
+
+    what: str
+    key: str
+    run: ToolRun | None
+
+
+class EffectLedger:
+    """Counts runs of wrapped tools by itself, and effects as tools tell them with `happened`.
+
+    It stands for the world in a test: a tool calls `ledger.happened("letter")` where it would print a letter, or
+    `ledger.happened("payment", key=ctx.idempotency_key)` where it would ask a bank that deduplicates by that key.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: list[ToolRun] = []
+        self._told: list[Happening] = []
+
+    def clear(self) -> None:
+        """Forget everything: a new world."""
+        with self._lock:
+            self._runs, self._told = [], []
+
+    def happened(self, what: str, *, key: str = "") -> bool:
+        """An effect reaches the world.
+
+        Args:
+            what: Its name, for people and for `count`.
+            key: Where the world deduplicates by one. "" is an effect that happens every time.
+        Returns:
+            False when the world knew this key for this effect already, and nothing happened.
+        """
+        with self._lock:
+            is_new = not key or not any((each.what, each.key) == (what, key) for each in self._told)
+            self._told.append(Happening(what, key, _running.get()))
+        return is_new
+
+    def count(self, what: str | None = None, *, key: str | None = None) -> int:
+        """Effects that really happened, once per key; None means any. What a tool's `lookup` may ask."""
+        return len(distinct([e for e in self.told if what in (None, e.what) and key in (None, e.key)]))
+
+    @property
+    def runs(self) -> tuple[ToolRun, ...]:
+        """Runs of wrapped tools, in order."""
+        with self._lock:
+            return tuple(self._runs)
+
+    @property
+    def told(self) -> tuple[Happening, ...]:
+        """Everything that `happened` was told, repetitions under a known key included, in order."""
+        with self._lock:
+            return tuple(self._told)
+
+    def runs_by_key(self) -> dict[str, int]:
+        """Idempotency key to the number of raw runs."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts[run.key] = counts.get(run.key, 0) + 1
+        return counts
+
+    def effects_by_key(self) -> dict[str, int]:
+        """Idempotency key of a call to the number of distinct effects that its runs had."""
+        caused: dict[str, list[Happening]] = {}
+        for each in self.told:
+            if each.run is not None:
+                caused.setdefault(each.run.key, []).append(each)
+        return {key: len(distinct(effects)) for key, effects in caused.items()}
+
+    def wrap(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+        """The same tool to a model and to the engine; its runs are counted here."""
+        function = self._counting_async(tool) if tool.is_async else self._counting(tool)
+        return replace(tool, function=function, context_parameter=tool.context_parameter or _OWN_CONTEXT)
+
+    def _counting(self, tool: Tool[..., Any]) -> Any:
+        @functools.wraps(tool.function)
+        def counted(*args: Any, **given: Any) -> Any:
+            with self._run(tool, given):
+                return tool.function(*args, **given)
+
+        return counted
+
+    def _counting_async(self, tool: Tool[..., Any]) -> Any:
+        @functools.wraps(tool.function)
+        async def counted(*args: Any, **given: Any) -> Any:
+            with self._run(tool, given):
+                return await tool.function(*args, **given)
+
+        return counted
+
+    @contextmanager
+    def _run(self, tool: Tool[..., Any], given: dict[str, Any]) -> Generator[None]:
+        context = given.get(tool.context_parameter) if tool.context_parameter else given.pop(_OWN_CONTEXT, None)
+        if not isinstance(context, ToolContext):  # called by hand, as a function
+            yield
+            return
+        ref = (context.execution_id, context.step, context.index)
+        run = ToolRun(tool.name, tool.effect, *ref, key=context.idempotency_key)
+        with self._lock:
+            self._runs.append(run)
+        token = _running.set(run)
+        try:
+            yield
+            run.returned = True
+        finally:
+            _running.reset(token)
+
+    # --- what must hold -------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """What a crash must never do to the world, and did."""
+        calls: dict[tuple[str, int, int], list[ToolRun]] = {}
+        for run in self.runs:
+            calls.setdefault(run.call, []).append(run)
+        found: list[str] = []
+        for runs in calls.values():
+            found += _wrong_runs(runs) + self._wrong_effects(runs)
+        return found
+
+    def _wrong_effects(self, runs: list[ToolRun]) -> list[str]:
+        """All attempts at a call together have no more effects than one of them alone."""
+        told = [each for each in self.told if each.run in runs]
+        found: list[str] = []
+        for what in dict.fromkeys(each.what for each in told):
+            mine = [each for each in told if each.what == what]
+            happened = len(distinct(mine))
+            alone = max(len(distinct([each for each in mine if each.run is run])) for run in runs)
+            if happened > alone:
+                found.append(f"{runs[0]}: the effect {what!r} happened {happened} times; {_advice(runs[0])}")
+        return found
+
+
+def distinct(effects: list[Happening]) -> list[Happening]:
+    """Effects that really happened: of those with a key, the first."""
+    keyed: dict[tuple[str, str], Happening] = {}
+    for each in effects:
+        if each.key:
+            keyed.setdefault((each.what, each.key), each)
+    return [each for each in effects if not each.key or keyed[each.what, each.key] is each]
+
+
+def _wrong_runs(runs: list[ToolRun]) -> list[str]:
+    first = runs[0]
+    if first.effect is Effect.UNSAFE and len(runs) > 1:
+        return [f"{first}: ran {len(runs)} times; an unsafe tool never runs again"]
+    if first.effect is Effect.LOOKUP and sum(run.returned for run in runs) > 1:
+        return [f"{first}: ran to its end {len(runs)} times; its lookup did not find what had happened"]
+    if len({run.key for run in runs}) > 1:
+        return [f"{first}: was called under several idempotency keys"]
+    return []
+
+
+def _advice(run: ToolRun) -> str:
+    if run.effect is Effect.KEYED:
+        return "hand ctx.idempotency_key to the service that deduplicates, the same in every attempt"
+    if run.effect is Effect.LOOKUP:
+        return "its lookup has to find an effect that happened"
+    return "such a tool is not pure: declare it keyed, lookup or unsafe"

@@ -1,0 +1,192 @@
+"""The store's database as simulated workers see it: each round trip is a place, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from ..worker.errors import ConfigurationError
+from ..worker.store.redis_tables import RedisTables, connect
+from ..worker.store.tables import Command, Reply, Tables, Watched, Word
+from .world import World
+
+_UPTIME: Final = b"uptime_in_seconds:1000000\r\n"
+
+
+class TablesUnderFire:
+    """`Tables` whose round trips the world may refuse, and whose replies it may lose."""
+
+    def __init__(self, inner: Tables, world: World) -> None:
+        self._inner = inner
+        self._world = world
+
+    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Tables.ask`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.ask(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Tables.apply`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.apply(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+    @contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[Watched]:
+        """See `Tables.watch`."""
+        self._world.at(f"before {point}")
+        with self._inner.watch(point, keys, reads) as watched:
+            self._world.at(f"after {point}")
+            yield _WatchedUnderFire(watched, self._world)
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """See `Tables.script`."""
+        self._world.at(f"before {point}")
+        reply = self._inner.script(point, name, keys, args)
+        self._world.at(f"after {point}")
+        return reply
+
+
+class _WatchedUnderFire:
+    def __init__(self, inner: Watched, world: World) -> None:
+        self._inner = inner
+        self._world = world
+        self.replies = inner.replies
+
+    def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        self._world.at(f"before {point}")
+        replies = self._inner.ask(point, commands, also=also)
+        self._world.at(f"after {point}")
+        return replies
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        self._world.at(f"before {point}")
+        replies = self._inner.commit(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+
+class RedisOnVirtualTime:
+    """A real Redis whose clock is the world's: it gives the world's time, and leases end by it.
+
+    Leases are kept as plain keys and deleted when their time has come.
+    """
+
+    def __init__(self, redis: RedisTables) -> None:
+        self._redis = redis
+        self._world: World | None = None
+        self._leases: dict[str, int] = {}
+
+    @classmethod
+    def empty(cls, url: str) -> RedisOnVirtualTime:
+        """A database of its own, which must be empty: everything in it is deleted after each run.
+
+        Raises:
+            ConfigurationError: It is not empty, or the URL cannot be read.
+            StoreUnavailable: There is no Redis.
+        """
+        redis = connect(url, timeout_seconds=10.0, connections=32, name="celery-agents-testing")
+        (size,) = redis.ask("size", [("DBSIZE",)])
+        if size:
+            redis.close()
+            raise ConfigurationError(
+                f"the Redis database for assert_survives holds {size} keys; it has to be empty, because it is emptied "
+                "after each run. Give another database, such as redis://127.0.0.1:6379/15."
+            )
+        return cls(redis)
+
+    def enter(self, world: World) -> None:
+        """Begin a run: nothing of the one before stays."""
+        self.clear()
+        self._world = world
+
+    def clear(self) -> None:
+        """Delete what the runs left."""
+        (keys,) = self._redis.ask("keys", [("KEYS", "ca:*")])
+        if keys:
+            self._redis.ask("clear", [("DEL", *keys)])
+        self._leases.clear()
+
+    def close(self) -> None:
+        """Empty the database and close the connections."""
+        self.clear()
+        self._redis.close()
+
+    def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Tables.ask`."""
+        return self._received(commands, self._redis.ask(point, self._sent(commands)))
+
+    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Tables.apply`."""
+        return self._received(commands, self._redis.apply(point, self._sent(commands)))
+
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> AbstractContextManager[Watched]:
+        """See `Tables.watch`."""
+        return self._watch(point, keys, reads)
+
+    @contextmanager
+    def _watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[Watched]:
+        with self._redis.watch(point, keys, self._sent(reads)) as watched:
+            yield _WatchedOnVirtualTime(self, watched, reads)
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """See `Tables.script`."""
+        self._expire()
+        return self._redis.script(point, name, keys, args)
+
+    def _now(self) -> int:
+        return self._world.now_ms() if self._world is not None else 0
+
+    def _expire(self) -> None:
+        ended = [key for key, until in self._leases.items() if until <= self._now()]
+        if ended:
+            self._redis.ask("expire", [("DEL", *ended)])
+            for key in ended:
+                del self._leases[key]
+
+    def _sent(self, commands: Sequence[Command]) -> list[Command]:
+        self._expire()
+        return [self._translated(command) for command in commands]
+
+    def _translated(self, command: Command) -> Command:
+        match command:
+            case ("SET", str() as key, worker, "PX", int() as lease_ms):
+                self._leases[key] = self._now() + lease_ms
+                return ("SET", key, worker)
+            case ("PEXPIRE", str() as key, int() as lease_ms) if key in self._leases:
+                self._leases[key] = self._now() + lease_ms
+                return ("EXISTS", key)
+            case _:
+                return command
+
+    def _received(self, commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
+        return [self._timely(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def _timely(self, command: Command, reply: Reply) -> Reply:
+        match command:
+            case ("TIME",):
+                now = self._now()
+                return [b"%d" % (now // 1000), b"%d" % (now % 1000 * 1000)]
+            case ("INFO", "server"):
+                return _UPTIME
+            case _:
+                return reply
+
+
+class _WatchedOnVirtualTime:
+    def __init__(self, tables: RedisOnVirtualTime, inner: Watched, reads: Sequence[Command]) -> None:
+        self._tables = tables
+        self._inner = inner
+        self.replies = tables._received(reads, inner.replies)  # pyright: ignore[reportPrivateUsage]
+
+    def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        sent = self._tables._sent(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._tables._received(commands, self._inner.ask(point, sent, also=also))  # pyright: ignore[reportPrivateUsage]
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        sent = self._tables._sent(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._tables._received(commands, self._inner.commit(point, sent))  # pyright: ignore[reportPrivateUsage]
