@@ -65,6 +65,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         ("killed_c8_unsafe", "killed_c9_unsafe"),
     ),
     "drains": Scenario(lambda d, s: pauses.drains(d, 40), ("drains", "deliveries_again")),
+    "versions": Scenario(lambda d, s: pauses.versions(d, 20), ("lacked",)),
+    "prefork": Scenario(lambda d, s: kills.prefork(d, 200), ("children_lost",)),
     "zombies": Scenario(lambda d, s: pauses.zombies(d, 40, s), ("pauses", "recovered")),
     "replies": Scenario(lambda d, s: replies.lose_each(d, s, pairs=100), ("replies_lost", "pairs_lost")),
     "hostile": Scenario(lambda d, s: messages.hostile(d, 50_000, s), ("quarantined", "random_elements")),

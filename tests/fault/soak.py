@@ -37,6 +37,8 @@ def soak(minutes: float, directory: Path) -> dict[str, Any]:
         "CELERY_AGENTS_RETENTION_SECONDS": str(_KEPT_SECONDS),
         "CELERY_AGENTS_JOURNAL_SECONDS": str(_KEPT_SECONDS),
         "CELERY_AGENTS_TASK_EVENTS": "true",
+        # Full after the first minute: what grows later is no cache.
+        "CELERY_AGENTS_CACHE_BYTES": "4000000",
     }
     with Lab(
         directory, quick=False, agents="support.fault_agents", redis_options={"append_only": "everysec"}, env=env

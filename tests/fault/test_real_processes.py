@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import messages, pauses, poison, providers, redis_faults, replies
+from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies
 from support.verdict import Verdict
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
@@ -65,6 +65,14 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -
 def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) -> None:
     verdict = passed(pauses.drains(tmp_path / "lab", 2), "drains", "deliveries_again")
     assert max(verdict.recoveries) <= 2
+
+
+def test_a_worker_that_lacks_an_agent_leaves_its_steps_to_one_that_has_it(tmp_path: Path) -> None:
+    passed(pauses.versions(tmp_path / "lab", 1), "lacked")
+
+
+def test_children_of_a_prefork_worker_may_die(tmp_path: Path) -> None:
+    passed(kills.prefork(tmp_path / "lab", 20), "children_lost")
 
 
 def test_a_stop_at_any_point_begins_nothing_and_keeps_what_there_is(tmp_path: Path) -> None:

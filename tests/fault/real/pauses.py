@@ -74,6 +74,27 @@ def drains(directory: Path, rounds: int) -> Verdict:
     return verdict
 
 
+def versions(directory: Path, rounds: int) -> Verdict:
+    """A worker that lacks an agent beside one that has it, then the old one leaves: all is done, nothing parked."""
+    with Lab(directory, agents="support.fault_agents") as lab:
+        new = lab.worker()
+        lab.client.wait_for_agent("second")
+        verdict = Verdict()
+        for _ in range(rounds):
+            lab.agents = "support.agents"
+            old = lab.worker()
+            lab.agents = "support.fault_agents"
+            first = len(lab.jobs)
+            for number in range(20):
+                lab.submit(["keyed", "unsafe"], ["keyed"], agent=("planned", "second")[number % 2], after=0.05)
+            verdict.expect(old.stop() == 0, "workers", "the old worker did not leave in order")
+            lab.wait_for_jobs(60, lab.jobs[first:])
+            verdict.counts["lacked"] += old.text().count("does not offer agent")
+        verdict.expect(new.alive, "workers", "the new worker has ended")
+        verdict.add(lab.verdict())
+    return verdict
+
+
 def _at_gate(lab: Lab, gate: str) -> list[Entry]:
     """Calls that have come to a gate, in order."""
     return [entry for entry in lab.ledger.entries() if entry.get("gate") == gate]
