@@ -1,0 +1,287 @@
+"""Every file of deploy/ and docker-compose.yml against its specification, and against the product it deploys."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from celery_agents.config.settings import PREFIX, Settings
+from celery_agents.tasks.metrics import Metrics
+
+from support import deployed
+from support.deployed import DEPLOY, container, manifest, manifests
+from support.product import ROOT
+
+BIN = Path(sys.executable).parent
+DRAIN = 30.0
+FORCED = 5.0  # after the drain, until a worker with a function that does not end leaves it
+STANDING = {"slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds"}
+
+# Of KEDA's own definition what we use; the whole of it is in no package.
+KEDA: dict[str, Any] = {
+    "ScaledObject": {
+        "type": "object",
+        "required": ["scaleTargetRef", "triggers"],
+        "additionalProperties": False,
+        "properties": {
+            "scaleTargetRef": {"type": "object", "required": ["name"]},
+            "pollingInterval": {"type": "integer", "minimum": 1},
+            "cooldownPeriod": {"type": "integer", "minimum": 0},
+            "minReplicaCount": {"type": "integer", "minimum": 0},
+            "maxReplicaCount": {"type": "integer", "minimum": 1},
+            "advanced": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"horizontalPodAutoscalerConfig": {"type": "object"}},
+            },
+            "triggers": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "required": ["type", "metadata"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "type": {"enum": ["redis", "prometheus"]},
+                        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                        "authenticationRef": {"type": "object", "required": ["name"]},
+                    },
+                },
+            },
+        },
+    },
+    "TriggerAuthentication": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "secretTargetRef": {
+                "type": "array",
+                "items": {"type": "object", "required": ["parameter", "name", "key"], "additionalProperties": False,
+                          "properties": {name: {"type": "string"} for name in ("parameter", "name", "key")}},
+            }
+        },
+    },
+}  # fmt: skip
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+    assert not done.stderr.strip(), done.stderr
+
+
+# --- each file against its specification ------------------------------------------------------------------------
+
+
+def test_the_compose_file_is_one() -> None:
+    run(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yml")
+
+
+@pytest.mark.skipif(not (BIN / "hadolint").exists(), reason="there is no hadolint for this machine")
+def test_the_dockerfile_is_a_good_one() -> None:
+    run(BIN / "hadolint", DEPLOY / "docker" / "Dockerfile")
+
+
+@pytest.mark.parametrize("each", manifests(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_a_manifest_is_what_kubernetes_takes(each: dict[str, Any]) -> None:
+    if each["apiVersion"].startswith("keda.sh/"):
+        jsonschema.validate(each["spec"], KEDA[each["kind"]])
+    else:
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("folder", ["kubernetes", "redis"])
+def test_a_kustomization_names_files_that_are_there(folder: str) -> None:
+    home = DEPLOY / folder
+    value = yaml.safe_load((home / "kustomization.yaml").read_text())
+    assert (value["apiVersion"], value["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
+    for name in value.get("resources", []):
+        assert (home / name / "kustomization.yaml" if (home / name).is_dir() else home / name).is_file(), name
+    named = {file for generator in value["configMapGenerator"] for file in generator.get("files", [])}
+    assert all((home / name).is_file() for name in named)
+    listed = {*value.get("resources", []), "kustomization.yaml"}
+    assert folder != "kubernetes" or {path.name for path in home.glob("*.yaml")} <= listed
+
+
+@pytest.mark.parametrize("path", sorted((DEPLOY / "systemd").iterdir()), ids=lambda path: path.name)
+def test_a_unit_is_what_systemd_takes(path: Path, tmp_path: Path) -> None:
+    sections = deployed.unit(path.name)
+    assert "Unit" in sections
+    assert path.suffix == ".timer" or deployed.unit_value(path.name, "Service", "ExecStart")
+    if shutil.which("systemd-analyze") is None:
+        return
+    for each in path.parent.iterdir():  # they name each other; what they start is not on this machine
+        text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", each.read_text(), flags=re.MULTILINE)
+        (tmp_path / each.name).write_text(text)
+    run("systemd-analyze", "verify", "--man=no", tmp_path / path.name)
+
+
+@pytest.mark.parametrize("name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets"])
+def test_a_script_is_one_of_the_plain_shell(name: str) -> None:
+    assert (DEPLOY / name).read_text().startswith("#!/bin/sh\n")
+    assert (DEPLOY / name).stat().st_mode & 0o111
+    run(shutil.which("dash") or "sh", "-n", DEPLOY / name)
+
+
+# --- the dashboard ----------------------------------------------------------------------------------------------
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads((DEPLOY / "grafana" / "celery-agents.json").read_text())
+
+
+def panels() -> list[dict[str, Any]]:
+    return dashboard()["panels"]
+
+
+def expressions() -> Iterator[str]:
+    yield from (target["expr"] for panel in panels() for target in panel.get("targets", []))
+    triggers = manifest("ScaledObject", "celery-agents-worker")["spec"]["triggers"]
+    yield from (each["metadata"]["query"] for each in triggers if each["type"] == "prometheus")
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    assert {"uid", "title", "schemaVersion", "templating", "time"} <= dashboard().keys()
+    ids = [panel["id"] for panel in panels()]
+    assert len(ids) == len(set(ids))
+    places = [panel["gridPos"] for panel in panels()]
+    cells = [
+        (x, y)
+        for place in places
+        for x, y in itertools.product(
+            range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        )
+    ]
+    assert len(cells) == len(set(cells)), "panels lie over each other"
+    assert max(x for x, _ in cells) < 24
+    for panel in panels():
+        assert panel["type"] in ("row", "stat", "timeseries")
+        assert panel["type"] == "row" or (panel["description"] and panel["targets"] and panel["datasource"])
+        references = [target["refId"] for target in panel.get("targets", [])]
+        assert len(references) == len(set(references))
+
+
+def test_queries_ask_for_what_workers_count() -> None:
+    known = {f"celery_agents_{name}" for name in STANDING} | {"process_resident_memory_bytes"}
+    labels: dict[str, set[str]] = {}
+    for metric in _described():
+        stem = metric._name
+        names = [f"{stem}_total"] if metric._type == "counter" else [f"{stem}_bucket", f"{stem}_sum", f"{stem}_count"]
+        known |= set(names)
+        labels |= {name: {*metric._labelnames, "le"} for name in names}
+    for expression in expressions():
+        asked = re.findall(r"\b(celery_agents_\w+|process_\w+)", expression)
+        assert asked, expression
+        assert set(asked) <= known, expression
+        for name, matchers in re.findall(r"(celery_agents_\w+)\{([^}]*)\}", expression):
+            assert set(re.findall(r"(\w+)[=!]", matchers)) <= labels[name], expression
+        grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression))))
+        assert grouped <= set().union(*(labels.get(name, set()) for name in asked)), expression
+
+
+def _described() -> list[Any]:
+    metrics = Metrics()
+    return list({id(each): each for each in metrics.registry._collector_to_names}.values())
+
+
+# --- against the product ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", deployed.files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_names_settings_that_exist(path: Path) -> None:
+    compose_only = {"IMAGE"}
+    named = set(re.findall(rf"\b{PREFIX}([A-Z_]+)\b", path.read_text()))
+    assert {name.lower() for name in named - compose_only} <= set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("path", deployed.files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_holds_a_password(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"://[^/\s$:]*:[^$@/\s]+@", text), "an address with a password"
+    assert not re.search(r"(?i)\b(password|secret|requirepass)\s*[:=]\s*[\"']?[A-Za-z0-9+/]{6,}[\"']?\s*$", text)
+    assert not re.search(r"^user \S+ on\b|\bnopass\b", text, re.MULTILINE), "a user who is switched on"
+
+
+def test_the_settings_of_the_compose_file_are_taken() -> None:
+    given = {
+        name: str(value)
+        for name, value in deployed.compose()["services"]["worker"]["environment"].items()
+        if value is not None
+    }
+    assert Settings.from_environment(given).drain_seconds == DRAIN
+
+
+def test_every_secret_of_the_compose_file_is_made() -> None:
+    made = set(re.findall(r"^keep ([\w-]+) ", (DEPLOY / "make-secrets").read_text(), re.MULTILINE))
+    made |= {
+        f"{stem}-{user}" for stem in ("redis", "redis-url") for user in ("producer", "worker", "monitor", "flower")
+    }
+    secrets = deployed.compose()["secrets"]
+    assert {Path(secret["file"]).name for secret in secrets.values()} <= made
+    used = [each for service in deployed.compose()["services"].values() for each in service.get("secrets", [])]
+    assert {each if isinstance(each, str) else each["source"] for each in used} == set(secrets)
+
+
+def test_nobody_kills_a_worker_before_its_drain_is_over() -> None:
+    longest = DRAIN + FORCED
+    assert seconds(deployed.compose()["services"]["worker"]["stop_grace_period"]) > longest
+    pod = manifest("Deployment", "celery-agents-worker")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > longest
+    (drain,) = (each["value"] for each in pod["containers"][0]["env"] if each["name"] == f"{PREFIX}DRAIN_SECONDS")
+    assert float(drain) == DRAIN
+    assert float(deployed.unit_value("celery-agents-worker.service", "Service", "TimeoutStopSec")) > longest
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", ["worker", "flower", "redis"])
+def test_no_container_can_do_more_than_it_needs(name: str) -> None:
+    service = deployed.compose()["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert service["healthcheck"]["test"][0] == "CMD"
+    kind = "StatefulSet" if name == "redis" else "Deployment"
+    confined = container(kind, f"celery-agents-{name}")["securityContext"]
+    assert confined == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    pod = manifest(kind, f"celery-agents-{name}")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_redis_keeps_what_it_acknowledged_and_evicts_nothing() -> None:
+    lines = (DEPLOY / "redis" / "redis.conf").read_text().splitlines()
+    assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(lines)
+
+
+def test_the_pods_of_each_policy_and_service_exist() -> None:
+    pods = [
+        each["spec"]["template"]["metadata"]["labels"]
+        for each in manifests()
+        if each["kind"] in ("Deployment", "StatefulSet")
+    ]
+    for each in manifests():
+        spec = each.get("spec", {})
+        chosen = spec.get("podSelector", {}).get("matchLabels") or (
+            spec["selector"].get("matchLabels", spec["selector"]) if "selector" in spec else None
+        )
+        assert chosen is None or any(chosen.items() <= labels.items() for labels in pods), each["metadata"]
