@@ -170,6 +170,8 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
     from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, start_http_server
 
     assert settings.metrics_port is not None
+    if runtime().settings.pool == "prefork":
+        log.warning("steps run in processes of their own (prefork), whose metrics nobody sees; use the threads pool")
     standing: Any = _Standing(runtime)
     for collector in (standing, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
         metrics.registry.register(collector)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..config.settings import Settings
 from ..worker.engine import Outcome, Watching
+from ..worker.redaction import describe_exception
 from ..worker.state import InferenceResponse
 from .metrics import Metrics
 from .tracing import Tracing
 
 if TYPE_CHECKING:
     from ..worker.engine.run import Run
+
+log = logging.getLogger(__name__)
 
 
 class Observers(Watching):
@@ -48,20 +53,24 @@ class Observers(Watching):
 
     def step_begun(self, run: Run) -> None:
         """See `Watching`."""
-        for each in self._all:
-            each.step_begun(run)
+        self._tell(lambda each: each.step_begun(run))
 
     def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
         """See `Watching`."""
-        for each in self._all:
-            each.driver_called(run, seconds, response, error)
+        self._tell(lambda each: each.driver_called(run, seconds, response, error))
 
     def tools_called(self, run: Run) -> None:
         """See `Watching`."""
-        for each in self._all:
-            each.tools_called(run)
+        self._tell(lambda each: each.tools_called(run))
 
     def step_ended(self, run: Run, outcome: Outcome | None) -> None:
         """See `Watching`."""
-        for each in reversed(self._all):
-            each.step_ended(run, outcome)
+        self._tell(lambda each: each.step_ended(run, outcome))
+
+    def _tell(self, call: Callable[[Watching], None]) -> None:
+        """What a measurement breaks on must not break the step."""
+        for each in self._all:
+            try:
+                call(each)
+            except Exception as error:  # noqa: BLE001 - from libraries for measuring
+                log.warning("%s was not told of a step: %s", type(each).__name__, describe_exception(error).message)
