@@ -18,16 +18,22 @@ from yardstick.rounds import Plan, Results, alternate
 QUICK_SECONDS = 125.0
 
 
+# Of the time of a full run: until then rounds begin, and until then what is measured once.
+ROUNDS_SHARE = 0.4
+ONCE_SHARE = 0.85
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the figures with targets only, in one line of JSON")
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds")
     parser.add_argument("--only", default="", help="measure engines whose name holds this, and the floor; no document")
+    parser.add_argument("--minutes", type=float, default=20.0, help="no further engine begins after this long")
     asked = parser.parse_args()
     RUNS.mkdir(exist_ok=True)
     # Whoever stops this, its engines end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return quick(asked.rounds) if asked.quick else full(asked.rounds, asked.only)
+    return quick(asked.rounds) if asked.quick else full(asked.rounds, asked.only, asked.minutes * 60)
 
 
 def quick(rounds: int) -> int:
@@ -42,7 +48,7 @@ def quick(rounds: int) -> int:
     return 1 if results.failures else 0
 
 
-def full(rounds: int, only: str) -> int:
+def full(rounds: int, only: str, seconds: float) -> int:
     from yardstick.report import write_report
 
     started = time.monotonic()
@@ -53,8 +59,9 @@ def full(rounds: int, only: str) -> int:
     ]
     often = [plan for plan in plans.full_plans() if only in plan.engine.name]
     once = [plan for plan in plans.once_plans() if only in plan.engine.name]
-    results = alternate([*bare, *([] if only else with_events), *often], rounds, Results())
-    singles = alternate(once, 1, Results())
+    compared = [*bare, *([] if only else with_events), *often]
+    results = alternate(compared, rounds, Results(), stop_after=started + ROUNDS_SHARE * seconds)
+    singles = alternate(once, 1, Results(), stop_after=started + ONCE_SHARE * seconds)
     (RUNS / "results.json").write_text(json.dumps([*results.as_json(), *singles.as_json()], indent=1))
     chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)

@@ -79,7 +79,7 @@ def alternate(plans: Sequence[Plan], rounds: int, results: Results, *, stop_afte
     """Run the plans in alternating rounds.
 
     An engine that fails is left out from then on; the failure is kept and printed. `stop_after`: a monotonic time after
-    which no further round begins.
+    which no further round begins, and in the first round no further engine.
     """
     for number in range(rounds):
         if number and time.monotonic() > stop_after:
@@ -89,6 +89,9 @@ def alternate(plans: Sequence[Plan], rounds: int, results: Results, *, stop_afte
         turn = number % len(plans) if plans else 0
         for plan in [*plans[turn:], *plans[:turn]]:
             if plan.engine.name in results.failures or (plan.rounds is not None and number >= plan.rounds):
+                continue
+            if time.monotonic() > stop_after and not number:
+                results.failures[plan.engine.name] = "the time of the run was over"
                 continue
             try:
                 with Running(plan.engine) as running:
