@@ -47,15 +47,18 @@ MUTANTS: Final = (
     Mutant(
         "no_version_check", "a commit overwrites what was saved meanwhile",
         "worker/store/commits.py", "if fields.number(version) != base.version:", "if False:",
+        seed=9,
     ),
     Mutant(
         "no_commit_id", "a commit whose reply was lost is not recognised",
         "worker/store/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
         "if False:",
+        seed=174,
     ),
     Mutant(
         "no_journal", "an answer that is journaled is not used",
         "worker/engine/inference.py", "raw = run.loaded.journal.answer", "raw = None",
+        seed=18,
     ),
     Mutant(
         "lease_ignored", "a step is taken over although its claim is alive",
@@ -69,11 +72,13 @@ MUTANTS: Final = (
         "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
         "worker/engine/calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
         "each.tool.effect in (Effect.PURE, Effect.KEYED, Effect.UNSAFE)",
+        seed=49,
     ),
     Mutant(
         "attempt_in_key", "an idempotency key changes with the attempt",
         "worker/engine/calls.py", "key = idempotency_key(run.ref.execution_id,",
         'key = idempotency_key(f"{run.ref.execution_id}{run.claim.attempt}",',
+        seed=23,
     ),
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
@@ -81,72 +86,88 @@ MUTANTS: Final = (
         "replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])",
         "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
         "lambda: self._round_trip(point, connection, [_MULTI, *commands, _EXEC]), lambda error: None)",
+        seed=7,
     ),
     Mutant(
         "cancel_not_checked", "a call begins although the execution was stopped",
         "worker/store/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
+        seed=91,
     ),
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
         "worker/store/commits.py", "        before = ground.cache.get(ref.session_id)\n",
         "        before = ground.cache.get(ref.session_id)\n"
         "        _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n",
+        seed=75,
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
         "worker/engine/inference.py", "answered = self._read(run, stored)", "answered = self._read(run, raw)",
+        seed=766,
     ),
     Mutant(
         "due_removed_at_claim", "a step leaves the due index when it is claimed",
         "worker/store/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, ref.session_id)',
         '("ZREM", keys.shard.due, ref.session_id)',
+        seed=2,
     ),
     Mutant(
         "inbox_not_watched", "the inbox is read, but not watched",
         "worker/store/commits.py", 'ground.tables.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
         'ground.tables.watch("commit.read", (keys.session, keys.ctl), reads)',
+        seed=61,
     ),
     Mutant(
         "sweep_does_not_move", "the sweep leaves what it published where it was",
         "worker/store/scripts.py",
         "      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)\n", "",
+        seed=2,
     ),
     Mutant(
         "operations_forgotten", "an operation whose reply was lost is applied again",
         "worker/store/writes.py", '        words += ["ops", fields.packed(remembered)]', "        pass",
+        seed=10,
     ),
     Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
         "worker/store/actions.py", "if alive or fields.journal(stored_journal).holds_something:", "if alive:",
+        seed=1122,
     ),
     Mutant(
         "lookup_believed_at_once", "'it did not happen' is believed while the call may still run",
         "worker/engine/calls.py", "if over_ms <= now_ms:", "if True:",
+        seed=208,
     ),
     Mutant(
         "last_writer_wins", "a later answer replaces the journaled one",
         "worker/store/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
+        seed=51,
     ),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
         "worker/store/claims.py", "                if fields.text(watched.replies[0]) != held.id:\n                    return False\n", "",
+        seed=23,
     ),
     Mutant(
         "journal_not_buried", "a worker that slept revives a journal for ever",
         "worker/store/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])', "pass",
+        seed=70,
     ),
     Mutant(
         "attempts_not_counted", "a step that kills its worker is tried for ever",
         "worker/store/claims.py", "ctl.attempts + (not again), now_ms)", "ctl.attempts, now_ms)",
+        seed=38,
     ),
     Mutant(
         "no_persist", "the next execution runs on keys that are about to expire",
         "worker/store/writes.py", '            yield ("PERSIST", name)', "            pass",
+        seed=28,
     ),
     Mutant(
         "freshness_from_the_reply", "a worker that slept during its claim trusts its lease",
         "worker/engine/runner.py", "held = self._keeper.hold(claimed.claim, seconds, asked)",
         "asked = self._monotonic(); held = self._keeper.hold(claimed.claim, seconds, asked)",
+        seed=23,
     ),
     Mutant(
         "no_expiry_at_the_end", "a session stays for ever",

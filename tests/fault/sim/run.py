@@ -56,7 +56,9 @@ def _numbers(text: str) -> Iterator[int]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fault.sim.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, with its story")
-    parser.add_argument("--seeds", default="0:1000", help="from:to, or several of them and single seeds, separated by commas")
+    parser.add_argument(
+        "--seeds", default="0:1000", help="from:to, or several of them and single seeds, separated by commas"
+    )
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
     parser.add_argument("--json", type=Path, help="write the sums to this file")

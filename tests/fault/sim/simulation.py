@@ -178,12 +178,15 @@ class Simulation:
         world.on_point = self._passed
         world.on_crash = self._crashed
         self.slow: float | None = None
+        self.sleeper = ""
         self._set_rates(rng)
         self.sessions = [f"s{seed}a"] if rng.random() < 0.8 else [f"s{seed}a", f"s{seed}b"]
         for number, session in enumerate(self.sessions):
             plain = "calm" if self.kind in ("poison",) and number else self.kind
             self.stage.plans[session] = plan = make_plan(rng, plain)
-            plan.slow = self.slow or plan.slow
+            plan.slow = plan.slow if self.slow is None else self.slow
+            if self.sleeper == "tool":
+                plan.tools = (("lookup",), *plan.tools[1:])
         self.actions = self._actions(rng)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
@@ -207,10 +210,11 @@ class Simulation:
             if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
                 trip = rng.choice((*ROUND_TRIPS, *ACTIONS))
                 plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
-        if kind == "pause" and rng.random() < 0.25:
-            # A worker sleeps with an answer in its hands, and wakes while the next one is in the middle of the step.
-            plan[:] = [Fault("pause", rng.choice(("c2", "driver", "effect", "<journal.answer")), 1, rng.uniform(7.0, 10.0))]
-            self.slow = 3.0
+        if kind == "pause" and rng.random() < 0.35:
+            # A worker sleeps with an answer or a call in its hands, and wakes while the next one is in the same step.
+            point = rng.choice(("c2", "driver", "effect", "<journal.answer", "tool", "tool"))
+            plan[:] = [Fault("pause", point, 1, rng.uniform(7.0, 10.0))]
+            self.slow, self.sleeper = (0.0 if point == "tool" else 3.0), point
         if kind == "poison" and rng.random() < 0.5:
             plan.append(Fault("pause", rng.choice(points), 1, 14.0))
         if mixed and rng.random() < 0.3:
