@@ -31,9 +31,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="no further engine begins after this long")
     asked = parser.parse_args()
     RUNS.mkdir(exist_ok=True)
-    # Whoever stops this, its engines end with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _leave)
     return quick(asked.rounds) if asked.quick else full(asked.rounds, asked.only, asked.minutes * 60)
+
+
+def _leave(*_: object) -> None:
+    """Whoever stops this, its engines end with it; being asked twice must not cut that short."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def quick(rounds: int) -> int:
