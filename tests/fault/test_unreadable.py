@@ -23,7 +23,7 @@ def test_a_session_that_cannot_be_read_is_parked_by_name_and_all_others_go_on(tm
         newer = json.loads(str(lab.redis.hget(key["newer"], "head")))
         newer["state"]["schema_version"] = 99
         lab.redis.hset(key["newer"], "head", json.dumps(newer))
-        (messages,) = [name for name in lab.redis.scan_iter(f"{key['message']}:m:*")]
+        (messages,) = list(lab.redis.scan_iter(f"{key['message']}:m:*"))
         lab.redis.lset(messages, 0, "\x00")
         worker = lab.worker()
         lab.wait_for_jobs(30, [jobs["whole"]])
