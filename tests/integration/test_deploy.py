@@ -1,0 +1,458 @@
+"""The very commands of docker-compose.yml, of the systemd units and of the probes, against real processes.
+
+One deployment serves the module: Redis as start-redis starts it, with the users of users.acl and random passwords, the
+worker and Flower each with its own. Only ports and folders differ from the files, and one more user looks on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import NoPermissionError
+
+from celery_agents.config.settings import Settings
+from celery_agents.tasks.health import look
+from celery_agents.worker.store import redis_step_store
+
+from support import deployed
+from support.deployed import DEPLOY, compose, container
+from support.processes import Process, free_port
+from support.redis_server import embedded_binary, find_binary
+from support.wait import wait_until
+
+ROLES = ("producer", "worker", "monitor", "flower")
+QUESTION = "What is a lease?"
+
+
+class Deployment:
+    """What the files make of one machine.
+
+    Args:
+        folder: For secrets, data and logs.
+        binary: The redis-server.
+    """
+
+    def __init__(self, folder: Path, binary: str) -> None:
+        self.folder = folder
+        self.port, self.metrics_port, self.flower_port = free_port(), free_port(), free_port()
+        self.secrets = folder / "secrets"
+        self.programs = folder / "bin"
+        self._make_programs(binary)
+        done = subprocess.run(
+            ["sh", DEPLOY / "make-secrets", self.secrets, f"127.0.0.1:{self.port}"], check=True, capture_output=True
+        )
+        assert b"made" in done.stdout
+        self.redis = self._redis()
+        self.worker = self._service("worker")
+        self.flower = self._service("flower")
+
+    def _make_programs(self, binary: str) -> None:
+        """What the image and a machine have on PATH."""
+        self.programs.mkdir(parents=True)
+        (self.programs / "redis-server").symlink_to(binary)
+        (self.programs / "with-secrets").symlink_to(DEPLOY / "docker" / "with-secrets")
+        for name in ("celery-agents", "python"):
+            (self.programs / name).write_text(
+                f'#!/bin/sh\nexec {sys.executable} {"-m celery_agents " if name != "python" else ""}"$@"\n'
+            )
+            (self.programs / name).chmod(0o755)
+
+    def _redis(self) -> Process:
+        configuration = self.folder / "etc-redis"
+        shutil.copytree(DEPLOY / "redis", configuration)
+        with (configuration / "users.acl").open("a") as users:
+            users.write("user onlooker off resetpass ~* &* +@all\n")
+        (self.secrets / "redis-onlooker").write_text("0123456789abcdef")
+        (self.folder / "data").mkdir()
+        command = [
+            word.replace("/etc/redis", str(configuration)) for word in compose()["services"]["redis"]["entrypoint"]
+        ]
+        places = {
+            "CREDENTIALS_DIRECTORY": self.secrets,
+            "RUNTIME_DIRECTORY": self.folder / "run",
+            "STATE_DIRECTORY": self.folder / "data",
+        }
+        more = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        return Process("redis", [*command, *more], self.folder, self.environment(places))
+
+    def _service(self, name: str) -> Process:
+        """A service of the compose file, with the secrets that it is given and nothing of this machine's settings."""
+        service = compose()["services"][name]
+        mounted = self.mounted(name)
+        given = {key: str(value) for key, value in service["environment"].items() if value is not None}
+        places = {"FLOWER_DB": str(self.folder / "flower"), "CELERY_AGENTS_METRICS_PORT": str(self.metrics_port)}
+        given |= {key: value for key, value in places.items() if key in given}
+        command = [*deployed.dockerfile("ENTRYPOINT"), *service["command"]]
+        command = [str(self.flower_port) if word == "5555" else word for word in command]
+        environment = self.environment({**given, "CREDENTIALS_DIRECTORY": mounted})
+        return Process(name, command, self.folder, environment)
+
+    def mounted(self, name: str) -> Path:
+        """The folder in which a service finds its secrets."""
+        home = self.folder / f"{name}-secrets"
+        if not home.exists():
+            home.mkdir()
+            for secret in compose()["services"][name]["secrets"]:
+                source = Path(compose()["secrets"][secret["source"]]["file"]).name
+                shutil.copy(self.secrets / source, home / secret["target"])
+        return home
+
+    def environment(self, more: Mapping[str, Any]) -> dict[str, str]:
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(("CELERY_AGENTS_", "FLOWER_"))}
+        path = f"{self.programs}:{os.environ['PATH']}"
+        return {**mine, "PATH": path, "NO_PROXY": "*", **{name: str(value) for name, value in more.items()}}
+
+    def url(self, role: str) -> str:
+        return (self.secrets / f"redis-url-{role}").read_text()
+
+    def client(self, role: str) -> redis.Redis:
+        password = (self.secrets / f"redis-{role}").read_text()
+        return redis.Redis(port=self.port, username=role, password=password, decode_responses=True)
+
+    def run(self, *command: str | Path, more: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+        words = [str(word) for word in command]
+        environment = self.environment(more)
+        program = shutil.which(words[0], path=environment["PATH"]) or words[0]
+        return subprocess.run(
+            [program, *words[1:]], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+
+    def agents(self, role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`celery-agents` as one of the roles."""
+        return self.run("celery-agents", *arguments, more={"CELERY_AGENTS_REDIS_URL": self.url(role)})
+
+    def probe(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """A probe as Docker (with its secrets' folder) or Kubernetes (with its variable) would run it."""
+        if command[0] == "with-secrets":
+            return self.run(*command, more={"CREDENTIALS_DIRECTORY": self.mounted("worker")})
+        return self.run(*command, more={"CELERY_AGENTS_REDIS_URL": self.url("worker")})
+
+    def redis_health(self) -> subprocess.CompletedProcess[str]:
+        test = [
+            word.replace("/etc/redis", str(DEPLOY / "redis"))
+            for word in compose()["services"]["redis"]["healthcheck"]["test"]
+        ]
+        return self.run(*test[1:], more={"CREDENTIALS_DIRECTORY": self.secrets, "REDIS_PORT": self.port})
+
+    def start(self) -> None:
+        self.redis.start()
+        wait_until(lambda: self._redis_answers(), "Redis answers", 20, details=self.redis.tail)
+        for service in (self.worker, self.flower):
+            service.start()
+        wait_until(self._worker_is_known, "the worker is known", 60, interval=0.1, details=self.worker.tail)
+        wait_until(self._flower_answers, "Flower answers", 60, interval=0.1, details=self.flower.tail)
+
+    def end(self) -> None:
+        for process in (self.flower, self.worker, self.redis):
+            process.end(patience=3.0)
+
+    def _redis_answers(self) -> bool:
+        try:
+            return bool(self.client("monitor").ping())
+        except redis.RedisError:
+            return False
+
+    def _worker_is_known(self) -> bool:
+        assert self.worker.alive, self.worker.tail()
+        return bool(self.client("monitor").hgetall("ca:workers"))
+
+    def _flower_answers(self) -> bool:
+        assert self.flower.alive, self.flower.tail()
+        try:
+            return self.flower_status("/healthcheck", None) == 200
+        except OSError:
+            return False
+
+    def flower_status(self, path: str, credentials: str | None) -> int:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.flower_port}{path}")
+        if credentials is not None:
+            request.add_header("Authorization", f"Basic {b64encode(credentials.encode()).decode()}")
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    made = Deployment(tmp_path_factory.mktemp("deployment"), find_binary())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def binaries() -> list[str]:
+    found = [find_binary()]
+    with contextlib.suppress(RuntimeError):
+        found.append(embedded_binary())
+    return sorted(set(found))
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) -> None:
+    done = deployment.agents("producer", "submit", "researcher", QUESTION, "--wait", "--json")
+    assert done.returncode == 0, done.stderr + deployment.worker.tail()
+    session = json.loads(done.stdout)["session_id"]
+    assert deployment.agents("producer", "send", session, "And a claim?", "--wait").returncode == 0
+    for look_at in (["list"], ["watch", session], ["doctor"]):
+        seen = deployment.agents("monitor", *look_at)
+        assert seen.returncode == 0, f"{look_at}: {seen.stdout}{seen.stderr}"
+    assert deployment.agents("monitor", "send", session, "no").returncode != 0
+    assert deployment.agents("monitor", "submit", "researcher", "no").returncode != 0
+
+    # Celery alone does as well, by name.
+    code = f"""
+        from celery import Celery
+        Celery(broker={deployment.url("producer")!r}).send_task(
+            "celery_agents.submit", queue="celery_agents.control",
+            kwargs={{"agent": "researcher", "message": {QUESTION!r}, "idempotency_key": "by-name"}})
+    """
+    sent = deployment.run("python", "-c", "\n".join(line.strip() for line in code.strip().splitlines()), more={})
+    assert sent.returncode == 0, sent.stderr
+    with deployment.client("monitor") as monitor:
+
+        def statuses() -> list[str | None]:
+            sessions = monitor.zrevrangebyscore("ca:{0}:sessions", "+inf", "-inf")
+            return [monitor.hget(f"ca:{{0}}:s:{each}", "status") for each in sessions]
+
+        wait_until(lambda: statuses() == ["completed"] * 2, "the job that was sent by name is done", 30)
+
+
+def test_nobody_was_refused_what_it_needs(deployment: Deployment) -> None:
+    with deployment.client("onlooker") as onlooker:
+        refused = onlooker.execute_command("ACL", "LOG", "100")
+    entries = [
+        {**entry} if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True)) for entry in refused
+    ]
+    needed = [
+        (entry["username"], entry["reason"], entry["object"])
+        for entry in entries
+        # A monitor was refused above, and doctor tries whether it may publish; redis-py tells its version where it may.
+        if entry["username"] not in ("monitor", "default")
+        and not entry["object"].startswith("client|set")
+        # The table below tries what nobody may.
+        and "celery-agents" in entry["client-info"]
+    ]
+    assert needed == []
+
+
+# --- probes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "command"), list(deployed.probe_commands()), ids=lambda value: str(value)[:40])
+def test_a_probe_passes_while_the_worker_works(deployment: Deployment, place: str, command: list[str]) -> None:
+    done = deployment.probe(command)
+    assert done.returncode == 0, f"{place}: {done.stdout}{done.stderr}"
+    assert "works" in done.stdout
+
+
+def test_a_worker_that_stands_still_fails_its_probes(deployment: Deployment) -> None:
+    deployment.worker.pause()
+    try:
+        time.sleep(2.0)
+        for arguments in (["health", "--within", "1s"], ["health", "--alive", "--within", "1s"]):
+            done = deployment.agents("worker", *arguments)
+            assert done.returncode == 1, done.stdout + done.stderr
+            assert "was last heard of" in done.stdout
+    finally:
+        deployment.worker.resume()
+
+
+def test_without_redis_a_worker_is_not_ready_and_yet_not_to_be_restarted(deployment: Deployment) -> None:
+    nowhere = {"CELERY_AGENTS_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    ready = deployment.run("celery-agents", "health", more=nowhere)
+    assert (ready.returncode, "Redis" in ready.stderr) == (3, True)
+    assert deployment.run("celery-agents", "health", "--alive", more=nowhere).returncode == 0
+
+
+def test_redis_is_asked_for_its_health_by_a_user(deployment: Deployment) -> None:
+    if shutil.which("redis-cli") is None:
+        pytest.skip("redis-cli comes with Redis's own packages; there is none here")
+    assert deployment.redis_health().returncode == 0
+    (deployment.secrets / "redis-monitor").rename(deployment.secrets / "away")
+    try:
+        assert deployment.redis_health().returncode != 0
+    finally:
+        (deployment.secrets / "away").rename(deployment.secrets / "redis-monitor")
+
+
+def test_flower_asks_who_is_there_and_shows_the_workers(deployment: Deployment) -> None:
+    credentials = (deployment.secrets / "flower-basic-auth").read_text()
+    assert deployment.flower_status("/workers", None) == 401
+    assert deployment.flower_status("/workers", "operator:operator") == 401
+    assert deployment.flower_status("/workers", credentials) == 200
+    assert deployment.flower_status("/api/workers?refresh=1", credentials) == 200
+    test = [
+        word.replace("5555", str(deployment.flower_port))
+        for word in compose()["services"]["flower"]["healthcheck"]["test"]
+    ]
+    assert deployment.run(*test[1:], more={}).returncode == 0
+    assert not deployment.run(*[word.replace(str(deployment.flower_port), "9") for word in test[1:]], more={}).stdout
+
+
+def test_metrics_are_where_prometheus_asks_for_them(deployment: Deployment) -> None:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        f"http://127.0.0.1:{deployment.metrics_port}/metrics", timeout=10
+    ) as answer:
+        text = answer.read().decode()
+    assert "celery_agents_due_sessions" in text
+
+
+def test_systemd_and_kubernetes_start_what_compose_starts() -> None:
+    entry = deployed.dockerfile("ENTRYPOINT")
+    services = compose()["services"]
+    for name in ("worker", "flower"):
+        assert [*entry, *container("Deployment", f"celery-agents-{name}")["args"]] == [
+            *entry,
+            *services[name]["command"],
+        ]
+        theirs = [
+            word.replace("127.0.0.1", "0.0.0.0") for word in deployed.unit_command(f"celery-agents-{name}.service")
+        ]
+        assert theirs == [*entry, *services[name]["command"]]
+    assert container("StatefulSet", "celery-agents-redis")["command"] == services["redis"]["entrypoint"]
+    startup = container("StatefulSet", "celery-agents-redis")["startupProbe"]["exec"]["command"]
+    assert ["CMD", *startup] == services["redis"]["healthcheck"]["test"]
+
+
+# --- what nobody may --------------------------------------------------------------------------------------------
+
+SESSION, CTL, LEASE, DUE = "ca:{0}:s:x", "ca:{0}:s:x:ctl", "ca:{0}:lease:x", "ca:{0}:due"
+STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+PIDBOX = "/0.celery.pidbox"
+
+EVERYBODY: list[tuple[Any, ...]] = [
+    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "save", ""),
+    ("ACL", "LIST"), ("ACL", "SETUSER", "x", "on"), ("DEBUG", "SLEEP", "0"), ("SHUTDOWN", "NOSAVE"), ("MONITOR",),
+    ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("CLIENT", "PAUSE", "1"), ("REPLICAOF", "NO", "ONE"),
+    ("SAVE",), ("BGREWRITEAOF",), ("MIGRATE", "h", "1", "k", "0", "1"), ("RENAME", SESSION, "ca:y"), ("SWAPDB", "0", "1"),
+    ("GET", "foreign"), ("SET", "foreign", "1"), ("DEL", "foreign"), ("LPUSH", "other-queue", "x"), ("DUMP", SESSION),
+    ("SUBSCRIBE", "somebody"), ("PSUBSCRIBE", "*"), ("PUBLISH", "somebody", "x"), ("SELECT", "1"), ("MODULE", "LIST"),
+    ("SCRIPT", "FLUSH"), ("SCRIPT", "KILL"), ("OBJECT", "ENCODING", SESSION), ("RANDOMKEY",), ("SORT", STEPS),
+]  # fmt: skip
+MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
+    "producer": [
+        ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("LTRIM", "unacked", "0", "0"), ("INFO",),
+        ("PUBLISH", PIDBOX, "{}"), ("PSUBSCRIBE", "/0.celeryev/*"), ("SUBSCRIBE", "ca:wake:x"), ("HSETNX", CTL, "a", "b"),
+        ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("HGET", "unacked", "x"),
+        ("LPUSH", "x.reply.celery.pidbox", "x"),
+    ],
+    "worker": [("PSUBSCRIBE", "/0.*"), ("PUBLISH", "/1.celery.pidbox", "{}"), ("HGETALL", "another:service")],
+    "monitor": [
+        ("HSET", SESSION, "a", "b"), ("DEL", SESSION), ("SET", "ca:shards", "2"), ("ZADD", DUE, "1", "x"), ("ZREM", DUE, "x"),
+        ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("RPOP", STEPS), ("BRPOP", STEPS, "1"), ("PUBLISH", PIDBOX, "{}"),
+        ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", "/0.celeryev/*"), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
+        ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HGETALL", "unacked"),
+    ],
+    "flower": [
+        ("HGETALL", SESSION), ("HGET", SESSION, "state"), ("LRANGE", SESSION + ":m:messages:0", "0", "-1"), ("GET", "ca:shards"),
+        ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("BRPOP", STEPS, "1"), ("LLEN", STEPS), ("DEL", SESSION),
+        ("ZADD", DUE, "1", "x"), ("PUBLISH", "ca:wake:x", "x"), ("SUBSCRIBE", "ca:wake:x"), ("INFO",), ("XREAD", "STREAMS", "ca:x", "0"),
+        ("EVAL", "return redis.call('GET', 'ca:shards')", "0"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=binaries(), ids=lambda path: Path(path).parent.name)
+def users(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Only a Redis with the users, of each version at hand."""
+    made = Deployment(tmp_path_factory.mktemp("users"), request.param)
+    made.redis.start()
+    try:
+        wait_until(made._redis_answers, "Redis answers", 20, details=made.redis.tail)
+        yield made
+    finally:
+        made.redis.end()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_can_do_no_more_than_it_needs(users: Deployment, role: str) -> None:
+    allowed = []
+    for command in [*EVERYBODY, *MAY_NOT[role]]:
+        # Each on a connection of its own: some would change what the connection is for.
+        with users.client(role) as client:
+            try:
+                client.execute_command(*command)
+                allowed.append(command)
+            except NoPermissionError:
+                pass
+            except redis.ResponseError as error:
+                if not re.search("(?i)permission|not allowed|can't access", str(error)):
+                    allowed.append((*command, str(error)))
+    assert allowed == []
+
+
+def test_without_a_password_nobody_gets_in(users: Deployment) -> None:
+    for name, password in [(None, None), ("default", ""), *((role, "") for role in ROLES), ("worker", "worker")]:
+        client = redis.Redis(port=users.port, username=name, password=password)
+        with client, pytest.raises(redis.RedisError, match=r"(?i)authenticat|WRONGPASS|invalid"):
+            client.ping()
+
+
+def test_a_short_password_is_refused_before_redis_starts(users: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "redis-worker").write_text("short")
+    places = {"CREDENTIALS_DIRECTORY": tmp_path, "RUNTIME_DIRECTORY": tmp_path, "STATE_DIRECTORY": tmp_path}
+    done = users.run("sh", DEPLOY / "redis" / "start-redis", more=places)
+    assert done.returncode == 78
+    assert "less than 16" in done.stderr
+
+
+# --- what health makes of what workers tell ---------------------------------------------------------------------
+
+FACTS: dict[str, Any] = {
+    "host": os.uname().nodename, "pid": 7, "slots": 4, "running": 0, "abandoned": 0, "draining": False, "schema": 1,
+    "pool": "threads", "turned": 0.4, "took": 500.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "queued", "alive", "ready"),
+    [
+        ({}, False, True, True),
+        ({}, True, False, False),
+        ({"running": 4}, True, True, True),
+        ({"took": 3.0}, True, True, True),
+        ({"pool": "prefork"}, True, True, True),
+        ({"turned": 45.0}, False, False, False),
+        ({"turned": 45.0, "pool": "solo", "running": 1}, False, True, True),
+        ({"turned": 45.0, "pool": "solo"}, False, False, False),
+        ({"draining": True}, True, True, False),
+        ({"host": "elsewhere"}, False, False, False),
+        ({"pid": 8}, False, False, False),
+    ],
+    ids=[
+        "idle", "lets a message wait", "full", "has just taken one", "prefork counts elsewhere", "its loop stands still",
+        "solo at work", "solo standing still", "drains", "another machine's", "another process",
+    ],
+)  # fmt: skip
+def test_health_tells_a_worker_that_works_from_one_that_does_not(
+    redis_url: str, redis_client: redis.Redis, facts: dict[str, Any], queued: bool, alive: bool, ready: bool
+) -> None:
+    settings = Settings.build(redis_url=redis_url)
+    store = redis_step_store(settings, name="test")
+    store.register("w", {**FACTS, **facts}, {})
+    if queued:
+        redis_client.lpush(STEPS, json.dumps({"headers": {"celery_agents_published": store.now_ms() - 60_000}}))
+    found = look(settings, pid=7)
+    assert (found.alive, found.ready) == (alive, ready), found.what
