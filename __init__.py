@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .tasks.app import install
+    from .tasks.async_client import AsyncAgentClient
     from .tasks.client import AgentClient
     from .worker.agent import Agent
     from .worker.guards import FinishReasonGuard
@@ -23,6 +24,7 @@ __all__ = [
     "Agent",
     "AgentClient",
     "AgentState",
+    "AsyncAgentClient",
     "ExecutionBudget",
     "FinishReasonGuard",
     "Hook",
@@ -41,6 +43,7 @@ _HOME = {
     "Agent": ".worker.agent",
     "AgentClient": ".tasks.client",
     "AgentState": ".worker.state",
+    "AsyncAgentClient": ".tasks.async_client",
     "ExecutionBudget": ".worker.state",
     "FinishReasonGuard": ".worker.guards",
     "Hook": ".worker.hooks",

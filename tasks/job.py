@@ -86,20 +86,23 @@ class Job:
         """
         check_seconds(timeout)
         check_position(from_id)
-        return self._follow(from_id, timeout)
+        return (event for batch in self.batches(from_id, timeout) for event in batch)
 
-    def _follow(self, from_id: str | None, timeout: float | None) -> Generator[Event]:
+    def batches(self, from_id: str | None, timeout: float | None) -> Generator[list[Event]]:
+        """The events, as they come from the store; a batch may be empty when nothing has happened for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
         position = from_id or "0"
         while True:
             found = self._next(position, deadline)
             ended = not found
+            mine: list[Event] = []
             for event in found:
                 position = event.id
                 self._learn(event)
                 if event.execution_id == self._execution_id:
-                    yield event
+                    mine.append(event)
                     ended = event.type in _ENDINGS  # not the end where a retry follows
+            yield mine
             if ended and self._has_ended():
                 return
             if deadline is not None and time.monotonic() >= deadline:
