@@ -18,12 +18,14 @@ import pytest
 import yaml
 
 from celery_agents.config.settings import PREFIX, Settings
+from celery_agents.tasks.cli.program import program
 from celery_agents.tasks.metrics import Metrics
 
 from support import deployed
 from support.deployed import DEPLOY, container, manifest, manifests
 from support.product import ROOT
 
+PAGE = ROOT / "docs" / "deploying.md"
 BIN = Path(sys.executable).parent
 DRAIN = 30.0
 FORCED = 5.0  # after the drain, until a worker with a function that does not end leaves it
@@ -150,6 +152,13 @@ def expressions() -> Iterator[str]:
     yield from (target["expr"] for panel in panels() for target in panel.get("targets", []))
     triggers = manifest("ScaledObject", "celery-agents-worker")["spec"]["triggers"]
     yield from (each["metadata"]["query"] for each in triggers if each["type"] == "prometheus")
+    for block in blocks("promql"):
+        yield from block
+
+
+def blocks(language: str) -> list[list[str]]:
+    """The lines of each such block of docs/deploying.md."""
+    return [each.splitlines() for each in re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)]
 
 
 def test_the_dashboard_is_laid_out() -> None:
@@ -199,7 +208,7 @@ def _described() -> list[Any]:
 # --- against the product ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", deployed.files(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*deployed.files(), PAGE], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_names_settings_that_exist(path: Path) -> None:
     compose_only = {"IMAGE"}
     named = set(re.findall(rf"\b{PREFIX}([A-Z_]+)\b", path.read_text()))
@@ -285,3 +294,71 @@ def test_the_pods_of_each_policy_and_service_exist() -> None:
             spec["selector"].get("matchLabels", spec["selector"]) if "selector" in spec else None
         )
         assert chosen is None or any(chosen.items() <= labels.items() for labels in pods), each["metadata"]
+
+
+def rights(user: str) -> set[str]:
+    """The commands that a user of users.acl may give."""
+    lines = (DEPLOY / "redis" / "users.acl").read_text().replace("\\\n", " ").splitlines()
+    (line,) = (each for each in lines if each.startswith(f"user {user} "))
+    return {word[1:].upper().replace("|", " ") for word in line.split() if word.startswith("+")}
+
+
+def commands(*modules: str) -> set[str]:
+    """The Redis commands that modules of worker/store name, in Python and in Lua."""
+    texts = [(ROOT / "worker" / "store" / f"{name}.py").read_text() for name in modules]
+    found = {name for text in texts for name in re.findall(r"\(\s*\"([A-Z]{3,})\"", text)}
+    found |= {name for text in texts for name in re.findall(r"redis\.call\('([A-Z]+)'", text)}
+    return found - {"SCRIPT", "BLOCK", "COUNT", "NOAUTH", "NOPERM", "WRONGTYPE", "EXEC"} | {"EXEC"}
+
+
+def test_each_user_may_give_the_commands_of_its_part() -> None:
+    stored = [path.stem for path in (ROOT / "worker" / "store").glob("*.py") if path.stem != "memory_tables"]
+    assert {"ZADD", "XADD", "PTTL", "INFO"} <= commands(*stored) <= rights("worker")
+    assert {"SCRIPT LOAD", "SUBSCRIBE", "BRPOP"} <= rights("worker")
+    assert commands("actions", "writes", "loading", "events") - rights("producer") == set()
+    assert commands("reads", "loading") - {"EXEC"} - rights("monitor") == set()
+    assert "EXEC" not in rights("monitor")
+
+
+# --- docs/deploying.md ------------------------------------------------------------------------------------------
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    named = set(re.findall(r"deploy/[\w./-]+", PAGE.read_text()))
+    assert named
+    assert [name for name in named if not (ROOT / name.rstrip(".")).exists()] == []
+    units = {path.stem for path in (DEPLOY / "systemd").iterdir()}
+    assert set(re.findall(r"\bcelery-agents-(?:worker|flower|health)\b", PAGE.read_text())) <= units
+
+
+def test_the_commands_of_the_page_are_the_shell_s() -> None:
+    for block in blocks("sh"):
+        subprocess.run(["sh", "-n"], input="\n".join(block), text=True, check=True)
+
+
+def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
+    commands = [line for block in blocks("sh") for line in block if line.startswith("sh deploy/make-secrets")]
+    assert len(commands) == 4
+    for number, command in enumerate(commands):
+        home = tmp_path / str(number)
+        home.mkdir()
+        (home / "deploy").symlink_to(DEPLOY)
+        moved = command.replace("/etc/celery-agents/secrets", "secrets")
+        subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
+        made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
+        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 6
+        assert all(value.strip() == value for value in made.values())
+        for user in ("producer", "worker", "monitor", "flower"):
+            url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url
+            assert made[f"redis-{user}"] in url
+        assert (home / "secrets").stat().st_mode & 0o777 == 0o700
+        subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
+        assert made == {path.name: path.read_text() for path in (home / "secrets").iterdir()}, "what was there stays"
+
+
+def test_the_commands_of_the_page_are_ours() -> None:
+    lines = [line for block in blocks("sh") for line in block]
+    ours = {match[1] for line in lines if (match := re.search(r"\bwith-secrets celery-agents (\w+)", line))}
+    assert ours == {"submit", "doctor"}
+    known = {command.name or command.callback.__name__ for command in program.registered_commands if command.callback}
+    assert ours | set(re.findall(r"`celery-agents (\w+)", PAGE.read_text())) <= known

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from celery_agents.worker.store import redis_step_store
 from support import deployed
 from support.deployed import DEPLOY, compose, container
 from support.processes import Process, free_port
+from support.product import ROOT
 from support.redis_server import embedded_binary, find_binary
 from support.wait import wait_until
 
@@ -237,6 +239,15 @@ def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) 
             return [monitor.hget(f"ca:{{0}}:s:{each}", "status") for each in sessions]
 
         wait_until(lambda: statuses() == ["completed"] * 2, "the job that was sent by name is done", 30)
+
+
+def test_the_commands_of_the_page_work_inside_the_worker(deployment: Deployment) -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    commands = re.findall(r"^docker compose exec worker (with-secrets .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        done = deployment.probe(shlex.split(command))
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
 def test_nobody_was_refused_what_it_needs(deployment: Deployment) -> None:
