@@ -102,7 +102,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
-        "worker/engine/inference.py", "answered = self._read(run, stored)", "answered = self._read(run, raw)",
+        "worker/engine/inference.py", "answered = self._read(run, stored) if stored == raw else self._adopted(run, stored, raw)", "answered = self._read(run, raw)",
         seed=766,
     ),
     Mutant(
@@ -141,7 +141,7 @@ MUTANTS: Final = (
     Mutant(
         "last_writer_wins", "a later answer replaces the journaled one",
         "worker/store/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
-        seed=51,
+        seed=636,
     ),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
