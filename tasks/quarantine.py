@@ -12,7 +12,8 @@ import binascii
 import json
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, cast
 
 import kombu.transport.redis as kombu_redis
@@ -25,7 +26,46 @@ _PAYLOAD_CHARS: Final = 2000
 _NO_ACK: Final = "celery-agents-no-ack"
 _LARGEST_BYTES: Final = 4_000_000
 _transport: Final[Any] = kombu_redis  # its module-level decoder is what has to be replaced
+# What a message of an unforeseen form makes Celery raise; a lost connection raises none of these.
+_OF_THE_MESSAGE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_stock_deliver: Final[Callable[[Any, Any, Any], None]] = _transport.Transport._deliver
 _stock_loads: Final[Callable[[Any], Any]] = _transport.loads
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**31
+
+
+def _is_moment(value: Any) -> bool:
+    try:
+        return bool(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_pair_of_limits(value: Any) -> bool:
+    limits = cast("list[Any]", value) if isinstance(value, list) else []
+    return len(limits) == 2 and all(limit is None or type(limit) in (int, float) for limit in limits)
+
+
+# What Celery and kombu read of a message before its task runs, where None or nothing stands for the default. Whatever
+# is of another form would raise in the consumer, and end the worker or leave a slot taken for ever.
+_HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("root_id", "parent_id", "group", "shadow", "origin", "lang", "argsrepr", "kwargsrepr"), _is_text),
+    **dict.fromkeys(("retries", "group_index", "replaced_task_nesting"), _is_count),
+    **dict.fromkeys(("eta", "expires"), _is_moment),
+    "timelimit": _is_pair_of_limits,
+    "stamped_headers": lambda value: isinstance(value, list),
+    "stamps": lambda value: isinstance(value, dict),
+}
+_PROPERTIES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("correlation_id", "reply_to"), _is_text),
+    **dict.fromkeys(("priority", "delivery_mode"), _is_count),
+}
 
 
 class _Refused(Exception):
@@ -69,7 +109,7 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unackn
 
     def loads(text: Any) -> Any:
         try:
-            message: Any = _checked(text, queues, known_tasks)
+            message: Any = _decoded(text)
             if unacknowledged is not None and isinstance(message, dict):
                 _mark_unacknowledged(cast("dict[str, Any]", message), unacknowledged)
             return cast("Any", message)
@@ -80,6 +120,25 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unackn
         except Exception as error:  # noqa: BLE001 - whatever else somebody thinks of must not end the worker
             return _quarantine_message(address, str(text), f"cannot be examined: {type(error).__name__}")
 
+    def deliver(transport: Any, message: Any, queue: Any) -> None:
+        if queue in queues:
+            try:
+                _check_task(message, known_tasks)
+            except _Refused as refused:
+                message = _quarantine_message(address, json.dumps(message), str(refused))
+            except Exception as error:  # noqa: BLE001 - as above
+                message = _quarantine_message(address, repr(message), f"cannot be examined: {type(error).__name__}")
+        try:
+            _stock_deliver(transport, message, queue)
+        except _OF_THE_MESSAGE as error:
+            if queue not in queues:
+                raise
+            log.warning("an element of queue %s was put away: %s", queue, type(error).__name__)
+            reason = f"cannot be delivered: {type(error).__name__}"
+            _stock_deliver(transport, _quarantine_message(address, repr(message), reason), queue)
+
+    # The decoder is not told which queue an element was in, and the address it bears may be forged.
+    _transport.Transport._deliver = deliver
     _transport.loads = loads
     _transport.bytes_to_str = _text
     if unacknowledged is not None:
@@ -97,7 +156,8 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -> Any:
+def _decoded(text: Any) -> dict[str, Any]:
+    """An element as far as kombu itself looks into it, whoever it is for."""
     if len(text) > _LARGEST_BYTES:
         raise _Refused(f"larger than {_LARGEST_BYTES} bytes")
     try:
@@ -109,10 +169,18 @@ def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -
     _check_shape(element)
     message = cast("dict[str, Any]", element)
     _check_encoding(message)
-    if message["properties"]["delivery_info"].get("routing_key") not in queues:
-        return message
+    return message
+
+
+def _check_task(message: dict[str, Any], known_tasks: Collection[str]) -> None:
+    """What lies in one of our queues is a call of a task we know, in JSON."""
     if not isinstance(message["headers"].get("id"), str):
         raise _Refused("no task id")
+    for part, kinds in (("headers", _HEADERS), ("properties", _PROPERTIES)):
+        for name, fits in kinds.items():
+            value = message[part].get(name)
+            if value is not None and not fits(value):
+                raise _Refused(f"{name}={str(value)[:100]!r} in the {part}")
     if message.get("content-type") != "application/json":
         raise _Refused(f"content type {str(message.get('content-type'))[:100]!r}, only JSON is read")
     if str(message.get("content-encoding")).lower() not in ("utf-8", "utf8"):
@@ -120,7 +188,6 @@ def _checked(text: Any, queues: Collection[str], known_tasks: Collection[str]) -
     if message["headers"].get("task") not in known_tasks:
         raise _Refused(f"unknown task {str(message['headers'].get('task'))[:100]!r}")
     _check_body(message)
-    return message
 
 
 def _check_shape(element: Any) -> None:

@@ -48,7 +48,7 @@ class Death:
         crash: The crash plan it had; "" when it had none.
         at_ms: Redis time when it was noticed.
         held: (session, execution, step) it had claimed.
-        lost: Sessions whose message was neither queued nor claimed.
+        lost: Of those that no live worker had claimed, the ones whose message was not queued.
     """
 
     pid: int
@@ -245,13 +245,16 @@ class Lab:
             for session in sessions:
                 pipe.hmget(shard.session(session).ctl, "execution", "step", "claim", "worker", "not_before")
             found = pipe.execute()
-        for session, (execution, step, claim, name, not_before) in zip(sessions, found, strict=True):
+            for _, _, claim, _, _ in found:
+                pipe.exists(shard.lease(claim or "-"))
+            alive = pipe.execute()
+        for session, lives, (execution, step, claim, name, not_before) in zip(sessions, alive, found, strict=True):
             if execution is None or int(not_before or 0) > at_ms:
                 continue
             place = (session, execution, int(step))
             if claim and f"-{worker.pid}-" in (name or ""):
                 held.append(place)
-            elif not claim and _task_id(execution, int(step)) not in queued:
+            elif not lives and _task_id(execution, int(step)) not in queued:
                 lost.append(place)
         return Death(worker.pid, crash, worker.exit_code or 0, at_ms, tuple(held), tuple(lost))
 

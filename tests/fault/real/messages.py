@@ -15,6 +15,7 @@ from support.verdict import Verdict
 from support.wait import wait_until
 
 STEPS_QUEUE = "celery_agents.steps"
+CONTROL_QUEUE = "celery_agents.control"
 
 
 def chaos(directory: Path, jobs: int, seed: int) -> Verdict:
@@ -125,6 +126,11 @@ def hostile(directory: Path, random_elements: int, seed: int) -> Verdict:
             all(len(json.dumps(entry)) < 10_000 for entry in entries), "quarantine", "an entry is not capped"
         )
         verdict.counts["quarantined"] += len(entries)
+        # The queue of control tasks is acknowledged late, which takes another way through kombu.
+        _push(lab, list(elements.values()), CONTROL_QUEUE)
+        with lab.broker() as broker:
+            wait_until(lambda: broker.llen(CONTROL_QUEUE) == 0, "the control queue is empty", 60, details=worker.tail)
+        verdict.expect(worker.alive, "workers", "the worker has ended")
         for start in range(0, random_elements, 500):
             count = min(500, random_elements - start)
             _push(lab, [_mutated(chance, real) for _ in range(count)])
@@ -138,9 +144,9 @@ def hostile(directory: Path, random_elements: int, seed: int) -> Verdict:
     return verdict
 
 
-def _push(lab: Lab, elements: list[bytes]) -> None:
+def _push(lab: Lab, elements: list[bytes], queue: str = STEPS_QUEUE) -> None:
     with lab.broker() as broker:
-        broker.lpush(STEPS_QUEUE, *elements)
+        broker.lpush(queue, *elements)
 
 
 def _real_message(lab: Lab) -> bytes:
