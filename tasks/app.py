@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never, cast
 from celery import Celery, Task, bootsteps
 from celery.exceptions import Ignore
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
+from celery.worker import state as worker_state
 
 from ..config.celery import celery_configuration, is_redis, queues
 from ..config.logs import configure_logging, logged_as
@@ -208,7 +209,9 @@ def _machinery(
     """The worker's own threads, begun with its pool and ended after it."""
 
     def _begin_in_child(**_: Any) -> None:
-        runtime()
+        if settings.queue in app.amqp.queues.consume_from:
+            configure_logging(settings, everybody=app.main == _OWN)
+            runtime()
 
     def _end_in_child(**_: Any) -> None:
         runtime.close()
@@ -220,6 +223,9 @@ def _machinery(
             super().__init__(parent, **kwargs)
             self.sweeper: Sweeper | None = None
             self.end_metrics: Callable[[], None] | None = None
+            # Before the pool starts: the children of a prefork pool take over what is connected then.
+            worker_process_init.connect(_begin_in_child, weak=False)
+            worker_process_shutdown.connect(_end_in_child, weak=False)
 
         def start(self, parent: Any) -> None:
             configure_logging(settings, everybody=app.main == _OWN)
@@ -244,8 +250,6 @@ def _machinery(
                 self.end_metrics = serve_metrics(metrics, runtime, settings)
             _watch_abandoned(runtime, settings)
             worker_shutting_down.connect(_on_shutdown(runtime, settings), weak=False)
-            worker_process_init.connect(_begin_in_child, weak=False)
-            worker_process_shutdown.connect(_end_in_child, weak=False)
 
         def stop(self, parent: Any) -> None:
             # Celery stops this before the pool, whose steps still need their leases and their event loop.
@@ -286,6 +290,7 @@ def _wait_for_redis(runtime: Runtime) -> None:
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)
+            worker_state.maybe_shutdown()  # SIGTERM only leaves a note as long as nothing is consumed
             time.sleep(_WAIT_FOR_REDIS_SECONDS)
 
 

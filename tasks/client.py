@@ -34,6 +34,7 @@ from .inputs import (
     check_listing,
     check_model,
     check_seconds,
+    check_since,
     check_text,
     derived_id,
     fingerprint,
@@ -230,6 +231,7 @@ class AgentClient:
         Yields:
             A job for each, retried when it is yielded.
         """
+        check_since(since)
         oldest_ms = None if since is None else round(since.timestamp() * 1000)
         for header in list(self._all("failed", oldest_ms)):
             if header.status != "failed" or (agent is not None and header.agent != agent):
@@ -295,6 +297,7 @@ class AgentClient:
             limit: Most sessions of a page.
             cursor: From the page before.
         """
+        check_since(since)
         oldest_ms = None if since is None else round(since.timestamp() * 1000)
         index = "failed" if status == "failed" else "sessions"
         check_listing(status, limit)

@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
+from datetime import datetime
 from math import isnan
 from typing import Any, Final
 
@@ -104,6 +105,12 @@ def check_seconds(timeout: Any) -> None:
         return
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout) or timeout < 0:
         raise InvalidInput("timeout", timeout, "give seconds from 0, or None to wait as long as it takes.")
+
+
+def check_since(since: Any) -> None:
+    """A time with its timezone, or None."""
+    if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
+        raise InvalidInput("since", since, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
 
 
 def check_position(position: Any) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Final, Protocol
 
-from .errors import InvalidInput
+from .errors import ConfigurationError, InvalidInput
 from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
 
 
@@ -151,7 +151,12 @@ class FinishReasonGuard:
         """
         Args:
             reasons: Finish reasons that end the execution.
+        Raises:
+            ConfigurationError: There is no such reason.
         """
+        unknown = [reason for reason in reasons if reason not in tuple(FinishReason)]
+        if unknown or isinstance(reasons, str):
+            raise ConfigurationError(f"finish reasons {unknown or reasons!r}: give a list of {', '.join(FinishReason)}")
         self._reasons = frozenset(FinishReason(reason) for reason in reasons)
 
     def check(self, view: GuardView) -> Verdict:

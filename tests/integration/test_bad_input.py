@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -201,6 +202,9 @@ def test_times_pages_and_positions(client: AgentClient, unchanged: Callable[[], 
         _refused(lambda position=position: list(job.events(position, timeout=1)))  # type: ignore[arg-type, misc]
     for limit in (0, -1, True, 1.5, "5"):
         _refused(lambda limit=limit: client.list(limit=limit))  # type: ignore[arg-type, misc]
+    for since in (datetime(2026, 1, 1), "yesterday", 5):  # noqa: DTZ001
+        _refused(lambda since=since: client.list(since=since))  # type: ignore[arg-type, misc]
+        _refused(lambda since=since: list(client.retry_failed(since=since)))  # type: ignore[arg-type, misc]
     for cursor in ("x", "", "1", 5, "²:a"):
         _refused(lambda cursor=cursor: client.list(cursor=cursor))  # type: ignore[arg-type, misc]
     for status in ("done", 5, ""):

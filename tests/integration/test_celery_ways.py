@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
+from celery_agents.tasks.app import create_app
 
-from support.processes import Process
+from support.processes import Process, free_port
 from support.projects import AGENTS, EXISTING, SERVICE, Project
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
@@ -187,3 +188,25 @@ def test_a_project_with_prefix_and_priorities_runs_its_steps_once(
     assert said == "found: AGENTS\n"
     assert "published again" not in worker.text()
     assert redis_client.keys("celery_agents.*") == []
+
+
+def test_a_worker_that_waits_for_redis_ends_when_it_is_told_to(new_worker: Callable[..., WorkerProcess]) -> None:
+    worker = new_worker(f"redis://127.0.0.1:{free_port()}/0", wait=False)
+    worker.wait_for_text("waiting for Redis", 30)
+    assert worker.stop() == 0
+
+
+def test_a_prefork_worker_writes_json_in_its_children_and_stops_what_is_revoked(
+    new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str
+) -> None:
+    (tmp_path / "clerks.py").write_text(AGENTS, encoding="utf-8")
+    env = {"PYTHONPATH": str(tmp_path), "CELERY_AGENTS_LOG_FORMAT": "json"}
+    worker = new_worker(agents="clerks", env=env, arguments=("--pool", "prefork", "-c", "2"))
+    client = AgentClient(redis_url)
+    job = client.submit("clerk", "slow")
+    wait_until(lambda: client.header(job.session_id).status == "in_progress", "it runs", 20)
+    create_app(client.settings).control.revoke(f"{job.execution_id}.1", terminate=True)
+    assert job.result(timeout=10).status == "stopped"
+    worker.wait_for_text("succeeded in")
+    told = [json.loads(line) for line in worker.text().splitlines() if "succeeded in" in line]
+    assert [job.execution_id in line["message"] for line in told] == [True]

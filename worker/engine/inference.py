@@ -222,7 +222,7 @@ class Inference:
             if run.forbidden or run.loaded.journal.holds_something:
                 if self._store.drop_answer(run.claim) and not run.forbidden:
                     return self.infer(_without_answer(run))
-                return run.failing(_described(error), StopReason.ERROR_FORBADE)
+                return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
             self._store.drop_answer(run.claim)
             raise
         return self._answered(run, response)
@@ -239,8 +239,9 @@ class Inference:
 
     def _note(self, run: Run, error: DriverError) -> None:
         """Every attempt that gave no usable answer is recorded, without anything of the provider's body."""
-        facts: dict[str, Any] = {"kind": error.kind, "status": error.status, "code": error.code}
-        facts |= {"request_id": error.request_id, "transient": error.transient}
+        described = describe_exception(error)
+        facts: dict[str, Any] = {"kind": described.kind, "transient": error.transient}
+        facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
         number = time.time_ns()
         self._store.record_failure(run.claim, number, json.dumps(facts).encode())
 
@@ -274,20 +275,22 @@ class Inference:
     def _gave_up(self, run: Run, error: DriverError) -> Run:
         """Not in this step. Transient: later, up to a day; permanent: the execution fails."""
         if not _is_worth_retrying(error):
-            return run.failing(_described(error), StopReason.ERROR_FORBADE)
+            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
         if isinstance(error, UnusableAnswer):  # each was paid for; an outage is not
-            return run.failing(_described(error), StopReason.RETRY_LIMIT_REACHED)
+            return run.failing(describe_exception(error), StopReason.RETRY_LIMIT_REACHED)
         loaded = run.loaded
         waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
         if waited_ms >= self._settings.retry_later_limit_seconds * 1000:
-            return run.failing(_described(error), StopReason.RETRY_LIMIT_REACHED)
+            return run.failing(describe_exception(error), StopReason.RETRY_LIMIT_REACHED)
         seconds = min(
             self._settings.retry_later_seconds * 2 ** min(loaded.delays, 16), self._settings.retry_later_max_seconds
         )
         seconds = max(seconds, error.retry_after or 0.0)
         seconds = min(seconds, self._settings.retry_later_limit_seconds, *self._budget_seconds(run))
         publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
-        return run.changed(decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {error}", publish))
+        return run.changed(
+            decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {describe_exception(error).message}", publish)
+        )
 
     def _budget_seconds(self, run: Run) -> list[float]:
         left = time_left(run.execution, moment(run.redis_ms(self._monotonic())))
@@ -341,8 +344,3 @@ def _foreign(error: Exception) -> DriverError:
     described = describe_exception(error)
     transient = isinstance(error, (TimeoutError, ConnectionError))
     return DriverError(described.kind, described.message, transient=transient)
-
-
-def _described(error: DriverError) -> ErrorInfo:
-    details: Any = {"status": error.status, "code": error.code, "request_id": error.request_id}
-    return ErrorInfo(kind=error.kind, message=str(error), retryable=error.transient, details=details)

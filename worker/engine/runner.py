@@ -18,7 +18,7 @@ from ..agent import AgentRegistry
 from ..errors import ClaimLost, StateTooNew, StateUnreadable, StoreFull, StoreUnavailable, UnknownAgent, VersionConflict
 from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
-from ..redaction import describe_exception
+from ..redaction import describe_exception, redact
 from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
 from ..store import Claimed, Committed, Left, LeftReason, StepRef, StepStore, Suspect, new_claim_id
 from .calls import Calls
@@ -235,7 +235,7 @@ class StepRunner:
         left = time_left(run.execution, moment(run.loaded.now_ms))
         seconds = verdict.seconds if left is None else min(verdict.seconds, left)
         publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
-        return run.changed(decided=PutOffUntil(run.ref, seconds, verdict.reason, publish))
+        return run.changed(decided=PutOffUntil(run.ref, seconds, redact(verdict.reason), publish))
 
     # --- infer, call tools ------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def _chunk(folder: Path, start: int, count: int) -> Path:
             [*command, "--json", str(file.resolve())], cwd=TESTS, capture_output=True, text=True, check=False
         )
         if not file.exists():
-            raise RuntimeError(f"seeds {start} to {start + count} were not run: {ran.stderr[-2000:]}")
+            raise RuntimeError(f"seeds {start} to {start + count} ended with {ran.returncode}: {ran.stderr[-2000:]}")
     return file
 
 

@@ -161,7 +161,8 @@ def _steps(sim: Simulation, session: str, state: AgentState) -> dict[str, list[A
     if last is not None:
         world.expect(last.status.is_terminal(), "I2", f"{last.execution_id} is {last.status}")
     for (execution, step), journaled in history.answers.items():
-        in_time = journaled.seq <= history.closed.get(execution, 0)
+        looked, by = history.closed.get(execution, (0, ""))
+        in_time = journaled.seq <= looked or (by != "" and journaled.job == by)
         if execution in found and in_time and not journaled.raw.startswith(b"unusable"):
             world.expect(step <= len(found[execution]), "I5", f"the paid answer of {execution}.{step} was lost")
     return found

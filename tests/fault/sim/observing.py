@@ -38,6 +38,7 @@ class Journaled:
 
     raw: bytes
     seq: int
+    job: str = ""
 
 
 class History:
@@ -53,7 +54,8 @@ class History:
         self.answers: dict[tuple[str, int], Journaled] = {}
         self.begun: dict[tuple[str, int, int, str], int] = {}
         self.stops: dict[str, int] = {}
-        self.closed: dict[str, int] = {}
+        self.closed: dict[str, tuple[int, str]] = {}
+        self.stop_read = 0
         self.leases: dict[str, float] = {}
         self.journals: dict[str, float] = {}
         self.due: dict[str, float] = {}
@@ -63,6 +65,8 @@ class History:
     def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """One round trip, as Redis answered it."""
         tally = self._world.tally.answers
+        if point == "stop.journal":
+            self.stop_read = self._world.seq
         if commands[0][0] == "MULTI":
             applied = replies[-1]
             if not isinstance(applied, list):
@@ -142,7 +146,7 @@ class History:
             alive = self.leases.get(_LEASE + before, 0) > world.now
             world.expect(not alive, "lease", f"{point}: the claim {before[:6]} was taken over while its lease lived")
         if ctl and (fields.get("phase") == "end" or fields.get("execution", ctl["execution"]) != ctl["execution"]):
-            self.closed.setdefault(ctl["execution"], world.seq)
+            self.closed.setdefault(ctl["execution"], self._last_look(point, ctl.get("claim", "")))
         if point == "stop.exec":
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
@@ -153,6 +157,13 @@ class History:
         if point == "retry.exec":
             self.stops.pop(ctl["execution"], None)
             self.closed.pop(ctl["execution"], None)
+
+    def _last_look(self, point: str, claim: str) -> tuple[int, str]:
+        """When whoever ended an execution had last looked into its journal, and who that was."""
+        if point == "stop.exec":
+            return self.stop_read, ""
+        taken = next((each for each in reversed(self.claims) if each.claim == claim), None)
+        return (taken.read, taken.job) if taken is not None else (self._world.seq, "")
 
     def _taken(self, session: str, ctl: dict[str, str], claim: str) -> None:
         actor = self._world.current
@@ -179,7 +190,7 @@ class History:
         elif word == "llm":
             is_past = step <= len(self.steps.get(execution, ()))
             if (reply or name == "HSET") and not is_past:
-                self.answers[execution, step] = Journaled(bytes(command[3]), self._world.seq)  # type: ignore[arg-type]
+                self.answers[execution, step] = Journaled(bytes(command[3]), self._world.seq, job)  # type: ignore[arg-type]
         elif word.endswith(":s") and (reply or name == "HSET"):
             self.begun[execution, step, int(word[1:-2]), job] = self._world.seq
 
@@ -187,7 +198,9 @@ class History:
         """Redis was full, and the script has written: EVALSHA sha 2 journal events field value …"""
         *_, execution, step = str(command[3]).split(":")
         if command[5] == "llm" and reply[0]:
-            self.answers[execution, int(step)] = Journaled(bytes(command[6]), self._world.seq)  # type: ignore[arg-type]
+            actor = self._world.current
+            job = actor.facts.get("job", "") if actor is not None else ""
+            self.answers[execution, int(step)] = Journaled(bytes(command[6]), self._world.seq, job)  # type: ignore[arg-type]
 
     def phase(self, session: str) -> str:
         """run, end, wait or parked; "" before it exists."""

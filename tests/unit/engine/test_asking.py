@@ -132,7 +132,40 @@ def test_a_permanent_error_fails_at_once(new_bench: NewBench, error: Exception) 
     assert "abcdefgh12345678" not in str(bench.state(session_id).to_json())
     (stored,) = bench.execution(session_id).errors
     if isinstance(error, DriverError):
-        assert dict(stored.details) == {"status": 401, "code": "invalid_api_key", "request_id": None}
+        assert (stored.details["status"], stored.details["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_secret_in_the_text_of_a_drivers_own_error_is_stored_and_told_nowhere(
+    new_bench: NewBench, transient: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "sk-abcdefgh12345678"
+    driver = Plan(DriverError("rejected", f"bad key {secret}", transient=transient, code=f"api_key={secret}"))
+    bench = new_bench(Agent("a", driver=driver))
+    session_id = bench.submit()
+    outcomes = bench.run(session_id)
+    tables = bench.store.ground.tables
+    held = [
+        str(tables.ask("test", [(_READERS[_kind(name)], name, *_RANGES[_kind(name)])]))
+        for name in bench.key_names()
+        if _kind(name)
+    ]
+    assert len(held) > 3
+    for text in (*held, *map(str, outcomes), caplog.text):
+        assert secret not in text
+
+
+_READERS = {"hash": "HGETALL", "list": "LRANGE", "stream": "XRANGE"}
+_RANGES: dict[str, tuple[Any, ...]] = {"hash": (), "list": (0, -1), "stream": ("-", "+")}
+
+
+def _kind(name: str) -> str:
+    """The type of a session's key, by its name."""
+    if name.endswith(":events"):
+        return "stream"
+    if ":m:" in name or ":x:" in name or name.endswith(":inbox"):
+        return "list"
+    return "hash" if ":s:" in name else ""
 
 
 @pytest.mark.parametrize("answer", [None, 5, object(), [], ["text", 5]])

@@ -10,7 +10,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, PutOffUntil
-from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.guards import (
     PROCEED,
     FinishReasonGuard,
@@ -265,5 +265,6 @@ def test_other_finish_reasons_go_on(new_bench: NewBench) -> None:
 
 
 def test_a_finish_reason_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="lenght"):
-        FinishReasonGuard(["lenght"])
+    for reasons in (["lenght"], "length", [None]):
+        with pytest.raises(ConfigurationError, match="content_filter"):
+            FinishReasonGuard(reasons)  # type: ignore[arg-type]
