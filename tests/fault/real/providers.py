@@ -38,7 +38,7 @@ def failing_provider(directory: Path, jobs: int, seed: int) -> Verdict:
     with service:
         provider = Provider(service, "fire")
         env["TEST_PROVIDER_URL"] = provider.base_url
-        with Lab(directory, agents="support.model_agents", env=env) as lab:
+        with Lab(directory, agents="support.buyer_agents", env=env) as lab:
             worker = lab.worker()
             lab.client.wait_for_agent("buyer")
             verdict = Verdict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -42,7 +43,8 @@ def _answer(state: object) -> str:
         {"tools": ["search"]},
         {"tools": [print, print]},
     ],
-    ids=str,
+    # Two workers of pytest-xdist must give a function the same name.
+    ids=lambda fields: re.sub(r" at 0x[0-9a-f]+", "", str(fields)),
 )
 def test_a_definition_that_cannot_work_is_refused_with_a_sentence(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as raised:
