@@ -65,6 +65,8 @@ def doctor(
         advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
         findings = [Finding("redis", Level.FAIL, f"does not answer: {error}", advice)]
         code = ExitCode.NO_REDIS
+        # Standard error too, as every command that ends with 3: what reads the findings may not be a person.
+        print(f"celery-agents: {error}; {advice}", file=sys.stderr)
     if code is ExitCode.DONE and any(finding.level is Level.FAIL for finding in findings):
         code = ExitCode.FAILED
     for line in map(as_json, map(_value, findings)) if json else _lines(findings):
