@@ -19,7 +19,7 @@ from ..errors import ConfigurationError, DriverError, StoreFull, StoreUnavailabl
 from ..guards import time_left
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
-from ..state import AgentState, ErrorInfo, InferenceResponse, LLMConfig, StopReason
+from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..store import StepStore
 from .event_loop import EventLoopThread
 from .interruptions import interrupted
@@ -94,7 +94,7 @@ class Inference:
             tools=run.agent.toolset.specs(),
             timeout=self._timeout(run),
             compiler=run.agent.messages_from,
-            settings=_override(run),
+            settings=run.state.llm_config,
         )
         if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
             return run, request
@@ -301,9 +301,9 @@ def _check_price(run: Run) -> None:
     """A cost limit that nobody could keep is refused before the first call."""
     limit = run.execution.budget.max_cost
     driver = run.agent.answering
-    if limit is None or driver.knows_price(_override(run)):
+    if limit is None or driver.knows_price(run.state.llm_config):
         return
-    override = _override(run)
+    override = run.state.llm_config
     model = (override.model if override else None) or driver.name
     raise ConfigurationError(
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
@@ -330,10 +330,6 @@ def _with_prompt(run: Run) -> AgentState:
 def _without_answer(run: Run) -> Run:
     journal = replace(run.loaded.journal, answer=None)
     return run.changed(loaded=replace(run.loaded, journal=journal))
-
-
-def _override(run: Run) -> LLMConfig | None:
-    return run.state.llm_config
 
 
 def _is_worth_retrying(error: BaseException) -> bool:

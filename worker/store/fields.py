@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from .records import Begun, InboxKind, Journal, Operation
-from .tables import Reply
 
 
 def text(value: bytes | None) -> str:
@@ -78,8 +77,3 @@ def inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operation, ..
 def inbox_entry(operation: Operation) -> bytes:
     """How an operation is stored."""
     return packed({"id": operation.id, "kind": operation.kind, "payload": operation.payload})
-
-
-def due_score(reply: Reply) -> int | None:
-    """A zset score in milliseconds."""
-    return None if reply is None else int(float(reply))
