@@ -190,8 +190,10 @@ class Deployment:
         return [
             (entry["username"], entry["reason"], entry["object"])
             for entry in entries
-            # Monitors are refused on purpose, doctor tries whether it may publish, and redis-py tells its version.
-            if entry["username"] not in ("monitor", "default") and not entry["object"].startswith("client|set")
+            # Monitors are refused on purpose, doctor tries whether it may publish, and redis-py tells its version;
+            # Redis before 7 does not name what of CLIENT that was.
+            if entry["username"] not in ("monitor", "default")
+            and not (entry["object"] == "client" or entry["object"].startswith("client|set"))
         ]
 
     def flower_status(self, path: str, credentials: str | None) -> int:
