@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
     inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
     cache_bytes: int = Field(
-        64_000_000,
+        128_000_000,
         ge=0,
         description="Memory for the sessions a worker keeps, estimated. 0: none. Only speed rests on it.",
     )

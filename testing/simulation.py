@@ -70,6 +70,7 @@ class _WorldClock(RedisClock):
     """Redis's own time, which is the world's; waiting for Redis takes virtual time too."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(lambda: world.now_ms() / 1000)
         self._world = world
 
     def pause(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..worker.errors import ConfigurationError
 from ..worker.store.redis_tables import RedisTables, connect
-from ..worker.store.tables import Command, Reply, Tables, Watched, Word
+from ..worker.store.tables import Command, Guard, Reply, Tables, Watched, Word
 from .world import World
 
 _UPTIME: Final = b"uptime_in_seconds:1000000\r\n"
@@ -32,6 +32,13 @@ class TablesUnderFire:
         """See `Tables.apply`."""
         self._world.at(f"before {point}")
         replies = self._inner.apply(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """See `Tables.attempt`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.attempt(point, guards, commands)
         self._world.at(f"after {point}")
         return replies
 
@@ -123,6 +130,11 @@ class RedisOnVirtualTime:
     def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """See `Tables.apply`."""
         return self._received(commands, self._redis.apply(point, self._sent(commands)))
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """See `Tables.attempt`."""
+        replies = self._redis.attempt(point, guards, self._sent(commands))
+        return None if replies is None else self._received(commands, replies)
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> AbstractContextManager[Watched]:
         """See `Tables.watch`."""

@@ -58,7 +58,7 @@ from celery_agents.worker.store.ground import NoHandover
 from celery_agents.worker.store.keys import PERMANENT, shard_of
 from celery_agents.worker.store.memory_tables import MemoryTables
 from celery_agents.worker.store.redis_tables import connect
-from celery_agents.worker.store.tables import Command, Tables
+from celery_agents.worker.store.tables import Command, Guard, Tables
 
 from support.redis_server import RedisServer
 from support.wait import wait_until
@@ -101,6 +101,10 @@ class SpyTables:
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         self._note(point, [])
         return self._heard(point, self.inner.script(point, name, keys, args))
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Any] | None:
+        self._note(point, [*(read for read, _ in guards), *commands])
+        return self._heard(point, self.inner.attempt(point, guards, commands))
 
     @contextlib.contextmanager
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[Any]:
@@ -152,6 +156,11 @@ class Bench:
     def another(self) -> KeyedStepStore:
         """A store of another process on the same data."""
         return KeyedStepStore(self.spy, self.settings, clock=self.clock, handover=NoHandover())
+
+    @property
+    def commits_at(self) -> str:
+        """The round trip in which a commit happens."""
+        return "commit.attempt" if self.settings.cache_bytes else "commit.exec"
 
     def submit(self, session: str | None = None, fingerprint: str = "f", execution: str | None = None) -> Applied:
         def settle(now_ms: int) -> Settled:
@@ -264,9 +273,10 @@ def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
     opened.close()
 
 
-@pytest.fixture
-def bench(tables: Tables) -> Bench:
-    found = Bench(tables)
+@pytest.fixture(params=["as expected", "the long way"])
+def bench(request: pytest.FixtureRequest, tables: Tables) -> Bench:
+    """With a cache a claim and a commit are one script each, without it WATCH and a transaction; both keep the promises."""
+    found = Bench(tables) if request.param == "as expected" else Bench(tables, cache_bytes=0)
     found.submit()
     return found
 
@@ -443,7 +453,9 @@ def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
     assert [message.content for message in claimed.loaded.state.messages] == ["first", "one", "two"]
 
 
-def test_a_save_between_two_reads_is_not_taken_for_damage(bench: Bench) -> None:
+def test_a_save_between_two_reads_is_not_taken_for_damage(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
     other = bench.another()
     other.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
@@ -625,7 +637,7 @@ def test_a_commit_knows_itself_after_the_next_step_has_been_committed(bench: Ben
 
 
 def test_a_lost_reply_to_a_commit_commits_once(bench: Bench) -> None:
-    bench.spy.lose("commit.exec")
+    bench.spy.lose(bench.commits_at)
     committed = bench.commit(bench.claim())
     assert (committed.again, committed.next) == (True, bench.ref(2))
     assert bench.store.load(bench.session).state.step_count == 1
@@ -633,6 +645,8 @@ def test_a_lost_reply_to_a_commit_commits_once(bench: Bench) -> None:
 
 def test_a_store_that_does_not_answer_is_told_and_nothing_is_lost(bench: Bench) -> None:
     claimed = bench.claim()
+    bench.spy.lose("commit.attempt", times=0)
+    bench.spy.before("commit.attempt", lambda: bench.message("on the way"))  # so that it has to go the long way
     bench.spy.lose("commit.read", times=100)
     with pytest.raises(StoreUnavailable):
         bench.commit(claimed)
@@ -709,18 +723,149 @@ def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> N
     read: list[int] = []
     for step in range(1, 81):
         bench.commit(bench.claim(step), text="x" * 200)
-        written.append(bench.spy.size("commit.exec"))
-        read.append(bench.spy.size("claim.read"))
+        written.append(bench.spy.size("commit.attempt"))
+        read.append(bench.spy.size("claim.read" if step == 1 else "claim.attempt"))
     # Numbers get longer; nothing else does.
     assert max(written[10:]) - min(written[10:]) < 40
     assert max(read[10:]) - min(read[10:]) < 10
+
+
+def test_the_bytes_of_a_commit_the_long_way_do_not_grow_with_the_session(tables: Tables) -> None:
+    bench, written = Bench(tables, cache_bytes=0), list[int]()
+    bench.submit()
+    for step in range(1, 81):
+        bench.commit(bench.claim(step), text="x" * 200)
+        written.append(bench.spy.size("commit.exec"))
+    assert max(written[10:]) - min(written[10:]) < 40
 
 
 def test_a_commit_takes_few_round_trips(bench: Bench) -> None:
     claimed = bench.claim()
     bench.spy.sent.clear()
     bench.commit(claimed)
-    assert [name for name, _ in bench.spy.sent] == ["commit.read", "commit.exec"]
+    expected = ["commit.attempt"] if bench.settings.cache_bytes else ["commit.read", "commit.exec"]
+    assert [name for name, _ in bench.spy.sent] == expected
+
+
+def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_is_known(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.spy.sent.clear()
+    bench.claim(2)
+    assert [name for name, _ in bench.spy.sent] == ["claim.attempt"]
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda bench: bench.another().claim(bench.ref(2), "rival", "other", alone=True),
+        lambda bench: bench.message("joined"),
+        lambda bench: bench.store.stop(bench.session, None, settle_stop),
+        lambda bench: bench.tables(
+            "HSET", bench.store.ground.keys(bench.session).journal(bench.execution, 2), "llm", "x"
+        ),
+        lambda bench: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
+        lambda bench: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
+    ],
+)
+def test_a_claim_that_expects_something_else_than_there_is_looks_again(
+    tables: Tables, meanwhile: Callable[[Bench], object]
+) -> None:
+    bench, blind = Bench(tables), Bench(tables, cache_bytes=0)
+    bench.submit()
+    bench.commit(bench.claim())
+    meanwhile(bench)
+    blind.session, blind.execution = bench.session, bench.execution
+    before = bench.snapshot()
+    mine = bench.answer(2, "mine")
+    assert "claim.read" in [name for name, _ in bench.spy.sent]
+    if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
+        journal = bench.store.ground.keys(bench.session).journal(bench.execution, 2)
+        bench.tables(
+            "HSET", bench.store.ground.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
+        )
+        bench.tables("HDEL", journal, "try:mine")
+        theirs = blind.answer(2, "mine")
+        assert isinstance(theirs, Claimed)
+        assert (mine.loaded.state, mine.loaded.attempts, mine.loaded.cancel) == (
+            theirs.loaded.state, theirs.loaded.attempts, theirs.loaded.cancel,
+        )  # fmt: skip
+        assert mine.loaded.journal.answer == theirs.loaded.journal.answer
+    else:
+        assert bench.snapshot() == before
+
+
+def test_an_announced_version_that_another_worker_made_differently_is_not_taken(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    first = bench.claim()
+    other = bench.another()
+    bench.spy.lose("commit.attempt")
+    bench.spy.before("commit.attempt", lambda: bench.end_lease(first.claim))
+    taken: list[Any] = []
+
+    def rival() -> None:
+        bench.end_lease(first.claim)
+        taken.append(other.claim(bench.ref(), "rival", "other", alone=True))
+        other.commit(
+            taken[0].claim,
+            taken[0].loaded,
+            settle_step(taken[0], final=False, text="theirs"),
+            results={},
+            carry_on=False,
+        )
+
+    bench.spy.before("commit.attempt", rival)
+    with pytest.raises(ClaimLost):
+        bench.commit(first, text="mine")
+    said = [message.content for message in bench.claim(2).loaded.state.messages]
+    assert said == ["first", "theirs"]
+
+
+def test_pruning_takes_out_all_that_has_expired_however_much_it_is(tables: Tables) -> None:
+    bench = Bench(tables, sweep_batch=3, retention_seconds=0.01)
+    for _ in range(11):
+        bench.session, bench.execution = uuid.uuid4().hex, uuid.uuid4().hex
+        bench.submit()
+        bench.commit(bench.claim(), final=True)
+    keys = bench.store.ground.keys(bench.session)
+    shards = range(bench.settings.shards)
+    ours = {bench.store.ground.shards[shard].sessions for shard in shards}
+    assert sum(bench.tables("ZCARD", name) for name in ours) >= 11
+    wait_until(lambda: not bench.tables("EXISTS", keys.session), "the last session has expired", 5)
+    for shard in shards:
+        bench.store.prune(shard)
+    assert [bench.tables("ZSCORE", keys.shard.sessions, bench.session)] == [None]
+    assert bench.tables("ZCARD", keys.shard.ending) == 0
+
+
+# --- one script instead of WATCH ----------------------------------------------------------------------------------------
+
+
+def test_an_attempt_applies_all_or_nothing(tables: Tables) -> None:
+    key = f"t:{uuid.uuid4().hex}"
+    tables.ask("test", [("HSET", key, "a", 1)])
+    here: Guard = (("HMGET", key, "a", "b"), (1, ""))
+    more = [("HINCRBY", key, "a", 4), ("HSET", key, "c", b"\x00\xff"), ("HMGET", key, "a", "c", "d")]
+    assert tables.attempt("test", [here, (("EXISTS", f"{key}:other"), (0,))], more) == [5, 1, [b"5", b"\x00\xff", None]]
+    assert tables.attempt("test", [here], [("HSET", key, "a", 9)]) is None
+    assert tables.attempt("test", [(("HMGET", key, "a", "b"), (5, "x"))], [("HSET", key, "a", 9)]) is None
+    assert tables.ask("test", [("HGET", key, "a")]) == [b"5"]
+
+
+def test_what_is_too_much_for_a_script_is_not_applied_in_part(tables: Tables) -> None:
+    key = f"t:{uuid.uuid4().hex}"
+    replies = tables.attempt("test", [], [("RPUSH", key, *range(20_000))])
+    (length,) = tables.ask("test", [("LLEN", key)])
+    assert (replies, length) in [(None, 0), ([20_000], 20_000)]
+
+
+def test_a_key_of_another_type_in_a_script_is_named_as_such(tables: Tables) -> None:
+    key = f"t:{uuid.uuid4().hex}"
+    tables.ask("test", [("SET", key, "x")])
+    with pytest.raises(StateUnreadable):
+        tables.attempt("test", [], [("HSET", key, "a", 1)])
 
 
 # --- the inbox --------------------------------------------------------------------------------------------------------
@@ -759,7 +904,7 @@ def test_a_message_that_comes_too_late_starts_the_next_execution_in_the_final_co
 
 def test_a_message_between_the_commits_read_and_its_transaction_is_not_stranded(bench: Bench) -> None:
     claimed = bench.claim()
-    bench.spy.before("commit.exec", lambda: bench.message("in between"))
+    bench.spy.before(bench.commits_at, lambda: bench.message("in between"))
     committed = bench.commit(claimed, final=True)
     assert committed.next is not None
     assert "in between" in [message.content for message in committed.state.messages]
@@ -871,7 +1016,7 @@ def test_a_stop_asks_whoever_runs_the_step(bench: Bench) -> None:
         return settle_step(claimed, final=True)(fresh)
 
     bench.store.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
-    assert seen == [bench.execution]
+    assert seen[-1] == bench.execution
 
 
 def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> None:

@@ -32,7 +32,8 @@ from celery_agents.worker.store import (
     memory_step_store,
 )
 from celery_agents.worker.store.memory_tables import MemoryTables
-from celery_agents.worker.store.writes import STANDING, Standing, next_step, saving
+from celery_agents.worker.store.standing import STANDING, Standing
+from celery_agents.worker.store.writes import next_step, saving
 
 BEGINNING_MS = 1_790_000_000_000
 

@@ -17,8 +17,9 @@ from .events import event_commands
 from .ground import Ground
 from .keys import WAKE_CHANNEL, SessionKeys
 from .records import Applied, Fresh, NewEvent, Operation, Settle, Settled, StepRef
+from .standing import STANDING, Standing
 from .tables import Changed, Command, Watched
-from .writes import STANDING, Standing, dead_entry, is_active, saving
+from .writes import dead_entry, is_active, saving
 
 _CONFLICTS: Final = 100
 _LOST_REPLIES: Final = 5

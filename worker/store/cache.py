@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..state import AgentState
+from .standing import Standing
 
 # Measured: 31 kB for a session of three steps and seven messages whose JSON is 5 kB.
 _OBJECTS_BYTES: Final = 2_000
@@ -24,6 +25,8 @@ class Held:
     version: int
     state: AgentState
     size: int
+    agent: str
+    standing: Standing
 
     @property
     def weight(self) -> int:
@@ -63,6 +66,17 @@ class SessionCache:
         with self._lock:
             self._announced[session_id] = (held, commit_id)
 
+    def latest(self, session_id: str) -> tuple[Held, str | None] | None:
+        """The newest that may be stored: what was announced, with its commit id, or what was proven (None)."""
+        with self._lock:
+            announced, held = self._announced.get(session_id), self._held.get(session_id)
+            if announced is not None and (held is None or held.version < announced[0].version):
+                return announced
+            if held is None:
+                return None
+            self._held.move_to_end(session_id)
+            return held, None
+
     def announced(self, session_id: str, version: int, commit_id: str) -> Held | None:
         """What was announced, when the stored version and commit id prove that it came true."""
         with self._lock:
@@ -97,6 +111,7 @@ class SessionCache:
     def drop(self, session_id: str) -> None:
         """Forget a session."""
         with self._lock:
+            self._announced.pop(session_id, None)
             before = self._held.pop(session_id, None)
             if before is not None:
                 self._size -= before.weight

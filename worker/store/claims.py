@@ -1,6 +1,9 @@
 """Claiming a step, keeping the claim alive, giving it back.
 
 WATCH session, ctl → read everything → decide → MULTI claim, fence, attempts+1, lease, due → EXEC
+
+Where this process holds the session as the step's message describes it, one script compares all that is expected and
+writes; anything unexpected is left to the long way.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from typing import Final
 
 from .. import crash_points
 from ..errors import StoreUnavailable
+from ..state import ExecutionStatus
 from . import fields, loading
 from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Claim, ClaimAnswer, Claimed, Journal, Left, LeftReason, Loaded, NewEvent, Renewal, StepRef, Suspect
-from .tables import Changed, Command, Reply, Watched
+from .tables import Changed, Command, Guard, Reply, Watched
+from .writes import milliseconds
 
 # A claim competes with actions and the sweep; each attempt takes about a millisecond.
 _CONFLICTS: Final = 50
@@ -70,12 +75,55 @@ def ctl_read(keys: SessionKeys) -> Command:
 def claim(ground: Ground, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
     """Take the right to run a step. See `StepStore.claim`."""
     keys = ground.keys(ref.session_id)
+    claimed = _claim_as_expected(ground, keys, ref, claim_id, worker)
+    if claimed is not None:
+        return claimed
     for _ in range(_CONFLICTS):
         try:
             return _claim_once(ground, keys, ref, claim_id, worker, alone)
         except Changed:
             continue  # the next look decides anew; it also finds a claim whose EXEC reply was lost
     return Left(LeftReason.BUSY)
+
+
+# Of the control hash of a step that nobody has begun, after execution and step.
+_UNTOUCHED: Final = {"claim": "", "phase": "run", "attempts": 0, "delays": 0, "not_before": 0, "cancel": ""}
+
+
+def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str) -> Claimed | None:
+    """The first claim of a step whose session is held here; None when anything is not as expected."""
+    latest, now_ms = ground.cache.latest(ref.session_id), ground.clock.estimate_ms()
+    if latest is None or now_ms is None:
+        return None
+    held, commit_id = latest
+    execution = held.state.execution
+    if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
+        return None
+    if (execution.execution_id, execution.step_count + 1) != (ref.execution_id, ref.step):
+        return None
+    journal = keys.journal(ref.execution_id, ref.step)
+    guards: list[Guard] = [
+        (("HMGET", keys.ctl, "execution", "step", *_UNTOUCHED), (ref.execution_id, ref.step, *_UNTOUCHED.values())),
+        (("HMGET", keys.session, "version"), (held.version,)),
+        (("EXISTS", journal), (0,)),
+    ]
+    if commit_id is not None:  # only announced: another worker's commit may bear the same version
+        guards.append((("HMGET", keys.session, "last"), (commit_id,)))
+    commands: list[Command] = [
+        ("HINCRBY", keys.ctl, "fence", 1),
+        ground.clock.now(),
+        ("HSET", keys.ctl, "claim", claim_id, "worker", worker, "attempts", 1, "nudges", 0),
+        *_lease_commands(ground, keys, claim_id, worker, now_ms),
+        ("HSET", journal, f"try:{claim_id}", now_ms),
+    ]
+    replies = ground.tables.attempt("claim.attempt", guards, commands)
+    if replies is None:
+        return None
+    crash_points.at("c1")
+    now_ms = ground.clock.milliseconds(replies[1])
+    taken = Claim(claim_id, worker, ref, int(replies[0]), 1, now_ms)
+    started_ms = milliseconds(execution.started_at)
+    return Claimed(taken, Loaded(held.state, held.version, held.agent, Journal(), None, 1, 0, 0, started_ms, now_ms))
 
 
 def _claim_once(
@@ -164,8 +212,7 @@ def _claim_commands(
         changed += ["started", now_ms]
     commands: list[Command] = [
         ("HSET", keys.ctl, *changed),
-        ground.clock.start_lease(keys.shard.lease(taken.id), taken.worker, ground.lease_ms),
-        ("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, ref.session_id),
+        *_lease_commands(ground, keys, taken.id, taken.worker, now_ms),
     ]
     if journal.answer is None:
         # The driver may be called from here on; one round trip saved against a record of its own.
@@ -177,6 +224,14 @@ def _claim_commands(
         data = {"attempt": taken.attempt, "worker": taken.worker}
         commands += event_commands(ground, keys, [NewEvent("step_recovered", ref.execution_id, ref.step, data)])
     return commands
+
+
+def _lease_commands(ground: Ground, keys: SessionKeys, claim_id: str, worker: str, now_ms: int) -> list[Command]:
+    """A lease, and the sweep's next look after its end."""
+    return [
+        ground.clock.start_lease(keys.shard.lease(claim_id), worker, ground.lease_ms),
+        ("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, keys.session_id),
+    ]
 
 
 def renew(ground: Ground, claims: Sequence[Claim]) -> list[Renewal]:

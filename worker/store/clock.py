@@ -7,6 +7,7 @@ time it is and when a lease ends.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from .tables import Command, Reply
@@ -21,6 +22,10 @@ class Clock(Protocol):
 
     def milliseconds(self, reply: Reply) -> int:
         """Unix time in milliseconds from the reply to `now`."""
+        ...
+
+    def estimate_ms(self) -> int | None:
+        """What `now` would answer, about: the last answer, carried on by this machine's own clock. None: none yet."""
         ...
 
     def uptime(self) -> Command:
@@ -47,13 +52,27 @@ class Clock(Protocol):
 class RedisClock:
     """The production clock: `TIME`, and keys with a time to live."""
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            monotonic: This machine's clock, in seconds.
+        """
+        self._monotonic = monotonic
+        self._ahead_ms: float | None = None
+
     def now(self) -> Command:
         """`TIME`."""
         return ("TIME",)
 
     def milliseconds(self, reply: Reply) -> int:
         """Seconds and microseconds, as Redis gives them."""
-        return int(reply[0]) * 1000 + int(reply[1]) // 1000
+        now_ms = int(reply[0]) * 1000 + int(reply[1]) // 1000
+        self._ahead_ms = now_ms - self._monotonic() * 1000
+        return now_ms
+
+    def estimate_ms(self) -> int | None:
+        """Behind by what the last answer took to arrive."""
+        return None if self._ahead_ms is None else round(self._ahead_ms + self._monotonic() * 1000)
 
     def uptime(self) -> Command:
         """`INFO server`."""

@@ -2,14 +2,19 @@
 
     WATCH session, ctl, inbox → check → MULTI … EXEC
 
+In the ordinary case everything that is checked is known beforehand: then one script compares it and writes. Results of
+tool calls need no record of their own there, because the step that holds them is written in the same moment.
+
 Nothing that EXEC says is proof: its reply may be lost, and redis then answers as if a watched key had changed. So every
 round begins by looking whether this claim has already committed: `last`, or the entry of the step in the steps' list.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from .. import crash_points
@@ -21,8 +26,9 @@ from .claims import Ctl, ctl_read
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Claim, Claimed, Committed, Fresh, Journal, Loaded, Settle, Settled, StepRef
-from .tables import Changed, Command, Watched
-from .writes import STANDING, Standing, next_step, saving
+from .standing import STANDING, Standing
+from .tables import Changed, Command, Guard, Watched
+from .writes import next_step, saving
 
 _CONFLICTS: Final = 50
 _LOST_REPLIES: Final = 5
@@ -39,9 +45,14 @@ def commit(
 ) -> Committed:
     """Make a step real, once. See `StepStore.commit`."""
     keys = ground.keys(claim.ref.session_id)
-    lost = 0
+    lost, as_expected = 0, True
     for _ in range(_CONFLICTS):
         try:
+            if as_expected:
+                as_expected = False
+                committed = _commit_as_expected(ground, keys, claim, base, settle, carry_on)
+                if committed is not None:
+                    return committed
             return _commit_once(ground, keys, claim, base, settle, results, carry_on)
         except Changed:
             continue
@@ -51,6 +62,90 @@ def commit(
                 raise
             ground.clock.pause(0.05 * lost)
     raise StoreUnavailable(f"session {claim.ref.session_id} is too busy to commit step {claim.ref.step}")
+
+
+def _commit_as_expected(
+    ground: Ground, keys: SessionKeys, claim: Claim, base: Loaded, settle: Settle, carry_on: bool
+) -> Committed | None:
+    """The commit of a claim that still stands on the version it began with, with an empty inbox and no stop asked for.
+
+    None when any of that is not so, or nobody knows: nothing was written.
+    """
+    ref = claim.ref
+    held, estimate_ms = ground.cache.get(ref.session_id), ground.clock.estimate_ms()
+    if held is None or held.version != base.version or estimate_ms is None:
+        return None
+    now_ms = max(estimate_ms, claim.now_ms)
+    settled = settle(Fresh(base.state, (), 0, now_ms, None))
+    if settled.keep_journal:  # it has to hold the results first
+        return None
+    ready = _ready(ground, keys, claim, base, held, settled, held.standing, 0, carry_on, now_ms)
+    guards: list[Guard] = [
+        (("HMGET", keys.session, "version"), (base.version,)),
+        (("HMGET", keys.ctl, "execution", "step", "claim", "cancel"), (ref.execution_id, ref.step, claim.id, "")),
+        (("EXISTS", keys.inbox), (0,)),
+    ]
+    try:
+        with _announced(ground, claim, ready):
+            if ground.tables.attempt("commit.attempt", guards, ready.commands) is None:
+                raise Changed
+            crash_points.at("c7")
+    except Changed:
+        return None
+    return ready.committed
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A commit, ready to be written: what it makes of the session here, and what is answered when it has happened."""
+
+    commands: list[Command]
+    held: Held
+    committed: Committed
+
+
+def _ready(
+    ground: Ground,
+    keys: SessionKeys,
+    claim: Claim,
+    base: Loaded,
+    before: Held | None,
+    settled: Settled,
+    standing: Standing,
+    entries: int,
+    carry_on: bool,
+    now_ms: int,
+) -> _Ready:
+    ref, version = claim.ref, base.version + 1
+    following = next_step(ref.session_id, settled.state)
+    carried = carry_on and following is not None and following.execution_id == ref.execution_id
+    save = saving(
+        ground, keys, base.state, settled, standing,
+        version=version, now_ms=now_ms, extra=("last", commit_id(claim)), carried=carried,
+    )  # fmt: skip
+    held = Held(version, settled.state, (before.size if before else 0) + save.size, base.agent, save.standing)
+    nxt = _carried(claim, base, settled.state, following, now_ms) if carried and following else None
+    # What needs memory comes first: a script that has begun to write is not refused any more.
+    commands = [*save.commands, *_step_commands(ground, keys, claim, settled, entries, carried, now_ms)]
+    return _Ready(
+        commands, held, Committed(version, settled.state, save.next, save.handed_over or carried, carried=nxt)
+    )
+
+
+@contextlib.contextmanager
+def _announced(ground: Ground, claim: Claim, ready: _Ready) -> Generator[None]:
+    """Tell the cache what the session becomes, before it does: the next message leaves inside the commit."""
+    session_id = claim.ref.session_id
+    ground.cache.announce(session_id, ready.held, commit_id(claim))
+    try:
+        yield
+    except BaseException:
+        ground.cache.withdraw(session_id)
+        raise
+    if ready.committed.next is None:
+        ground.cache.drop(session_id)  # whoever comes back to it reads it once
+    else:
+        ground.cache.put(session_id, ready.held)
 
 
 def _commit_once(
@@ -90,27 +185,12 @@ def _commit_once(
         standing = Standing.read(*standing_reply)
         cancel = ctl.cancel if ctl.cancel == ref.execution_id else None
         settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
-        following = next_step(ref.session_id, settled.state)
-        carried = carry_on and following is not None and following.execution_id == ref.execution_id
-        save = saving(
-            ground, keys, base.state, settled, standing,
-            version=base.version + 1, now_ms=now_ms, extra=("last", commit_id(claim)), carried=carried,
-        )  # fmt: skip
         before = ground.cache.get(ref.session_id)
-        held = Held(base.version + 1, settled.state, (before.size if before else 0) + save.size)
-        ground.cache.announce(ref.session_id, held, commit_id(claim))
-        try:
-            watched.commit(
-                "commit.exec",
-                [*_step_commands(ground, keys, claim, settled, len(entries), carried, now_ms), *save.commands],
-            )
-        except BaseException:
-            ground.cache.withdraw(ref.session_id)
-            raise
-        crash_points.at("c7")
-    ground.cache.put(ref.session_id, held)
-    nxt = _carried(claim, base, settled.state, following, ctl, now_ms) if carried and following else None
-    return Committed(base.version + 1, settled.state, save.next, save.handed_over or carried, carried=nxt)
+        ready = _ready(ground, keys, claim, base, before, settled, standing, len(entries), carry_on, now_ms)
+        with _announced(ground, claim, ready):
+            watched.commit("commit.exec", ready.commands)
+            crash_points.at("c7")
+    return ready.committed
 
 
 def commit_id(claim: Claim) -> str:
@@ -158,8 +238,8 @@ def _step_commands(
     return commands
 
 
-def _carried(claim: Claim, base: Loaded, state: AgentState, following: StepRef, ctl: Ctl, now_ms: int) -> Claimed:
-    taken = Claim(claim.id, claim.worker, following, ctl.fence, 1, now_ms)
+def _carried(claim: Claim, base: Loaded, state: AgentState, following: StepRef, now_ms: int) -> Claimed:
+    taken = Claim(claim.id, claim.worker, following, claim.fence, 1, now_ms)
     loaded = Loaded(
         state, base.version + 1, base.agent, Journal(tries=1), None, 1, 0, 0, base.started_ms, now_ms
     )  # fmt: skip

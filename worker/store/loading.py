@@ -16,6 +16,7 @@ from . import fields
 from .cache import Held
 from .ground import Ground
 from .keys import SessionKeys
+from .standing import STANDING, Standing
 from .tables import Changed, Command, Reply, Watched
 
 _TORN_READS: Final = 20
@@ -33,9 +34,9 @@ class Stored:
 def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Command]:
     """Commands for the first round trip; `finish` understands their replies."""
     if held is not None:
-        return [("HMGET", keys.session, "version", "agent", "last")]
+        return [("HMGET", keys.session, "version", "agent", "last", *STANDING)]
     return [
-        ("HMGET", keys.session, "version", "agent", "last", "head"),
+        ("HMGET", keys.session, "version", "agent", "last", *STANDING, "head"),
         ("LRANGE", keys.section(DEFAULT, 0), 0, -1),
         ("LRANGE", keys.steps(execution_id), 0, -1),
     ]
@@ -63,14 +64,14 @@ def finish(
         if held is not None:
             state, size = _newer(keys, held, watched)
         else:
-            state, size = _whole(keys, replies[0][3], execution_id, watched, replies[1], replies[2])
+            state, size = _whole(keys, replies[0][-1], execution_id, watched, replies[1], replies[2])
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])
         if fields.number(now) != version:
             raise Changed from None
         raise
-    ground.cache.put(keys.session_id, Held(version, state, size))
+    ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
     return Stored(state, version, agent)
 
 

@@ -10,10 +10,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..errors import StateUnreadable
-from .tables import Changed, Command, Reply, Word
+from .tables import Changed, Command, Guard, Reply, Word
 
 Score = tuple[float, bytes]
 
@@ -44,6 +44,17 @@ class MemoryTables:
     def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run in order; under one lock that is atomic."""
         return self.ask(point, commands)
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """Look and run under one lock."""
+        del point
+        with self._lock:
+            for read, answers in guards:
+                reply = self._run(read)
+                found: list[Reply] = cast("list[Reply]", reply) if isinstance(reply, list) else [reply]
+                if [b"" if word is None else _bytes(word) for word in found] != [_bytes(word) for word in answers]:
+                    return None
+            return [self._run(command) for command in commands]
 
     @contextlib.contextmanager
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[_MemoryWatched]:
@@ -191,6 +202,11 @@ class MemoryTables:
         if _bytes(field) in self._read(key, dict, {}):
             return 0
         return self._hset(key, field, value)
+
+    def _hincrby(self, key: str, field: str, more: int) -> int:
+        value = int(self._hget(key, field) or 0) + int(more)
+        self._hset(key, field, value)
+        return value
 
     def _hdel(self, key: str, *fields: str) -> int:
         value = self._write(key, dict)
@@ -353,14 +369,14 @@ class MemoryTables:
         return [lost, live, queued]
 
     def _prune(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        gone = 0
-        for sid in self._zrangebyscore(keys[0], "-inf", args[1], "LIMIT", 0, args[2]):
+        gone, found = 0, self._zrangebyscore(keys[0], "-inf", args[1], "LIMIT", 0, args[2])
+        for sid in found:
             if not self._alive(f"{args[0]}s:{sid.decode()}"):
                 gone += 1
                 for index in keys[1:]:
                     self._zrem(index, sid)
             self._zrem(keys[0], sid)
-        return gone
+        return [gone, len(found)]
 
     def _journal(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         self._xtrim(keys[1], "MAXLEN", 16)

@@ -3,6 +3,7 @@
 redis-py's pool looks at a connection each time it hands it out. Ours are used many times a second; one that has died is
 noticed at its next use, and with it all idle ones are closed, since what ended one has mostly ended them all. Only one
 that nobody has used for a while is looked at first: a client that acts once an hour is not to fail at each restart.
+What a burst of work needed is closed a minute after it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 _TRUSTED_SECONDS: Final = 1.0
+_KEPT_SECONDS: Final = 60.0
 
 
 class Connections:
@@ -44,7 +46,18 @@ class Connections:
 
     def give(self, connection: Any) -> None:
         """It was used up to its last reply."""
-        self._idle.append((connection, time.monotonic()))
+        now = time.monotonic()
+        self._idle.append((connection, now))
+        try:  # one at a time, and other threads take them meanwhile
+            if now - self._idle[0][1] <= _KEPT_SECONDS:
+                return
+            oldest, given = self._idle.popleft()
+        except IndexError:
+            return
+        if now - given > _KEPT_SECONDS:
+            self._close(oldest)
+        else:
+            self._idle.append((oldest, given))
 
     def discard(self, connection: Any) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""

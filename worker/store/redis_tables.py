@@ -17,7 +17,7 @@ from redis.retry import Retry
 from ..errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
 from .redis_connections import Connections
 from .scripts import SCRIPTS
-from .tables import Changed, Command, Reply, Word
+from .tables import Changed, Command, Guard, Reply, Word
 
 try:
     import hiredis
@@ -29,6 +29,8 @@ _ConnectionPool: Final[Any] = ConnectionPool
 _pack_command: Final[Any] = cast("Any", hiredis).pack_command if hiredis is not None else None
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
+# Lua's stack takes no more than 8000 values at once.
+_MOST_WORDS: Final = 4_000
 
 
 def connect(url: str, *, timeout_seconds: float, connections: int, name: str) -> RedisTables:
@@ -77,6 +79,16 @@ class RedisTables:
         """One MULTI/EXEC."""
         with _Use(self._connections) as connection:
             return self._transaction(point, connection, commands)
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """One script."""
+        words: list[Word] = [len(guards)]
+        for read, answers in guards:
+            words += (len(read), len(answers), *read, *answers)
+        for command in commands:
+            words.append(len(command))
+            words += command
+        return self.script(point, "attempt", (), words) if len(words) <= _MOST_WORDS else None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
         """WATCH and reads in one round trip."""
@@ -213,7 +225,7 @@ def _error(error: Exception) -> Exception:
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
     if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
         return ConfigurationError(f"Redis refuses this user: {text}")
-    if text.startswith("WRONGTYPE"):
+    if "WRONGTYPE" in text:  # a script says first where it was
         return StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
     return error
 

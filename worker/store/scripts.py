@@ -45,10 +45,10 @@ end
 return {lost, live, queued}
 """
 
-# Take sessions whose keys have expired out of the indexes. ARGV: prefix, now, limit.
+# Take sessions whose keys have expired out of the indexes. ARGV: prefix, now, limit. How many were gone, and looked at.
 PRUNE: Final = """
-local gone = 0
-for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+local gone, found = 0, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
+for _, sid in ipairs(found) do
   if redis.call('EXISTS', ARGV[1] .. 's:' .. sid) == 0 then
     redis.call('ZREM', KEYS[2], sid)
     redis.call('ZREM', KEYS[3], sid)
@@ -57,7 +57,7 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2], 'LIMI
   end
   redis.call('ZREM', KEYS[1], sid)
 end
-return gone
+return {gone, #found}
 """
 
 # Redis refuses memory to a script only until its first write: trimming the session's events both frees memory and opens
@@ -69,4 +69,30 @@ for i = 1, #ARGV, 2 do first[#first + 1] = redis.call('HSETNX', KEYS[1], ARGV[i]
 return first
 """
 
-SCRIPTS: Final = {"sweep": SWEEP, "prune": PRUNE, "journal_when_full": JOURNAL_WHEN_FULL}
+# What WATCH, reads and MULTI … EXEC do in two round trips, where the caller knows beforehand what it will read.
+# ARGV: number of guards; of each: number of words, number of answers, words, answers; then of each command: number of
+# words, words. A reply that is missing counts as "". False: a guard did not hold, and nothing was written.
+ATTEMPT: Final = """
+local at = 2
+for _ = 1, tonumber(ARGV[1]) do
+  local words, answers = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  local reply = redis.call(unpack(ARGV, at + 2, at + 1 + words))
+  if type(reply) ~= 'table' then reply = {reply} end
+  at = at + 2 + words
+  for i = 1, answers do
+    local found = reply[i]
+    if found == false then found = '' end
+    if tostring(found) ~= ARGV[at + i - 1] then return false end
+  end
+  at = at + answers
+end
+local replies = {}
+while at <= #ARGV do
+  local words = tonumber(ARGV[at])
+  replies[#replies + 1] = redis.call(unpack(ARGV, at + 1, at + words))
+  at = at + 1 + words
+end
+return replies
+"""
+
+SCRIPTS: Final = {"attempt": ATTEMPT, "sweep": SWEEP, "prune": PRUNE, "journal_when_full": JOURNAL_WHEN_FULL}

@@ -50,15 +50,23 @@ def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
 
 
 def prune(ground: Ground, shard: ShardKeys) -> int:
-    """Take expired sessions out of the indexes, and workers that were not heard of out of the registry; how many."""
+    """Take expired sessions out of the indexes, and workers that were not heard of out of the registry.
+
+    Returns:
+        How many sessions were gone.
+    """
     (now,) = ground.tables.ask("prune.now", [ground.clock.now()])
     _, silent = _registered_workers(ground)
     if silent:
         ground.tables.ask("registry.forget", [("HDEL", WORKERS, *silent)])
     keys = (shard.ending, shard.sessions, shard.failed, shard.due)
-    return ground.tables.script(
-        "prune.pass", "prune", keys, (shard.prefix, ground.clock.milliseconds(now), ground.settings.sweep_batch)
-    )
+    limit, total = ground.settings.sweep_batch, 0
+    while True:  # in passes, so that nobody waits for Redis meanwhile; each takes out what it looks at
+        args = (shard.prefix, ground.clock.milliseconds(now), limit)
+        gone, looked_at = ground.tables.script("prune.pass", "prune", keys, args)
+        total += gone
+        if looked_at < limit:
+            return total
 
 
 def lock(ground: Ground, shard: ShardKeys, worker: str, hold_ms: int) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 Word = str | bytes | int | float
 Command = tuple[Word, ...]
+# A read, and what it has to answer word by word; "" for what is not there.
+Guard = tuple[Command, Sequence[Word]]
 # Redis replies are what they are: bytes, int, None or lists of them. Decoding stays in `fields`.
 Reply = Any
 
@@ -51,6 +53,17 @@ class Tables(Protocol):
 
     def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC and one round trip."""
+        ...
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """Run the commands if every guard holds, atomically and in one round trip.
+
+        Returns:
+            Their replies. None: nothing was applied, because a guard does not hold or it is too much for one script.
+        Raises:
+            StoreFull: Redis refused to write; nothing was applied, if the first command that writes needs memory.
+            StoreUnavailable: No answer in time. The commands may have been applied.
+        """
         ...
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> AbstractContextManager[Watched]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
 from . import fields
@@ -17,6 +17,7 @@ from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys, ShardKeys
 from .records import ExecutionRecord, Settled, StepRef
+from .standing import Standing
 from .tables import Command, Word
 
 
@@ -29,12 +30,14 @@ class Save:
         size: Bytes that were appended, for the cache.
         next: The step that the session waits for, if any.
         handed_over: The commands publish it.
+        standing: What the store knows of the session afterwards.
     """
 
     commands: list[Command]
     size: int
     next: StepRef | None
     handed_over: bool
+    standing: Standing
 
 
 def is_active(state: AgentState) -> bool:
@@ -48,29 +51,6 @@ def next_step(session_id: str, state: AgentState) -> StepRef | None:
     if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
         return None
     return StepRef(session_id, execution.execution_id, execution.step_count + 1, execution.retries)
-
-
-STANDING: Final = ("ops", "executions", "notify")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the store knows of a session beside its state.
-
-    Attributes:
-        operations: Recent operation ids, oldest first.
-        executions: Executions whose steps are kept, oldest first.
-        notify: Whom to tell of an execution's end, by operation; JSON as stored.
-    """
-
-    operations: tuple[str, ...] = ()
-    executions: tuple[str, ...] = ()
-    notify: bytes | None = None
-
-    @classmethod
-    def read(cls, operations: bytes | None, executions: bytes | None, notify: bytes | None) -> Standing:
-        """From the fields `STANDING` of a session's hash."""
-        return cls(fields.strings(operations), fields.strings(executions), notify)
 
 
 def saving(
@@ -117,7 +97,8 @@ def saving(
     if settled.dead is not None:
         commands.append(_dead(ground, keys, after, settled.dead))
     size = sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes))
-    return Save([*commands, *publication], size, due if work_changed else None, bool(publication))
+    known = Standing(_operations(ground, settled, standing), executions, _all_notify(settled, standing))
+    return Save([*commands, *publication], size, due if work_changed else None, bool(publication), known)
 
 
 def _session_hash(
@@ -137,15 +118,22 @@ def _session_hash(
     if settled.definition is not None:
         words += ["definition", settled.definition]
     if settled.operations:
-        remembered = (*standing.operations, *settled.operations)[-ground.settings.operations_kept :]
-        words += ["ops", fields.packed(remembered)]
+        words += ["ops", fields.packed(_operations(ground, settled, standing))]
     if tuple(executions) != standing.executions:
         words += ["executions", fields.packed(executions)]
     if settled.notify:
-        words += ["notify", fields.packed({**_notify(standing), **settled.notify})]
+        words += ["notify", _all_notify(settled, standing) or b""]
     for ended in _ended(settled):
         words += [f"e:{ended.execution_id}", fields.packed(_as_json(ended))]
     return ("HSET", keys.session, *words)
+
+
+def _operations(ground: Ground, settled: Settled, standing: Standing) -> tuple[str, ...]:
+    return (*standing.operations, *settled.operations)[-ground.settings.operations_kept :]
+
+
+def _all_notify(settled: Settled, standing: Standing) -> bytes | None:
+    return fields.packed({**_notify(standing), **settled.notify}) if settled.notify else standing.notify
 
 
 def _notify(standing: Standing) -> dict[str, Any]:

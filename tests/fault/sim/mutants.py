@@ -33,6 +33,7 @@ class Mutant:
         breaks: What the product does not do any more.
         file: Under the package.
         seed: One that finds it, tried first; a change of the simulation may make it any other.
+        also: Further patches, where the product does the same thing in two places: file, old text, new text.
     """
 
     name: str
@@ -41,24 +42,31 @@ class Mutant:
     old: str
     new: str
     seed: int = 0
+    also: tuple[tuple[str, str, str], ...] = ()
+
+
+_VERSION_GUARD: Final = (
+    "worker/store/commits.py", '(("HMGET", keys.session, "version"), (base.version,)),', ""
+)  # fmt: skip
+_INBOX_GUARD: Final = ("worker/store/commits.py", '(("EXISTS", keys.inbox), (0,)),', "")
 
 
 MUTANTS: Final = (
     Mutant(
         "no_version_check", "a commit overwrites what was saved meanwhile",
         "worker/store/commits.py", "if fields.number(version) != base.version:", "if False:",
-        seed=9,
+        seed=16, also=(_VERSION_GUARD,),
     ),
     Mutant(
         "no_commit_id", "a commit whose reply was lost is not recognised",
         "worker/store/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
         "if False:",
-        seed=174,
+        seed=75,
     ),
     Mutant(
         "no_journal", "an answer that is journaled is not used",
         "worker/engine/inference.py", "raw = run.loaded.journal.answer", "raw = None",
-        seed=18,
+        seed=1,
     ),
     Mutant(
         "lease_ignored", "a step is taken over although its claim is alive",
@@ -72,13 +80,13 @@ MUTANTS: Final = (
         "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
         "worker/engine/calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
         "each.tool.effect in (Effect.PURE, Effect.KEYED, Effect.UNSAFE)",
-        seed=49,
+        seed=89,
     ),
     Mutant(
         "attempt_in_key", "an idempotency key changes with the attempt",
         "worker/engine/calls.py", "key = idempotency_key(run.ref.execution_id,",
         'key = idempotency_key(f"{run.ref.execution_id}{run.claim.attempt}",',
-        seed=23,
+        seed=115,
     ),
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
@@ -86,36 +94,50 @@ MUTANTS: Final = (
         "replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])",
         "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
         "lambda: self._round_trip(point, connection, [_MULTI, *commands, _EXEC]), lambda error: None)",
-        seed=7,
+        seed=71,
     ),
     Mutant(
         "cancel_not_checked", "a call begins although the execution was stopped",
         "worker/store/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
-        seed=91,
+        seed=97,
     ),
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
-        "worker/store/commits.py", "        before = ground.cache.get(ref.session_id)\n",
-        "        before = ground.cache.get(ref.session_id)\n"
-        "        _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n",
+        "worker/store/commits.py", "    held = Held(version, settled.state,",
+        "    _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n"
+        "    held = Held(version, settled.state,",
         seed=75,
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
         "worker/engine/inference.py", "answered = self._read(run, stored) if stored == raw else self._adopted(run, stored, raw)", "answered = self._read(run, raw)",
-        seed=766,
+        seed=469,
     ),
     Mutant(
         "due_removed_at_claim", "a step leaves the due index when it is claimed",
-        "worker/store/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, ref.session_id)',
-        '("ZREM", keys.shard.due, ref.session_id)',
+        "worker/store/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, keys.session_id)',
+        '("ZREM", keys.shard.due, keys.session_id)',
         seed=2,
     ),
     Mutant(
         "inbox_not_watched", "the inbox is read, but not watched",
         "worker/store/commits.py", 'ground.tables.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
         'ground.tables.watch("commit.read", (keys.session, keys.ctl), reads)',
-        seed=61,
+        seed=61, also=(_INBOX_GUARD,),
+    ),
+    Mutant(
+        "attempt_inbox_ignored", "a commit in one round trip does not look into the inbox",
+        *_INBOX_GUARD,
+    ),
+    Mutant(
+        "attempt_without_guards", "what is compared before a claim or commit in one round trip is left out",
+        "worker/store/redis_tables.py", "        words: list[Word] = [len(guards)]\n        for read, answers in guards:",
+        "        words: list[Word] = [0]\n        for read, answers in ():",
+    ),
+    Mutant(
+        "attempt_journal_ignored", "a claim in one round trip does not look whether there is a journal",
+        "worker/store/claims.py", '        (("EXISTS", journal), (0,)),\n', "",
+        seed=2613,
     ),
     Mutant(
         "sweep_does_not_move", "the sweep leaves what it published where it was",
@@ -125,7 +147,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "operations_forgotten", "an operation whose reply was lost is applied again",
-        "worker/store/writes.py", '        words += ["ops", fields.packed(remembered)]', "        pass",
+        "worker/store/writes.py", '        words += ["ops", fields.packed(_operations(ground, settled, standing))]', "        pass",
         seed=10,
     ),
     Mutant(
@@ -141,7 +163,7 @@ MUTANTS: Final = (
     Mutant(
         "last_writer_wins", "a later answer replaces the journaled one",
         "worker/store/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
-        seed=636,
+        seed=280,
     ),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
@@ -151,7 +173,7 @@ MUTANTS: Final = (
     Mutant(
         "journal_not_buried", "a worker that slept revives a journal for ever",
         "worker/store/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])', "pass",
-        seed=70,
+        seed=99,
     ),
     Mutant(
         "attempts_not_counted", "a step that kills its worker is tried for ever",
@@ -167,7 +189,7 @@ MUTANTS: Final = (
         "freshness_from_the_reply", "a worker that slept during its claim trusts its lease",
         "worker/engine/runner.py", "held = self._keeper.hold(claimed.claim, seconds, asked)",
         "asked = self._monotonic(); held = self._keeper.hold(claimed.claim, seconds, asked)",
-        seed=23,
+        seed=184,
     ),
     Mutant(
         "no_expiry_at_the_end", "a session stays for ever",
@@ -191,11 +213,12 @@ def mutated(mutant: Mutant, folder: Path) -> Path:
             shutil.copytree(source, package / part, ignore=ignored)
         else:
             shutil.copy(source, package / part)
-    target = package / mutant.file
-    text = target.read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"mutant {mutant.name}: its old text fits {text.count(mutant.old)} times in {mutant.file}")
-    target.write_text(text.replace(mutant.old, mutant.new))
+    for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.also):
+        target = package / file
+        text = target.read_text()
+        if text.count(old) != 1:
+            raise ValueError(f"mutant {mutant.name}: its old text fits {text.count(old)} times in {file}")
+        target.write_text(text.replace(old, new))
     return folder
 
 

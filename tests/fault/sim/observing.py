@@ -79,7 +79,19 @@ class History:
             name = command[0]
             if name == "EXISTS" and isinstance(command[1], Renewed) and reply:
                 self.leases[str(command[1])] = self._world.now + command[1].lease_ms
-            if name in ("HMGET", "ECHO", "LRANGE", "WATCH", "XADD", "HGETALL", "EXISTS", "HGET", "UNWATCH", "SCRIPT"):
+            if name in (
+                "HMGET",
+                "ECHO",
+                "LRANGE",
+                "WATCH",
+                "XADD",
+                "HGETALL",
+                "EXISTS",
+                "HGET",
+                "UNWATCH",
+                "SCRIPT",
+                "HINCRBY",
+            ):
                 continue
             self._written(point, str(name), command, reply)
 
@@ -150,7 +162,7 @@ class History:
         if point == "stop.exec":
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
-        if claim and point == "claim.exec":
+        if claim and point in ("claim.exec", "claim.attempt"):
             self._taken(session, ctl, claim)
         if fields.get("cancel"):
             self.stops.setdefault(fields["cancel"], world.seq)

@@ -39,8 +39,9 @@ from celery_agents.worker.store.claims import Ctl, ctl_read
 from celery_agents.worker.store.ground import NoHandover
 from celery_agents.worker.store.redis_tables import RedisTables
 from celery_agents.worker.store.scripts import SCRIPTS
+from celery_agents.worker.store.standing import Standing
 from celery_agents.worker.store.tables import Changed
-from celery_agents.worker.store.writes import Standing, saving
+from celery_agents.worker.store.writes import saving
 
 from .observing import PREFIX, History
 from .process import SimStore, Worker
@@ -53,10 +54,10 @@ _WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
 # Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
 CRASH_POINTS = tuple(crash_points.POINTS)
 ROUND_TRIPS = (
-    "claim.read", "claim.lease", "claim.exec", "load.tail", "renew", "restore.read", "restore.exec", "release.read",
+    "claim.attempt", "claim.read", "claim.lease", "claim.exec", "load.tail", "renew", "restore.read", "restore.exec", "release.read",
     "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
-    "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.read", "commit.entry", "commit.exec",
-    "reload.read", "reload.check", "sweep.now", "sweep.pass",
+    "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.attempt",
+    "commit.read", "commit.entry", "commit.exec", "reload.read", "reload.check", "sweep.now", "sweep.pass",
 )  # fmt: skip
 ACTIONS = (
     "submit.read", "submit.exec", "act.read", "act.load", "act.push", "act.exec", "stop.read", "stop.lease", "stop.journal",
@@ -73,12 +74,12 @@ def registry() -> AgentRegistry:
 
 
 @cache
-def settings(burst: int) -> Settings:
+def settings(burst: int, cache_bytes: int) -> Settings:
     return Settings.build(
         steps_per_task=burst,
         retry_later_seconds=2.0,
         retry_later_max_seconds=8.0,
-        cache_bytes=1_000_000,
+        cache_bytes=cache_bytes,
         journal_seconds=30.0,
     )
 
@@ -159,7 +160,7 @@ class Simulation:
         self.queue: list[Message_] = []
         self.archive: list[Message_] = []
         self.fused = rng.random() < 0.5
-        self.settings = settings(rng.choice((1, 1, 1, 3)))
+        self.settings = settings(rng.choice((1, 1, 1, 3)), rng.choice((1_000_000, 1_000_000, 0)))
         self.restarted = [world.now - 1e9]
         self.stage = Stage(world)
         enter(self.stage)
@@ -230,8 +231,11 @@ class Simulation:
         found: list[Action] = []
         triggers = [f"<{p}" for p in ROUND_TRIPS[:15]] + [f">{p}" for p in ROUND_TRIPS[:12]] + list(CRASH_POINTS)
         triggers += [
+            "<commit.attempt",
+            ">commit.attempt",
             ">commit.read",
             "<commit.exec",
+            "<claim.attempt",
             ">claim.read",
             "driver",
             "tool",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.store.redis_tables import RedisTables
-from celery_agents.worker.store.tables import Command, Reply
+from celery_agents.worker.store.tables import Command, Guard, Reply, Word
 
 from .world import World
 
@@ -53,6 +54,9 @@ class SimClock:
     def milliseconds(self, reply: Reply) -> int:
         return int(reply)
 
+    def estimate_ms(self) -> int:
+        return int(self._world.now)
+
     def uptime(self) -> Command:
         return ("ECHO", _UPTIME)
 
@@ -92,6 +96,21 @@ class SimTables(RedisTables):
         self._world = world
         self._observe = observe
         self._restarted = restarted
+        self._attempted: dict[int, Sequence[Command]] = {}
+
+    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        self._attempted[get_ident()] = commands
+        try:
+            return super().attempt(point, guards, commands)
+        finally:
+            del self._attempted[get_ident()]
+
+    def _observe_attempt(self, point: str, reply: Reply) -> None:
+        """What a script has written counts as if it had been a transaction."""
+        if isinstance(reply, list):
+            self._observe(point, self._sent(self._attempted[get_ident()]), reply)
+        else:
+            self._world.tally.answers[f"{point} {'refused' if isinstance(reply, Exception) else 'declined'}"] += 1
 
     def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
         world = self._world
@@ -103,7 +122,10 @@ class SimTables(RedisTables):
             raise ConnectionError("the connection was refused")
         sent = self._sent(commands)
         replies = super()._round_trip(point, connection, sent)
-        self._observe(point, sent, replies)
+        if get_ident() in self._attempted and commands[0][0] == "EVALSHA":
+            self._observe_attempt(point, replies[0])
+        else:
+            self._observe(point, sent, replies)
         if fault == "swallow":
             raise ConnectionError("the reply was lost")
         world.point(f">{point}")
@@ -128,6 +150,11 @@ class SimTables(RedisTables):
             world.say(f"{actor.name}: {kind} at {point}")
         return kind
 
+    def _in_script(self, word: Word, now: int) -> Word:
+        if isinstance(word, Until):
+            return now + word.lease_ms
+        return now if word == _NOW else word
+
     def _sent(self, commands: Sequence[Command]) -> list[Command]:
         now = int(self._world.now)
         sent: list[Command] = []
@@ -137,6 +164,8 @@ class SimTables(RedisTables):
                     sent.append(("ECHO", now if word == _NOW else (now - self._restarted[0]) / 1000))
                 case ("SET", key, Until() as until, *rest):
                     sent.append(("SET", key, now + until.lease_ms, *rest))
+                case ("EVALSHA", *words):
+                    sent.append(("EVALSHA", *(self._in_script(word, now) for word in words)))
                 case _:
                     sent.append(command)
         return sent

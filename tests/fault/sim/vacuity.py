@@ -66,6 +66,9 @@ ANSWERS = (
     "tool error",
     "tool unknown",
     "tool not_run",
+    "claim.attempt declined",
+    "commit.attempt declined",
+    "commit.attempt refused",
     "commit.exec aborted",
     "claim.exec aborted",
     "act.exec aborted",
@@ -74,6 +77,7 @@ ANSWERS = (
     "journal.answer refused",
 )
 ROUND_TRIPS = (
+    "claim.attempt",
     "claim.read",
     "claim.lease",
     "claim.uptime",
@@ -98,6 +102,7 @@ ROUND_TRIPS = (
     "journal.failure",
     "journal.look",
     "journal.drop",
+    "commit.attempt",
     "commit.read",
     "commit.entry",
     "commit.exec",

@@ -4,13 +4,14 @@ import tracemalloc
 
 from celery_agents.worker.state import AgentState
 from celery_agents.worker.store.cache import Held, SessionCache
+from celery_agents.worker.store.standing import Standing
 
 
 def held(version: int = 1, messages: int = 3) -> Held:
     state = AgentState.fresh()
     for number in range(messages):
         state = state.with_user_message(f"message {number}")
-    return Held(version, state, 200 * messages)
+    return Held(version, state, 200 * messages, "agent", Standing())
 
 
 def test_the_least_recently_used_session_leaves_first() -> None:
