@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+
 from celery_agents.worker.store import redis_connections
 from celery_agents.worker.store.redis_tables import RedisTables, connect
 

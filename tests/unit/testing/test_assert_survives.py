@@ -83,12 +83,13 @@ def told(agent: Agent, **options: Any) -> DidNotSurvive:
 
 @pytest.mark.parametrize("steps_per_task", [1, 3])
 def test_an_agent_with_tools_of_every_class_survives(steps_per_task: int) -> None:
-    survival = assert_survives(careful, seeds=range(60), ledger=ledger, steps_per_task=steps_per_task)
-    assert survival.seeds == 60
+    survival = assert_survives(careful, seeds=range(40), ledger=ledger, steps_per_task=steps_per_task)
+    assert survival.seeds == 40
     assert survival.response == "Done."
     assert survival.interrupted > 0
-    assert survival.driver_calls >= survival.least_driver_calls == 180
-    assert all(survival.points[f"c{number}"] for number in range(2, 9)), survival.points
+    assert survival.driver_calls >= survival.least_driver_calls == 120
+    # Its calls end together, so that their results need no record before the commit (c6).
+    assert all(survival.points[f"c{number}"] for number in (2, 3, 4, 5, 7, 8)), survival.points
     assert len(survival.faults) >= 4, survival.faults
 
 
