@@ -15,7 +15,7 @@ help:
 	@echo "make test         the test suite: real Redis, real worker processes (about ten minutes on two cores)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
-	@echo "make faults       every fault of docs/guarantees.md in numbers (up to 45 minutes); faults-long: ten times that"
+	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
 	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 20 minutes); bench-quick: 3 minutes"
 	@echo "make clean        remove .venv and everything that was built"

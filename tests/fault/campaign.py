@@ -4,7 +4,8 @@
 
 Each scenario runs in a process of its own, two at once, with other seeds each time. Every run leaves
 `<folder>/<scenario>-<number>.json`; with --resume a run whose file is there is not done again. The verdict of all goes to
-`<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened.
+`<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened. When the
+whole campaign holds, docs/guarantees.md gets its counts (`report.py`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import argparse
 import concurrent.futures
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +32,7 @@ sys.path.insert(0, str(TESTS))
 
 from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies  # noqa: E402
 from fault.sim.campaign import campaign as simulate  # noqa: E402
+from support.redis_server import find_binary  # noqa: E402
 from support.verdict import Verdict, summary  # noqa: E402
 
 SEEDS: Final = 60_000
@@ -41,41 +45,119 @@ class Scenario:
 
     Attributes:
         run: From a directory and a seed to its verdict.
+        what: What happens, for docs/guarantees.md.
+        shown: The counts that the page gives, by their titles there; names may hold `*`, for the sum of all that match.
         wanted: Counts that must not be zero.
     """
 
     run: Callable[[Path, int], Verdict]
+    what: str
+    shown: Mapping[str, str]
     wanted: tuple[str, ...] = ()
 
+
+_JOBS: Final = {"jobs completed": "jobs_completed"}
+_CALLS: Final = {"model calls beyond the minimum": "model_calls_extra"}
 
 # The longest first, so that the two that run at once end at about the same time.
 SCENARIOS: Final[dict[str, Scenario]] = {
     "kills-fused": Scenario(
         lambda d, s: kills.kill_everywhere(d, 10, s, separate=False, timeout=2000),
-        tuple(
-            f"killed_{point}_{tool}"
-            for point, tool in kills.combinations(separate=False)
-        ),
+        "kill -9 at each crash point, with each kind of tool, under load; the next message leaves inside the commit",
+        {"kills": "kills", **_JOBS, **_CALLS},
+        tuple(f"killed_{point}_{tool}" for point, tool in kills.combinations(separate=False)),
     ),
-    "redis-always": Scenario(lambda d, s: redis_faults.storm(d, _STORM * 10, s), tuple(f"fault_{n}" for n in _STORM)),
-    "poison": Scenario(lambda d, s: poison.poison(d, 10), ("deaths", "poison_kill_process_failed")),
-    "stops": Scenario(lambda d, s: pauses.stops(d, 10), tuple(f"stopped_at_{p}_stopped" for p in pauses.POINTS)),
+    "redis-always": Scenario(
+        lambda d, s: redis_faults.storm(d, _STORM * 10, s),
+        "under load, Redis with an fsync at every write is stopped for 1, 6 and 12 s, killed, stalled, or hangs up",
+        {"faults": "fault_*", **_JOBS, **_CALLS},
+        tuple(f"fault_{n}" for n in _STORM),
+    ),
+    "poison": Scenario(
+        lambda d, s: poison.poison(d, 10),
+        "steps that kill their process, exit, never end, recurse for ever or return 50 MB, beside innocent jobs",
+        {"poison steps": "poison_*", "workers killed": "deaths", "endless drivers": "endless_driver_failed",
+         "innocent jobs completed": "jobs_completed"},
+        ("deaths", "poison_kill_process_failed"),
+    ),
+    "stops": Scenario(
+        lambda d, s: pauses.stops(d, 10),
+        "a stop while the step stands at a crash point, each in turn",
+        {"stops": "stopped_at_*", "calls not run": "outcome_not_run"},
+        tuple(f"stopped_at_{p}_stopped" for p in pauses.POINTS),
+    ),
     "kills-separate": Scenario(
         lambda d, s: kills.kill_everywhere(d, 10, s, separate=True, timeout=2000, points=("c8", "c9")),
+        "kill -9 before and after the next message, where that is published on its own, under load",
+        {"kills": "kills", **_JOBS, **_CALLS},
         ("killed_c8_unsafe", "killed_c9_unsafe"),
     ),
-    "drains": Scenario(lambda d, s: pauses.drains(d, 40), ("drains", "deliveries_again")),
-    "versions": Scenario(lambda d, s: pauses.versions(d, 20), ("lacked",)),
-    "prefork": Scenario(lambda d, s: kills.prefork(d, 200), ("children_lost",)),
-    "zombies": Scenario(lambda d, s: pauses.zombies(d, 40, s), ("pauses", "recovered")),
-    "replies": Scenario(lambda d, s: replies.lose_each(d, s, pairs=100), ("replies_lost", "pairs_lost")),
-    "hostile": Scenario(lambda d, s: messages.hostile(d, 50_000, s), ("quarantined", "random_elements")),
-    "messages": Scenario(lambda d, s: messages.chaos(d, 2000, s), ("doubled", "dropped", "delayed", "reordered")),
-    "provider": Scenario(lambda d, s: providers.failing_provider(d, 2000, s), ("usable_answers", "paid_in_vain")),
-    "redis-full": Scenario(lambda d, s: _again(redis_faults.full, d, 10), ("journaled_when_full", "submit_refused")),
-    "aof-cuts": Scenario(lambda d, s: redis_faults.cut_files(d, 400, s), ("cuts_between", "cuts_inside")),
+    "drains": Scenario(
+        lambda d, s: pauses.drains(d, 40),
+        "SIGTERM under load; recovery counts from the end of the 2 s to drain",
+        {"drains": "drains", **_JOBS, "calls made again elsewhere": "deliveries_again"},
+        ("drains", "deliveries_again"),
+    ),
+    "versions": Scenario(
+        lambda d, s: pauses.versions(d, 20),
+        "a worker that lacks an agent beside one that has it",
+        {"steps handed back": "lacked", **_JOBS},
+        ("lacked",),
+    ),
+    "prefork": Scenario(
+        lambda d, s: kills.prefork(d, 200),
+        "children of a prefork worker die in the middle of tool calls",
+        {"children lost": "children_lost", **_JOBS},
+        ("children_lost",),
+    ),
+    "zombies": Scenario(
+        lambda d, s: pauses.zombies(d, 40, s),
+        "a worker stands still past its lease, another takes over, the first wakes up",
+        {"pauses": "pauses", "steps taken over": "recovered", **_JOBS},
+        ("pauses", "recovered"),
+    ),
+    "replies": Scenario(
+        lambda d, s: replies.lose_each(d, s, pairs=100),
+        "every k-th reply of Redis in a three-step job is lost, then pairs of them",
+        {"replies lost": "replies_lost", "pairs lost": "pairs_lost", **_JOBS, **_CALLS},
+        ("replies_lost", "pairs_lost"),
+    ),
+    "hostile": Scenario(
+        lambda d, s: messages.hostile(d, 50_000, s),
+        "broker elements made to end a worker, and random ones",
+        {"elements quarantined": "quarantined", "random elements": "random_elements", **_JOBS},
+        ("quarantined", "random_elements"),
+    ),
+    "messages": Scenario(
+        lambda d, s: messages.chaos(d, 2000, s),
+        "messages are doubled, dropped, late or reordered, and all of them come once more at the end",
+        {"doubled": "doubled", "dropped": "dropped", "late": "delayed", "reordered": "reordered",
+         "again at the end": "replayed", **_JOBS},
+        ("doubled", "dropped", "delayed", "reordered"),
+    ),
+    "provider": Scenario(
+        lambda d, s: providers.failing_provider(d, 2000, s),
+        "a provider refuses, fails, hangs, hangs up, or takes the money for an answer of no use",
+        {"faults": "fault_*", "usable answers": "usable_answers", "answers paid in vain": "paid_in_vain", **_JOBS},
+        ("usable_answers", "paid_in_vain"),
+    ),
+    "redis-full": Scenario(
+        lambda d, s: _again(redis_faults.full, d, 10),
+        "Redis runs out of memory at submit, journal, begin, result, commit and sweep",
+        {"answers and results kept": "journaled_when_full", "submits refused": "submit_refused", **_JOBS},
+        ("journaled_when_full", "submit_refused"),
+    ),
+    "aof-cuts": Scenario(
+        lambda d, s: redis_faults.cut_files(d, 400, s),
+        "the append-only file is cut between its last records and inside of them",
+        {"cuts": "cuts_*", "sessions read": "sessions_read", "jobs completed after a cut": "jobs_after_a_cut"},
+        ("cuts_between", "cuts_inside"),
+    ),
     "redis-everysec": Scenario(
-        lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"), ("fault_kill",)
+        lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),
+        "the same as redis-always, without its long stops, with an fsync every second",
+        {"faults": "fault_*", **_JOBS, **_CALLS},
+        ("fault_kill",),
     ),
 }  # fmt: skip
 
@@ -129,8 +211,25 @@ def run_all(names: list[str], times: int, folder: Path, *, resume: bool) -> dict
         verdict["simulation"] = simulate(SEEDS * times, target)
         holds.append(verdict["simulation"]["ok"])
     verdict["holds"] = all(holds)
+    verdict["environment"] = environment()
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
     return verdict
+
+
+def environment() -> dict[str, Any]:
+    """Where and with what a run has just ended; `load` is the load average over 1, 5 and 15 minutes."""
+    binary = find_binary()
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    number = next(word.removeprefix("v=") for word in said if word.startswith("v="))
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "celery": version("celery"),
+        "redis": f"{number} ({'on PATH' if shutil.which('redis-server') == binary else 'embedded'})",
+        "load": os.getloadavg(),
+    }
 
 
 def _file(folder: Path, name: str, number: int) -> Path:
@@ -185,6 +284,9 @@ def main() -> int:
     names = options.only or [*SCENARIOS, "simulation"]
     verdict = run_all(names, options.times, options.folder, resume=options.resume)
     print(json.dumps(verdict, indent=1))
+    from fault.report import refresh  # which reads the scenarios here
+
+    refresh(options.folder)
     return 0 if verdict["holds"] else 1
 
 
