@@ -63,7 +63,7 @@ class Held:
         self.stuck_since: float | None = None
         self.abandoned = False
         self.on_abandon: Callable[[], object] | None = None
-        self._event = threading.Event()
+        self._event: threading.Event | None = None  # made for the few steps that wait
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
 
@@ -78,7 +78,8 @@ class Held:
                 self.interruption = why
                 self.interrupted_at = now
             callbacks, self._callbacks = self._callbacks, []
-        self._event.set()
+            if self._event is not None:
+                self._event.set()
         for callback in callbacks:
             callback()
 
@@ -96,11 +97,18 @@ class Held:
             self.call_ends = self.given_up = self.stuck_since = None
             if self.interruption is Interruption.CALL:
                 self.interruption = None
-                self._event.clear()
+                if self._event is not None:
+                    self._event.clear()
 
     def wait(self, seconds: float) -> bool:
         """Sleep; True when an interruption ended it early."""
-        return self._event.wait(seconds)
+        with self._lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self.interruption is not None:
+                    self._event.set()
+            event = self._event
+        return event.wait(seconds)
 
     def overdue(self, now: float) -> Interruption | None:
         """Why it has to end by now."""

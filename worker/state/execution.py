@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
+from typing import Final
 
 from ..errors import InvalidTransition
 from .budget import UNLIMITED, ExecutionBudget
@@ -15,6 +17,8 @@ from .steps import AgentStep, StepExecution
 from .tools import ToolOutcome
 from .usage import NO_USAGE, InferenceUsage
 from .value import Value
+
+_LARGEST_COST: Final = sys.float_info.max
 
 
 class ExecutionState(Value):
@@ -159,8 +163,8 @@ class ExecutionState(Value):
         return self._with(budget=budget)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
-        """These tokens and dollars on top: of a step, of an answer that was of no use, of a child."""
-        known = cost if self.cost is None else self.cost + (cost or 0.0)
+        """These tokens and dollars on top: of a step, of an answer that was of no use, of a child. Never infinite."""
+        known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
         return self._with(usage=self.usage + usage, cost=known)
 
     def with_current_step(self, step: AgentStep, started_at: datetime) -> ExecutionState:

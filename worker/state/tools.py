@@ -30,7 +30,7 @@ def _args(value: Any) -> FrozenDict | str:
 def _read_args(text: str) -> FrozenDict | str:
     try:
         read = freeze(from_json(text or "{}", allow_inf_nan=False))
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: half a surrogate pair, which the field refuses by its name
         return text
     return read if isinstance(read, FrozenDict) else text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .field_types import Count
+from .field_types import LARGEST_COUNT, Count
 from .value import Value
 
 
@@ -31,13 +31,14 @@ class InferenceUsage(Value):
         return self.input + self.output + self.cache_write + self.cache_read + self.reasoning
 
     def __add__(self, other: InferenceUsage) -> InferenceUsage:
+        """Both together. A sum that no field can hold stays at the largest: a provider may claim any number of tokens."""
         return InferenceUsage(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_write=self.cache_write + other.cache_write,
-            cache_read=self.cache_read + other.cache_read,
-            reasoning=self.reasoning + other.reasoning,
-            requests=self.requests + other.requests,
+            input=min(self.input + other.input, LARGEST_COUNT),
+            output=min(self.output + other.output, LARGEST_COUNT),
+            cache_write=min(self.cache_write + other.cache_write, LARGEST_COUNT),
+            cache_read=min(self.cache_read + other.cache_read, LARGEST_COUNT),
+            reasoning=min(self.reasoning + other.reasoning, LARGEST_COUNT),
+            requests=min(self.requests + other.requests, LARGEST_COUNT),
         )
 
 

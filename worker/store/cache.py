@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..state import AgentState
@@ -20,20 +20,23 @@ _OBJECTS_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A session as it stood at a version; `size` approximates its stored bytes."""
+    """A session as it stood at a version; `size` approximates its stored bytes.
+
+    Attributes:
+        weight: The memory it takes, about: text twice, and what the objects of each message and step need besides.
+    """
 
     version: int
     state: AgentState
     size: int
     agent: str
     standing: Standing
+    weight: int = field(init=False)
 
-    @property
-    def weight(self) -> int:
-        """The memory it takes, about: text twice, and what the objects of each message and step need besides."""
+    def __post_init__(self) -> None:
         steps = len(self.state.execution.step_executions) if self.state.execution is not None else 0
         messages = sum(len(section.messages) for section in self.state.store.sections.values())
-        return 2 * self.size + _OBJECTS_BYTES * (1 + steps + messages)
+        object.__setattr__(self, "weight", 2 * self.size + _OBJECTS_BYTES * (1 + steps + messages))
 
 
 class SessionCache:

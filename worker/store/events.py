@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from . import fields
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Event, NewEvent
@@ -17,7 +18,7 @@ def event_commands(ground: Ground, keys: SessionKeys, events: Iterable[NewEvent]
         (
             "XADD", keys.events, "MAXLEN", "~", ground.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
-            "data", json.dumps(event.data, separators=(",", ":"), ensure_ascii=False),
+            "data", fields.packed(event.data),
         )
         for event in events
     ]  # fmt: skip

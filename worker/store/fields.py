@@ -8,6 +8,9 @@ from typing import Any
 
 from .records import Begun, InboxKind, Journal, Operation
 
+# Made once: `json.dumps` makes one at each call that asks for anything but its defaults.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 def text(value: bytes | None) -> str:
     """Decoded, "" when missing."""
@@ -21,7 +24,7 @@ def number(value: bytes | None) -> int:
 
 def packed(value: Any) -> bytes:
     """Compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode(value).encode()
 
 
 def strings(value: bytes | None) -> tuple[str, ...]:

@@ -361,4 +361,5 @@ def memory_step_store(
     settings: Settings, *, now_ms: Callable[[], int] | None = None, handover: Handover | None = None
 ) -> KeyedStepStore:
     """A step store that lives as long as the object."""
-    return KeyedStepStore(MemoryTables(now_ms), settings, clock=RedisClock(), handover=handover or NoHandover())
+    clock = RedisClock() if now_ms is None else RedisClock(lambda: now_ms() / 1000)
+    return KeyedStepStore(MemoryTables(now_ms), settings, clock=clock, handover=handover or NoHandover())

@@ -88,7 +88,7 @@ class Arguments:
             return {}
         try:
             return from_json(text, allow_inf_nan=False)
-        except ValueError as problem:
+        except (ValueError, TypeError) as problem:  # TypeError: half a surrogate pair
             raise InvalidArguments(
                 self._tool, (f"the arguments are not valid JSON ({problem}); give one JSON object",)
             ) from None

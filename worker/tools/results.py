@@ -39,9 +39,14 @@ def to_json_value(result: Any, limit_chars: int | None = DEFAULT_MAX_RESULT_CHAR
             both end in a marker that says how much is missing. None keeps everything.
 
     Raises:
-        UnusableResult: Something in it is not JSON (bytes, a generator, a cycle); the text names the place.
+        UnusableResult: Something in it is not JSON (bytes, a generator, a cycle), or cannot be read; the text says what.
     """
-    value = _convert(result, "result", 0)
+    try:
+        value = _convert(result, "result", 0)
+    except UnusableResult:
+        raise
+    except Exception as error:  # its own iteration, length or attributes may raise anything
+        raise UnusableResult(f"result: reading it raised {type(error).__name__}; return plain data") from error
     return value if limit_chars is None else _capped(value, limit_chars)
 
 

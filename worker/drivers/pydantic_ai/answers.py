@@ -73,9 +73,9 @@ class Answer:
                 raise ValueError(known["format"])
             shape = OutputShape.from_dict(known["shape"]) if known["shape"] else None
             response: Any = ModelMessagesTypeAdapter.validate_json(body)[0]
+            return cls(response, known["model"], known["cost"], shape)
         except (ValidationError, ValueError, KeyError, TypeError, IndexError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
-        return cls(response, known["model"], known["cost"], shape)
 
     def read(self, check: Callable[[Json], None] | None = None) -> InferenceResponse:
         """The answer in our terms.
