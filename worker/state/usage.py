@@ -31,7 +31,7 @@ class InferenceUsage(Value):
         return self.input + self.output + self.cache_write + self.cache_read + self.reasoning
 
     def __add__(self, other: InferenceUsage) -> InferenceUsage:
-        """Both together. A sum that no field can hold stays at the largest: a provider may claim any number of tokens."""
+        """Both together; a sum that no field can hold stays at the largest, since a provider may claim any number."""
         return InferenceUsage(
             input=min(self.input + other.input, LARGEST_COUNT),
             output=min(self.output + other.output, LARGEST_COUNT),

@@ -39,7 +39,7 @@ def to_json_value(result: Any, limit_chars: int | None = DEFAULT_MAX_RESULT_CHAR
             both end in a marker that says how much is missing. None keeps everything.
 
     Raises:
-        UnusableResult: Something in it is not JSON (bytes, a generator, a cycle), or cannot be read; the text says what.
+        UnusableResult: Something in it is not JSON (bytes, a generator, a cycle) or cannot be read; the text says what.
     """
     try:
         value = _convert(result, "result", 0)

@@ -138,3 +138,12 @@ def test_values_that_cannot_be_stored_make_an_answer_unusable(parts: list[Any]):
 def test_negative_counts_make_an_answer_unusable():
     with pytest.raises(UnusableAnswer, match="cannot be stored"):
         read(TextPart("x"), usage=RequestUsage(input_tokens=5, output_tokens=-1))
+
+
+@pytest.mark.parametrize("name", ["format", "model", "cost", "shape"])
+def test_an_answer_that_lacks_what_the_asking_worker_knew_is_refused(name: str):
+    response = ModelResponse(parts=[TextPart("x")])
+    head, _, body = Answer(response, "openai:gpt-5-mini", 0.5, None).to_raw().partition(b"\n")
+    known = {key: value for key, value in json.loads(head).items() if key != name}
+    with pytest.raises(UnusableAnswer, match="not one of this driver"):
+        DRIVER.parse(json.dumps(known).encode() + b"\n" + body)

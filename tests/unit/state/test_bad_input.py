@@ -380,3 +380,8 @@ def test_a_constructor_does_not_show_text_that_may_be_a_secret() -> None:
         InferenceUsage(input="sk-123")  # type: ignore[arg-type]
     assert "sk-123" not in str(caught.value)
     assert "sk-123" not in repr(caught.value.__dict__)
+
+
+def test_arguments_with_half_a_surrogate_pair_are_refused_by_their_name() -> None:
+    with pytest.raises(InvalidInput, match=r"ToolCall\.args.*surrogate"):
+        ToolCall.from_text("a", "n", '{"city": "\ud800"}')

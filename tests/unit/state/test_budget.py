@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -207,3 +208,14 @@ def test_b8_the_token_measure_is_the_sum_of_all_five_kinds() -> None:
     assert (usage + usage).total == 2 * usage.total
     assert (usage + usage).requests == 18
     assert usage + InferenceUsage() == usage
+
+
+def test_what_a_provider_claims_beyond_all_measure_is_kept_as_the_largest_there_is() -> None:
+    most = InferenceUsage(**dict.fromkeys(InferenceUsage.model_fields, 2**63 - 1))
+    assert most + most == most
+    state = running()
+    assert state.execution is not None
+    charged = state.execution.with_charge(most, 1.5e308).with_charge(most, 1.5e308)
+    assert charged.usage == most
+    assert charged.cost == sys.float_info.max
+    assert type(charged).from_json(charged.to_json()) == charged

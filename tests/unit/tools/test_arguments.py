@@ -91,7 +91,9 @@ def test_problems_inside_nested_values_name_the_path():
     assert "- size: Input should be 's' or 'l', not \"medium\"" in text
 
 
-@pytest.mark.parametrize("text", ["not json", '{"n": ', "[1]", "5", "null", '"n"', '{"n": NaN}', '{"n": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["not json", '{"n": ', "[1]", "5", "null", '"n"', '{"n": NaN}', '{"n": 1}}', '{"n": "\ud800"}']
+)
 def test_raw_text_that_is_no_json_object_is_explained(text: str):
     assert "JSON" in refused(count, text)
 

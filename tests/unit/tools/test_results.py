@@ -2,6 +2,7 @@
 
 import json
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -152,3 +153,22 @@ def test_any_text_can_be_stored_and_stays_within_its_limit(text: str, limit: int
     value = to_json_value(text, limit)
     freeze(value)
     assert len(value) <= limit + 40
+
+
+class _Unreadable(Mapping[str, Any]):
+    """A row of a database whose connection is closed, say."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError(f"{key} cannot be read")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("id",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("result", [_Unreadable(), [_Unreadable()], {"row": _Unreadable()}])
+def test_a_result_that_raises_when_it_is_read_is_refused(result: Any):
+    with pytest.raises(UnusableResult, match="reading it raised RuntimeError"):
+        to_json_value(result)
