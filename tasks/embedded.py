@@ -145,6 +145,9 @@ class EmbeddedRedis:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
+            # As deploy/redis/redis.conf has it, and says why.
+            "stream-node-max-bytes": "1024",
+            "hash-max-ziplist-value": "2048",
         }
         return [part for name, value in settings.items() for part in (f"--{name}", value)]
 

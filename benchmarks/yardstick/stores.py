@@ -66,6 +66,9 @@ class RedisStore:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
+            # As deploy/redis/redis.conf has it.
+            "stream-node-max-bytes": "1024",
+            "hash-max-ziplist-value": "2048",
         }
         argv = [_redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
         self.server = Started(argv, folder, "redis-server")
