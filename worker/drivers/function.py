@@ -49,7 +49,7 @@ class FunctionDriver:
             answer = await cast("Awaitable[Answer]", self._function(request.state))
         except CeleryAgentsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the event loop, and all async work with it
             raise as_driver_error(error) from error
         return as_response(answer, request.step).to_json()
 
@@ -74,11 +74,11 @@ def called(function: Callable[[AgentState], Answer], state: AgentState) -> Answe
         return function(state)
     except CeleryAgentsError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit of the function's is none of the worker's
         raise as_driver_error(error) from error
 
 
-def as_driver_error(error: Exception) -> CeleryAgentsError:
+def as_driver_error(error: Exception | SystemExit) -> CeleryAgentsError:
     """The error of a driver's own function, as one of this package: with its text, without its secrets."""
     if isinstance(error, CeleryAgentsError):
         return error

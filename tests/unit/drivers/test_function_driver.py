@@ -1,6 +1,7 @@
 """A function in the place of a model, and a list of answers."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable
 from typing import Any
 
@@ -188,3 +189,19 @@ def test_functions_and_scripts_need_nothing_and_know_their_price():
         driver.check()
         assert driver.knows_price()
         asyncio.run(driver.aclose())
+
+
+def _exits(_: AgentState) -> str:
+    sys.exit(3)
+
+
+async def _exits_async(_: AgentState) -> str:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("driver", [FunctionDriver(_exits), FunctionDriver(_exits_async), ScriptedDriver([_exits])])
+def test_a_function_that_exits_fails_for_good_and_takes_nobody_along(driver: Driver):
+    with pytest.raises(DriverError) as caught:
+        answered(driver)
+    assert caught.value.kind == "SystemExit"
+    assert not caught.value.transient
