@@ -59,12 +59,15 @@ class Steps:
         opened.__class__ = CountingTables  # pyright: ignore[reportAttributeAccessIssue]
         self.tables: Any = opened
         self.tables.points = []
-        self.store = redis_step_store(chosen, name="round-trips", tables=opened)
         self.loop = EventLoopThread()
-        self.runner = StepRunner(
-            self.store, AgentRegistry([agent]), chosen, worker="w", loop=self.loop,
-            keeper=LeaseKeeper(self.store, chosen),
-        )  # fmt: skip
+
+        def worker(name: str) -> StepRunner:
+            store = redis_step_store(chosen, name=name, tables=opened)
+            keeper = LeaseKeeper(store, chosen)
+            return StepRunner(store, AgentRegistry([agent]), chosen, worker=name, loop=self.loop, keeper=keeper)
+
+        self.store = redis_step_store(chosen, name="client", tables=opened)
+        self.runner, self.other = worker("w1"), worker("w2")
         self.session, self.execution = uuid.uuid4().hex, uuid.uuid4().hex
         self.store.submit(self.session, agent.name, "", self._first)
         time.sleep(0.001)
@@ -73,10 +76,10 @@ class Steps:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         return first_state(AgentState.fresh(now=now), Message.user("go"), self.execution, "op", None, now)
 
-    def run(self, step: int) -> list[str]:
+    def run(self, step: int, runner: StepRunner | None = None) -> list[str]:
         """The round trips of a delivery of this step."""
         self.tables.points.clear()
-        outcome = self.runner.run_step(self.session, self.execution, step)
+        outcome = (runner or self.runner).run_step(self.session, self.execution, step)
         assert isinstance(outcome, Done), outcome
         return list(self.tables.points)
 
@@ -127,3 +130,10 @@ def test_a_worker_that_knows_nothing_of_the_session_takes_two_more(steps: Steps)
     steps.run(1)
     long_way = ["claim.read", "claim.exec", "journal.answer", "journal.begin", "commit.read", "commit.exec"]
     assert steps.run(2) == long_way
+
+
+@pytest.mark.parametrize("steps", [(keyed, {})], indirect=True)
+def test_a_worker_that_has_missed_a_step_takes_one_more(steps: Steps) -> None:
+    steps.run(1)
+    steps.run(2, steps.other)
+    assert steps.run(3) == ["claim.read", "claim.exec", *KEYED[1:]]

@@ -33,10 +33,11 @@ class Stored:
 
 def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Command]:
     """Commands for the first round trip; `finish` understands their replies."""
-    if held is not None:
-        return [("HMGET", keys.session, "version", "agent", "last", *STANDING)]
+    first: Command = ("HMGET", keys.session, "version", "agent", "last", *STANDING, "head")
+    if held is not None:  # most likely another worker has made a step since
+        return [first, *_tails(keys, held.state)]
     return [
-        ("HMGET", keys.session, "version", "agent", "last", *STANDING, "head"),
+        first,
         ("LRANGE", keys.section(DEFAULT, 0), 0, -1),
         ("LRANGE", keys.steps(execution_id), 0, -1),
     ]
@@ -62,7 +63,7 @@ def finish(
         return Stored(announced.state, version, agent)
     try:
         if held is not None:
-            state, size = _newer(keys, held, watched)
+            state, size = _newer(keys, held, watched, replies[0][-1], replies[1:])
         else:
             state, size = _whole(keys, replies[0][-1], execution_id, watched, replies[1], replies[2])
     except StateUnreadable:
@@ -110,24 +111,30 @@ def _present(head: bytes | None) -> bytes:
     return head
 
 
-def _newer(keys: SessionKeys, held: Held, watched: Watched) -> tuple[AgentState, int]:
-    """Head and tails; what is held is the beginning."""
+def _tails(keys: SessionKeys, old: AgentState) -> list[Command]:
+    """What the lists have gained since: of each section, then of the steps."""
+    commands: list[Command] = [
+        ("LRANGE", keys.section(name, section.generation), len(section.messages), -1)
+        for name, section in old.store.sections.items()
+    ]
+    if old.execution is not None:
+        place = len(old.execution.step_executions)
+        commands.append(("LRANGE", keys.steps(old.execution.execution_id), place, -1))
+    return commands
+
+
+def _newer(
+    keys: SessionKeys, held: Held, watched: Watched, stored: bytes | None, tails: Sequence[list[bytes]]
+) -> tuple[AgentState, int]:
+    """From the head and the replies to `_tails`; what is held is the beginning."""
     old = held.state
-    sections = old.store.sections
-    names = list(sections)
-    execution = old.execution
-    commands: list[Command] = [("HGET", keys.session, "head")]
-    commands += [("LRANGE", keys.section(n, sections[n].generation), len(sections[n].messages), -1) for n in names]
-    if execution is not None:
-        commands.append(("LRANGE", keys.steps(execution.execution_id), len(execution.step_executions), -1))
-    replies = watched.ask("load.tail", commands)
-    size = len(_present(replies[0]))
-    head = read_head(_present(replies[0]))
+    head = read_head(_present(stored))
     if not _continues(old, head):
-        return _read_all(keys, head, size, watched)
-    grown = {name: (*sections[name].messages, *tail) for name, tail in zip(names, replies[1:], strict=False)}
-    steps = (*execution.step_executions, *replies[-1]) if execution is not None else ()
-    return join(head, grown, steps), held.size + sum(len(item) for tail in replies[1:] for item in tail)
+        return _read_all(keys, head, len(_present(stored)), watched)
+    sections = old.store.sections
+    grown = {name: (*sections[name].messages, *tail) for name, tail in zip(sections, tails, strict=False)}
+    steps = (*old.execution.step_executions, *tails[-1]) if old.execution is not None else ()
+    return join(head, grown, steps), held.size + sum(len(item) for tail in tails for item in tail)
 
 
 def _continues(old: AgentState, head: Head) -> bool:

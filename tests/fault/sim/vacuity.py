@@ -82,7 +82,6 @@ ROUND_TRIPS = (
     "claim.lease",
     "claim.uptime",
     "claim.exec",
-    "load.tail",
     "load.all",
     "renew",
     "restore.read",
