@@ -55,7 +55,7 @@ def test_no_usable_answer_of_a_failing_provider_is_paid_twice(tmp_path: Path) ->
 
 
 def test_a_poison_step_is_parked_and_takes_nobody_along(tmp_path: Path) -> None:
-    passed(poison.poison(tmp_path / "lab", 1), "deaths", "poison_kill_process_failed")
+    passed(poison.poison(tmp_path / "lab", 1), "deaths", "poison_kill_process_failed", "endless_driver_failed")
 
 
 def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -> None:

@@ -59,12 +59,20 @@ def _sleepy(state: AgentState) -> str:
     return "slept"
 
 
+def _endless(state: AgentState) -> str:
+    """A model that never answers, and whose call nobody can cancel."""
+    del state
+    while True:
+        time.sleep(0.05)
+
+
 def _busy(state: AgentState) -> str | CallTool:
     """Three steps of work that leave nothing outside."""
     return CallTool("pure", work=f"{state.step_count}") if state.step_count < 3 else "done"
 
 
 sleepy = Agent("sleepy", driver=_sleepy)
+unanswered = Agent("unanswered", driver=_endless, step_timeout=2)
 busy = Agent("busy", driver=_busy, tools=(pure,))
 poisonous = Agent(
     "poisonous",
@@ -74,4 +82,4 @@ poisonous = Agent(
     step_timeout=8,
 )
 
-__all__ = ["busy", "planned", "poisonous", "second", "sleepy", "third"]
+__all__ = ["busy", "planned", "poisonous", "second", "sleepy", "third", "unanswered"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from celery_agents.worker.store import keys
+
 from support.agents import call
-from support.lab import Lab, Supervisor
+from support.lab import Lab, Submitted, Supervisor
 from support.verdict import Verdict
 
 _KINDS = {"kill_process": "failed", "leave": "completed", "endless": "any", "recurse": "completed", "huge": "completed"}
@@ -37,4 +39,42 @@ def poison(directory: Path, rounds: int) -> Verdict:
         verdict.counts["deaths"] = len(supervisor.deaths)
         innocent = [job for job in lab.jobs if job.tools[0][0] not in _KINDS]
         verdict.add(lab.verdict(jobs=innocent))
+    verdict.add(_endless_drivers(directory.parent / f"{directory.name}-drivers", rounds))
     return verdict
+
+
+def _endless_drivers(directory: Path, jobs: int) -> Verdict:
+    """Plain driver functions that never return: each step is given up at its deadline, again and again, then fails.
+
+    Every attempt costs the worker a thread, which no power can take back, and nothing else: the same process goes on.
+    """
+    env = {"CELERY_AGENTS_ABANDONED_SHARE": "1", "CELERY_AGENTS_CONCURRENCY": str(20 + 5 * jobs)}
+    with Lab(directory, agents="support.fault_agents", env=env) as lab:
+        worker = lab.worker()
+        lab.client.wait_for_agent("unanswered")
+        first = worker.pid
+        endless = [lab.submit(agent="unanswered") for _ in range(jobs)]
+        beside = [lab.submit(["keyed"], ["keyed_async"], after=0.1) for _ in range(15)]
+        lab.wait_for_jobs(60 + 20 * jobs, beside)
+        lab.wait_for_jobs(60 + 20 * jobs, endless)
+        after = [lab.submit(["keyed"], ["unsafe"]) for _ in range(15)]
+        lab.wait_for_jobs(60, after)
+        verdict = lab.verdict(jobs=[*beside, *after])
+        verdict.expect(worker.alive and worker.pid == first, "workers", "the worker has ended")
+        dead = {entry["session"] for entry in lab.client.store.dead(100)}
+        for job in endless:
+            _judge_endless_driver(verdict, lab, job)
+            verdict.expect(job.session_id in dead, "I9", "an endless driver's step is not in the list of the dead")
+    return verdict
+
+
+def _judge_endless_driver(verdict: Verdict, lab: Lab, job: Submitted) -> None:
+    status = lab.client.header(job.session_id).status
+    verdict.counts[f"endless_driver_{status}"] += 1
+    verdict.expect(status == "failed", "I9", f"an endless driver's job is {status}")
+    journal = keys.ShardKeys(0).session(job.session_id).journal(job.execution_id, 1)
+    tries = sum(name.startswith("try:") for name in lab.redis.hkeys(journal))  # type: ignore[union-attr]
+    verdict.counts["endless_driver_claims"] += tries
+    limit = lab.client.settings.attempts_limit
+    # The claim that finds the limit passed fails the execution; it does not call the driver.
+    verdict.expect(tries == limit + 1, "I9", f"an endless driver was claimed {tries} times, the limit is {limit}")

@@ -1,0 +1,64 @@
+"""Inputs by hypothesis, 2 000 in all; the campaign draws many times as many."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import CallTool, ScriptedDriver
+from celery_agents.worker.tools import tool
+
+from fault.real import inputs
+from support.engine import Bench
+from support.verdict import Verdict
+
+pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
+
+_EXAMPLES = 2_000
+_SOUND = ("state", "state_on_redis", "answer", "tool", "submit")
+_OPEN = {
+    "control": "control fields, journals and inboxes are read without a check of what they hold",
+    "control_on_redis": "control fields, journals and inboxes are read without a check of what they hold",
+    "notify": "a webhook that is no text, or no URL, is refused with an error of another kind",
+}
+
+
+def test_no_input_breaks_what_is_stored_answered_called_or_submitted(tmp_path: Path) -> None:
+    verdict = Verdict()
+    for border in _SOUND:
+        examples = inputs.share(border, _EXAMPLES)
+        verdict.add(inputs.BORDERS[border](tmp_path / border, examples, 1))
+        assert verdict.counts[f"examples_{border}"] >= 0.9 * examples, str(verdict)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(inputs.WANTED), str(verdict)
+
+
+@pytest.mark.parametrize(
+    "border", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why)) for name, why in _OPEN.items()]
+)
+def test_no_input_breaks_what_is_not_checked_yet(border: str, tmp_path: Path) -> None:
+    verdict = inputs.BORDERS[border](tmp_path / border, inputs.share(border, _EXAMPLES), 1)
+    assert not verdict.violations, str(verdict)
+
+
+@tool(effect="pure")
+async def leave() -> str:
+    """Call sys.exit on the event loop."""
+    sys.exit(3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.xfail(strict=True, reason="an exit raised on the event loop ends the loop, and with it all async work")
+def test_an_async_tool_that_exits_takes_no_other_along() -> None:
+    bench = Bench(Agent("a", driver=ScriptedDriver([CallTool("leave"), CallTool("leave"), "done"]), tools=(leave,)))
+    try:
+        assert bench.ran().status == "completed"
+        execution = bench.execution("s1")
+        calls = [call for each in execution.step_executions for call in each.step.tool_executions]
+        assert [call.error.kind for call in calls if call.error is not None] == ["SystemExit", "SystemExit"]
+    finally:
+        bench.close()
