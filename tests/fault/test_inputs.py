@@ -13,12 +13,10 @@ from celery_agents.worker.tools import tool
 
 from fault.real import inputs
 from support.engine import Bench
-from support.verdict import Verdict
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
 
 _EXAMPLES = 2_000
-_SOUND = ("state", "state_on_redis", "answer", "tool", "submit")
 _OPEN = {
     "control": "control fields, journals and inboxes are read without a check of what they hold",
     "control_on_redis": "control fields, journals and inboxes are read without a check of what they hold",
@@ -27,11 +25,8 @@ _OPEN = {
 
 
 def test_no_input_breaks_what_is_stored_answered_called_or_submitted(tmp_path: Path) -> None:
-    verdict = Verdict()
-    for border in _SOUND:
-        examples = inputs.share(border, _EXAMPLES)
-        verdict.add(inputs.BORDERS[border](tmp_path / border, examples, 1))
-        assert verdict.counts[f"examples_{border}"] >= 0.9 * examples, str(verdict)
+    verdict = inputs.everything(tmp_path, _EXAMPLES, 1)
+    assert sum(verdict.counts[f"examples_{border}"] for border in inputs.SOUND) >= 0.9 * _EXAMPLES, str(verdict)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(inputs.WANTED), str(verdict)
 
