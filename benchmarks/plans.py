@@ -41,11 +41,21 @@ def floors(*, events: bool = False) -> tuple[Engine, ...]:
     )
 
 
+def two_workers() -> tuple[Plan, ...]:
+    """Two processes on either side; prefork has them anyway."""
+    return (
+        Plan(floor("threads", SLOTS, "no_ack", processes=2), (MANY,)),
+        Plan(product("keyed", processes=2), (MANY,)),
+        Plan(product("pure", processes=2), (MANY,)),
+    )
+
+
 def quick_products() -> tuple[Plan, ...]:
     return (
         Plan(product("keyed"), (MANY, ONE, SHORT, LONG)),
         Plan(product("pure"), (MANY, ONE)),
         Plan(product("burst"), (MANY,)),
+        *two_workers(),
     )
 
 
@@ -58,6 +68,7 @@ def full_plans() -> tuple[Plan, ...]:
         Plan(product("burst"), (MANY, ONE)),
         Plan(product("burst_pure"), (MANY,)),
         Plan(product("keyed_async"), (MANY, ONE)),
+        *two_workers(),
         Plan(product("keyed", events=True), (MANY, ONE)),
         Plan(dbos("postgres", "1"), (MANY,)),
         Plan(langgraph("files", "1"), (MANY,)),
@@ -69,14 +80,11 @@ def once_plans() -> tuple[Plan, ...]:
     return (
         Plan(floor("threads", SLOTS, "no_ack"), (*CURVE, THOUSAND, QUICK_MODEL)),
         Plan(floor("threads", SLOW_SLOTS, "no_ack"), (SLOW_MODEL,)),
-        Plan(floor("threads", SLOTS, "no_ack", processes=2), (MANY,)),
         Plan(floor("prefork", 2, "no_ack", processes=2), (MANY,)),
         Plan(floor("solo", 1, "no_ack", processes=2), (MANY,)),
         Plan(naive(SLOTS), CURVE),
         Plan(product("keyed"), (*CURVE, THOUSAND, QUICK_MODEL)),
         Plan(product("keyed", SLOW_SLOTS), (SLOW_MODEL,)),
-        Plan(product("keyed", processes=2), (MANY,)),
-        Plan(product("pure", processes=2), (MANY,)),
         Plan(product("pure"), CURVE),
         Plan(product("burst"), CURVE),
         Plan(dbos("postgres", "1"), CURVE),

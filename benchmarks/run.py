@@ -47,7 +47,7 @@ def quick(rounds: int) -> int:
     floors = [engine for engine in plans.floors() if "no_ack" in engine.name]
     bare = [Plan(engine, (plans.MANY, plans.ONE)) for engine in floors]
     results = alternate([*bare, *plans.quick_products()], rounds, Results(), stop_after=end)
-    chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
+    chosen = Floors.of(results, [*floors, plans.two_workers()[0].engine], plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
     print("BENCH " + json.dumps(figures))
     return 1 if results.failures else 0
@@ -68,7 +68,7 @@ def full(rounds: int, only: str, seconds: float) -> int:
     results = alternate(compared, rounds, Results(), stop_after=started + ROUNDS_SHARE * seconds)
     singles = alternate(once, 1, Results(), stop_after=started + ONCE_SHARE * seconds)
     (RUNS / "results.json").write_text(json.dumps([*results.as_json(), *singles.as_json()], indent=1))
-    chosen = Floors.of(results, floors, plans.MANY, plans.ONE)
+    chosen = Floors.of(results, [*floors, plans.two_workers()[0].engine], plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
     if not only:
         own = own_figures()

@@ -29,22 +29,39 @@ def cpu(sample: Sample) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Floors:
-    """Which bare Celery is the fastest, for many sessions and for one, and which of them shares the product's pool."""
+    """Which bare Celery is the fastest, for many sessions and for one, and which of them shares the product's pool.
+
+    Attributes:
+        two: The fastest that has two processes for its tasks, as two workers of the product have.
+    """
 
     many: str
     one: str
     threads_many: str
     threads_one: str
+    two: str
 
     @classmethod
     def of(cls, results: Results, engines: Sequence[Engine], many: Load, one: Load) -> Floors:
         """The fastest by their medians."""
 
-        def fastest(load: Load, pool: str) -> str:
-            rates = {engine.name: results.median(engine.name, load, throughput) for engine in engines}
-            return max((name for name in rates if pool in name and rates[name]), key=lambda name: rates[name] or 0.0)
+        def fastest(load: Load, pool: str, *, two: bool = False) -> str:
+            compared = [
+                engine.name
+                for engine in engines
+                if pool in engine.name and (engine.processes == 1 or two) and (not two or _has_two(engine))
+            ]
+            rates = {name: results.median(name, load, throughput) or 0.0 for name in compared}
+            return max(rates, key=lambda name: rates[name])
 
-        return cls(fastest(many, ""), fastest(one, ""), fastest(many, "threads"), fastest(one, "threads"))
+        return cls(
+            fastest(many, ""), fastest(one, ""), fastest(many, "threads"), fastest(one, "threads"),
+            fastest(many, "", two=True),
+        )  # fmt: skip
+
+
+def _has_two(engine: Engine) -> bool:
+    return engine.processes == 2 or "prefork" in engine.name
 
 
 def rounded(value: float | None) -> float | None:
@@ -75,6 +92,11 @@ def quick_figures(
         "ratio_100_pure_threads": many_ratio("product_pure", floors.threads_many),
         "ratio_1_threads": one_ratio("product_keyed", floors.threads_one),
         "ratio_burst_threads": many_ratio("product_burst", floors.threads_many),
+        # Two workers of the product over two processes of bare Celery.
+        "floor_two_steps_per_s": rounded(results.median(floors.two, many, throughput)),
+        "floor_two_is": floors.two,
+        "ratio_100_two": many_ratio("product_keyed2", floors.two),
+        "ratio_100_pure_two": many_ratio("product_pure2", floors.two),
         # What neighbours on the machine do changes times more than it changes CPU.
         "cpu_ratio_100": rounded(results.ratio(cpu, (floors.many, many), ("product_keyed", many))),
         "cpu_ratio_100_pure": rounded(results.ratio(cpu, (floors.many, many), ("product_pure", many))),

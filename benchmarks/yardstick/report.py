@@ -26,6 +26,8 @@ PLOT = DOCUMENT.with_suffix(".svg")
 TARGETS = (
     ("throughput, 100 sessions, K = 50, keyed tool, over the floor", "ratio_100", 0.7, True),
     ("the same, pure tool", "ratio_100_pure", 0.85, True),
+    ("two workers over two processes of bare Celery, keyed tool", "ratio_100_two", 0.7, True),
+    ("the same, pure tool", "ratio_100_pure_two", 0.85, True),
     ("ms a step of one session, over the floor", "ratio_1", 1.5, False),
     ("burst mode, 100 sessions, over the floor", "ratio_burst", 2.2, True),
     ("over naive Celery, K = 200", "over_naive", 2.5, True),
@@ -116,7 +118,8 @@ counts.
 
 **The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
 sides. It runs in the product's pool and in prefork, on a stock queue and on one declared as the product's is
-(`no_ack`, prefetch disabled); the fastest of the four counts. Here it was: {floor}.
+(`no_ack`, prefetch disabled); the fastest of the four counts. Here it was: {floor}. Prefork has two children and this
+product one process of threads, so two workers of it are compared with two processes of bare Celery as well.
 
 Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, \
 {", ".join(f"{name} {version(name)}" for name in packages)}, {_redis_version()}, append-only file with an fsync every \

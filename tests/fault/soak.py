@@ -39,6 +39,8 @@ def soak(minutes: float, directory: Path) -> dict[str, Any]:
         "CELERY_AGENTS_RETENTION_SECONDS": str(_KEPT_SECONDS),
         "CELERY_AGENTS_JOURNAL_SECONDS": str(_KEPT_SECONDS),
         "CELERY_AGENTS_TASK_EVENTS": "true",
+        # Celery makes a slot's thread when it is first needed, and all of these are needed in the first minute.
+        "CELERY_AGENTS_CONCURRENCY": "16",
         # Full after the first minute: what grows later is no cache.
         "CELERY_AGENTS_CACHE_BYTES": "4000000",
     }
