@@ -1006,7 +1006,8 @@ class _Lazy:
 
 
 def _raised(error: Any) -> Any:
-    if isinstance(error, BaseException) and not isinstance(error, GeneratorExit):
+    # After a timeout the step is put off, and its execution does not end.
+    if isinstance(error, BaseException) and not isinstance(error, (GeneratorExit, TimeoutError)):
         raise error
     return error
 
