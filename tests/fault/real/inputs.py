@@ -1355,8 +1355,12 @@ class _Counter:
         try:
             made = {name: _unwrapped(value) for name, value in request.items()}
             job = self._client.submit(**made)
-        except (StoreUnavailable, StoreFull):
+        except (StoreUnavailable, StoreFull, RecursionError):
             raise
+        except RuntimeError:  # raised by the caller's own object when it was read
+            expect(self._redis.dbsize() == before, "something was stored of a job that was not handed over")
+            self._verdict.counts["submit_raised"] += 1
+            return
         except CeleryAgentsError as error:
             text = str(error)
             text.encode()
