@@ -25,6 +25,7 @@ from kombu import Exchange, Queue
 from ..config.settings import Settings
 from ..worker.errors import CeleryAgentsError, InvalidInput
 from ..worker.redaction import describe_exception
+from ..worker.state import check_text
 from ..worker.store import Callback, KeyedStepStore
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def target_of(on_complete: object, webhook: str | None) -> dict[str, Any] | None
 
 def _task(on_complete: object) -> dict[str, Any]:
     if isinstance(on_complete, str) and on_complete:
-        return {"task": on_complete}
+        return {"task": check_text(on_complete, "on_complete")}
     if isinstance(on_complete, Mapping):
         signature = cast("Mapping[str, Any]", on_complete)
         chosen = {name: signature[name] for name in _SIGNATURE_FIELDS if name in signature}
@@ -70,7 +71,13 @@ def _task(on_complete: object) -> dict[str, Any]:
 
 
 def _url(webhook: str) -> str:
-    parts = urlsplit(webhook)
+    if not isinstance(webhook, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput("webhook", type(webhook), "give an http or https URL.")
+    check_text(webhook, "webhook")
+    try:
+        parts = urlsplit(webhook)
+    except ValueError as error:
+        raise InvalidInput("webhook", webhook, f"{error}; give an http or https URL.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput("webhook", webhook, "give an http or https URL.")
     if parts.username or parts.password:

@@ -823,6 +823,36 @@ def test_an_announced_version_that_another_worker_made_differently_is_not_taken(
     assert said == ["first", "theirs"]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda bench, ctl: bench.tables("HSET", ctl, "step", b"x"),
+        lambda bench, ctl: bench.tables("HSET", ctl, "retries", b"\xff"),
+        lambda bench, ctl: (bench.tables("DEL", ctl), bench.tables("SET", ctl, "x")),
+    ],
+)
+def test_damaged_control_fields_park_their_session_and_hide_no_other(
+    bench: Bench, damage: Callable[[Bench, str], object]
+) -> None:
+    keys = bench.store.ground.keys(bench.session)
+    broken = bench.session
+    shard = shard_of(broken, bench.settings.shards)
+    damage(bench, keys.ctl)
+    bench.make_due()
+    bench.session = next(
+        name for name in (uuid.uuid4().hex for _ in range(1000)) if shard_of(name, bench.settings.shards) == shard
+    )
+    bench.submit(execution=uuid.uuid4().hex)
+    bench.make_due()
+    lost = bench.store.sweep(shard, Lookout()).lost
+    assert bench.session in [ref.session_id for ref in lost]
+    assert broken not in [ref.session_id for ref in lost]
+    assert broken in [entry["session"] for entry in bench.store.dead()]
+    assert bench.tables("ZSCORE", keys.shard.due, broken) is None
+    headers, _ = bench.store.headers(limit=50)
+    assert bench.session in [header.session_id for header in headers]
+
+
 def test_pruning_takes_out_all_that_has_expired_however_much_it_is(tables: Tables) -> None:
     bench = Bench(tables, sweep_batch=3, retention_seconds=0.01)
     for _ in range(11):

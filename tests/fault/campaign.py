@@ -30,7 +30,7 @@ from typing import Any, Final
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
-from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies  # noqa: E402
+from fault.real import inputs, kills, messages, pauses, poison, providers, redis_faults, replies  # noqa: E402
 from fault.sim.campaign import campaign as simulate  # noqa: E402
 from support.redis_server import find_binary  # noqa: E402
 from support.verdict import Verdict, summary  # noqa: E402
@@ -78,7 +78,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "steps that kill their process, exit, never end, recurse for ever or return 50 MB, beside innocent jobs",
         {"poison steps": "poison_*", "workers killed": "deaths", "endless drivers": "endless_driver_failed",
          "innocent jobs completed": "jobs_completed"},
-        ("deaths", "poison_kill_process_failed"),
+        ("deaths", "poison_kill_process_failed", "endless_driver_failed"),
     ),
     "stops": Scenario(
         lambda d, s: pauses.stops(d, 10),
@@ -121,6 +121,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "every k-th reply of Redis in a three-step job is lost, then pairs of them",
         {"replies lost": "replies_lost", "pairs lost": "pairs_lost", **_JOBS, **_CALLS},
         ("replies_lost", "pairs_lost"),
+    ),
+    "inputs": Scenario(
+        lambda d, s: inputs.everything(d, 200_000, s),
+        "stored data, model answers, tool calls and submits drawn at random: NaN, huge integers, halves of surrogate pairs, "
+        "NUL, a hundred thousand levels, 10 MiB, flipped and missing bytes",
+        {"examples": "examples_*", "sessions parked": "state_Parked", "submits refused": "submit_refused"},
+        inputs.WANTED,
     ),
     "hostile": Scenario(
         lambda d, s: messages.hostile(d, 50_000, s),

@@ -17,26 +17,13 @@ from support.engine import Bench
 pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
 
 _EXAMPLES = 2_000
-_OPEN = {
-    "control": "control fields, journals and inboxes are read without a check of what they hold",
-    "control_on_redis": "control fields, journals and inboxes are read without a check of what they hold",
-    "notify": "a webhook that is no text, or no URL, is refused with an error of another kind",
-}
 
 
 def test_no_input_breaks_what_is_stored_answered_called_or_submitted(tmp_path: Path) -> None:
     verdict = inputs.everything(tmp_path, _EXAMPLES, 1)
-    assert sum(verdict.counts[f"examples_{border}"] for border in inputs.SOUND) >= 0.9 * _EXAMPLES, str(verdict)
+    assert sum(verdict.counts[f"examples_{border}"] for border in inputs.BORDERS) >= 0.9 * _EXAMPLES, str(verdict)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(inputs.WANTED), str(verdict)
-
-
-@pytest.mark.parametrize(
-    "border", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why)) for name, why in _OPEN.items()]
-)
-def test_no_input_breaks_what_is_not_checked_yet(border: str, tmp_path: Path) -> None:
-    verdict = inputs.BORDERS[border](tmp_path / border, inputs.share(border, _EXAMPLES), 1)
-    assert not verdict.violations, str(verdict)
 
 
 @tool(effect="pure")
@@ -45,9 +32,6 @@ async def leave() -> str:
     sys.exit(3)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.xfail(strict=True, reason="an exit raised on the event loop ends the loop, and with it all async work")
 def test_an_async_tool_that_exits_takes_no_other_along() -> None:
     bench = Bench(Agent("a", driver=ScriptedDriver([CallTool("leave"), CallTool("leave"), "done"]), tools=(leave,)))
     try:

@@ -15,7 +15,7 @@ from ..state import ErrorInfo, StopSignal, ToolOutcome
 from ..store import StepStore
 from ..tools import LookupResult, StopExecution, ToolContext, UnusableResult, to_json_value
 from .call_records import Planned, hook_context, not_run, record, unknown, with_record
-from .event_loop import EventLoopThread
+from .event_loop import EventLoopThread, Exited
 from .leases import Interruption, LeaseKeeper
 from .run import CallRecord, Run, moment
 from .tool_threads import Threads
@@ -130,7 +130,8 @@ class CallMaker:
                 return self._cut_short(run, each, f"no result within {each.timeout:g} s", started_ms)
             return self._failed(run, each, describe_exception(error), started_ms)
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
-            return self._failed(run, each, describe_exception(error), started_ms)
+            raised = error.__cause__ if isinstance(error, Exited) else None
+            return self._failed(run, each, describe_exception(raised or error), started_ms)
         try:
             value = to_json_value(returned, each.tool.max_result_chars)
         except UnusableResult as error:

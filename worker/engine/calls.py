@@ -55,10 +55,11 @@ class Calls:
         """Make the calls that the answer asks for, or adopt what is journaled of them."""
         if run.response is None or not run.response.tool_calls:
             return run
+        adopted = {index: CallRecord.stored(index, raw) for index, raw in run.loaded.journal.results.items()}
         try:
-            run, planned = self._planned(run)
+            run, planned = self._planned(run, adopted)
         except Exception as error:  # noqa: BLE001 - a hook of the user's
-            run, planned = self._unplanned(run.failing(describe_exception(error), StopReason.ERROR_FORBADE))
+            run, planned = self._unplanned(run.failing(describe_exception(error), StopReason.ERROR_FORBADE), adopted)
         run, fresh = self._after_crash(run, planned)
         width = run.agent.max_parallel_tools or self._settings.max_parallel_tools
         for start in range(0, len(fresh), width):
@@ -70,10 +71,9 @@ class Calls:
 
     # --- what is to be called -----------------------------------------------------------------------------------
 
-    def _planned(self, run: Run) -> tuple[Run, list[Planned]]:
+    def _planned(self, run: Run, adopted: Mapping[int, CallRecord]) -> tuple[Run, list[Planned]]:
         """Journaled results are adopted; what cannot be called becomes an error that the model can read."""
         assert run.response is not None
-        adopted = {i: CallRecord.from_json(raw) for i, raw in run.loaded.journal.results.items()}
         planned: list[Planned] = []
         for index, call in enumerate(run.response.tool_calls):
             if index in adopted:
@@ -86,17 +86,12 @@ class Calls:
                 planned.append(ready)
         return run, planned
 
-    def _unplanned(self, run: Run) -> tuple[Run, list[Planned]]:
+    def _unplanned(self, run: Run, adopted: Mapping[int, CallRecord]) -> tuple[Run, list[Planned]]:
         """A hook in front of the calls raised: what an earlier attempt obtained is kept, the rest is not run."""
         assert run.response is not None
         for index, call in enumerate(run.response.tool_calls):
-            raw = run.loaded.journal.results.get(index)
             begun = run.loaded.journal.begun.get(index)
-            made = (
-                CallRecord.from_json(raw)
-                if raw is not None
-                else interrupted_call(run, self._now_ms(run), index, call, begun)
-            )
+            made = adopted.get(index) or interrupted_call(run, self._now_ms(run), index, call, begun)
             run = with_record(run, index, made)
         return run, []
 
@@ -213,7 +208,7 @@ class Calls:
         except ClaimLost:
             return run.changed(decided=TakenOver(run.ref)), ()
         for index, raw in begun.results.items():
-            run = with_record(run, index, CallRecord.from_json(raw))
+            run = with_record(run, index, CallRecord.stored(index, raw))
         if begun.cancel is not None:
             return run.stopping(user_stop()), ()
         if begun.others:  # somebody else ran this step meanwhile; the next claim reads the journal anew

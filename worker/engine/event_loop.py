@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
+class Exited(Exception):
+    """A driver or tool on the loop tried to end the process; the cause says how."""
+
+
 class EventLoopThread:
     """A loop that runs until the process ends; started on first use, and anew in a forked child."""
 
@@ -32,7 +36,10 @@ class EventLoopThread:
 
         async def bounded() -> R:
             async with asyncio.timeout(timeout):
-                return await call()
+                try:
+                    return await call()
+                except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
+                    raise Exited(f"{type(error).__name__}: {error}") from error
 
         return asyncio.run_coroutine_threadsafe(bounded(), self._running())
 

@@ -183,7 +183,7 @@ class Inference:
             return cast("bytes", driver.infer(request))
         except DriverError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _foreign(error) from error
         finally:
             run.held.stuck_since = None
@@ -336,7 +336,7 @@ def _is_worth_retrying(error: BaseException) -> bool:
     return isinstance(error, DriverError) and error.transient
 
 
-def _foreign(error: Exception) -> DriverError:
+def _foreign(error: BaseException) -> DriverError:
     described = describe_exception(error)
     transient = isinstance(error, (TimeoutError, ConnectionError))
     return DriverError(described.kind, described.message, transient=transient)

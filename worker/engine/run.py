@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from ..agent import Agent
+from ..errors import StateUnreadable
 from ..hooks import HookContext, HookPoint
 from ..state import (
     AgentState,
@@ -31,6 +34,18 @@ class CallRecord(Value):
 
     execution: ToolExecution
     signal: StopSignal | None = None
+
+    @classmethod
+    def stored(cls, index: int, raw: bytes) -> CallRecord:
+        """From the journal.
+
+        Raises:
+            StateUnreadable: It is damaged.
+        """
+        try:
+            return cls.from_json(raw)
+        except ValidationError:
+            raise StateUnreadable(f"journal t{index}:r", "it is no record of a call") from None
 
 
 @dataclass(frozen=True)

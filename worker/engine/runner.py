@@ -15,7 +15,16 @@ from ...config.logs import log_as
 from ...config.settings import Settings
 from .. import crash_points
 from ..agent import AgentRegistry
-from ..errors import ClaimLost, StateTooNew, StateUnreadable, StoreFull, StoreUnavailable, UnknownAgent, VersionConflict
+from ..errors import (
+    ClaimLost,
+    SessionNotFound,
+    StateTooNew,
+    StateUnreadable,
+    StoreFull,
+    StoreUnavailable,
+    UnknownAgent,
+    VersionConflict,
+)
 from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
@@ -141,11 +150,14 @@ class StepRunner:
             self._watching.step_ended(run, outcome)
 
     def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
-        run = self._guard(run)
-        run = self._infer(run)
-        run = self._call_tools(run)
-        asked = self._monotonic()
-        return *self._commit(run, carry_on=carry_on), asked
+        try:
+            run = self._guard(run)
+            run = self._infer(run)
+            run = self._call_tools(run)
+            asked = self._monotonic()
+            return *self._commit(run, carry_on=carry_on), asked
+        except StateUnreadable as error:  # of the journal or the inbox
+            return self._unreadable(run.ref, error), None, 0.0
 
     # --- claim ------------------------------------------------------------------------------------------------
 
@@ -155,10 +167,8 @@ class StepRunner:
             answer = self._claim(ref, alone=alone)
         except StateTooNew as error:
             return self._too_new(ref, error)
-        except StateUnreadable as error:
-            self._store.park(ref, str(error))
-            log.error("session %s is parked: %s", ref.session_id, error)
-            return Parked(ref, str(error))
+        except (StateUnreadable, SessionNotFound) as error:  # not found: its control fields are there, and nothing else
+            return self._unreadable(ref, error)
         if isinstance(answer, Left):
             return NothingToDo(ref, answer.reason)
         if isinstance(answer, Suspect):
@@ -167,6 +177,11 @@ class StepRunner:
             return self._run_of(answer, asked)
         except UnknownAgent as error:
             return self._unknown_agent(answer, error)
+
+    def _unreadable(self, ref: StepRef, error: Exception) -> Outcome:
+        self._store.park(ref, str(error))
+        log.error("session %s is parked: %s", ref.session_id, error)
+        return Parked(ref, str(error))
 
     def _claim(self, ref: StepRef, *, alone: bool) -> Claimed | Suspect | Left:
         """Ask again with the same claim id when a reply is lost: it is the same claim."""

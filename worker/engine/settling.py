@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
+from ..errors import InvalidInput, StateUnreadable
 from ..guards import GuardPoint, GuardView, StopWith, ask_guards, budget_signals
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
@@ -289,6 +292,13 @@ def _next_execution(state: AgentState, operation: Operation | None, now: datetim
 
 
 def _applied(state: AgentState, operation: Operation, now: datetime) -> AgentState:
+    try:
+        return _with_operation(state, operation, now)
+    except (ValidationError, InvalidInput, KeyError, TypeError, ValueError) as error:  # it was valid when it was sent
+        raise StateUnreadable("inbox", f"operation {operation.id} is damaged ({type(error).__name__})") from None
+
+
+def _with_operation(state: AgentState, operation: Operation, now: datetime) -> AgentState:
     payload = operation.payload
     match operation.kind:
         case InboxKind.MESSAGE:

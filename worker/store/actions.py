@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
-from ..errors import ActionRefused, IdempotencyMismatch, SessionNotFound, StoreUnavailable
+from ..errors import ActionRefused, IdempotencyMismatch, SessionNotFound, StateUnreadable, StoreUnavailable
 from ..state import AgentState
 from . import fields, loading
 from .claims import Ctl, ctl_read
@@ -18,7 +18,7 @@ from .ground import Ground
 from .keys import WAKE_CHANNEL, SessionKeys
 from .records import Applied, Fresh, NewEvent, Operation, Settle, Settled, StepRef
 from .standing import STANDING, Standing
-from .tables import Changed, Command, Watched
+from .tables import Changed, Command, Reply, Watched
 from .writes import dead_entry, is_active, saving
 
 _CONFLICTS: Final = 100
@@ -251,27 +251,43 @@ def _unpark(ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: i
     return Applied("started", ctl.execution, version, None if handed else ref)
 
 
-def park(ground: Ground, ref: StepRef, reason: str) -> None:
-    """Nobody can carry this on. See `StepStore.park`."""
+def park(ground: Ground, ref: StepRef, reason: str, *, whatever_step: bool = False) -> None:
+    """Nobody can carry this on. See `StepStore.park`.
+
+    Args:
+        whatever_step: The session's control fields are what cannot be read, so nobody knows which step it waits for.
+    """
     keys = ground.keys(ref.session_id)
 
-    def once() -> None:
-        with ground.tables.watch("park.read", (keys.ctl,), [ctl_read(keys)]) as watched:
-            ctl = Ctl.read(watched.replies[0])
-            if (ctl.execution, ctl.step, ctl.phase) != (ref.execution_id, ref.step, "run"):
-                return
-            watched.commit(
-                "park.exec",
-                [
-                    ("HSET", keys.ctl, "phase", "parked", "claim", "", "worker", ""),
-                    ("HSET", keys.session, "status", "parked"),
-                    ("ZREM", keys.shard.due, keys.session_id),
-                    dead_entry(ground, keys.shard, "step", ref.session_id, ref.execution_id, ref.step, reason),
-                    *event_commands(ground, keys, [NewEvent("parked", ref.execution_id, ref.step, {"reason": reason})]),
-                ],
-            )
+    known: list[Command] = [
+        ("ZREM", keys.shard.due, keys.session_id),
+        dead_entry(ground, keys.shard, "step", ref.session_id, ref.execution_id, ref.step, reason),
+    ]
 
-    _persistently(ground, ref.session_id, once)
+    def once() -> None:
+        reads: list[Command] = [ctl_read(keys), ("HEXISTS", keys.session, "version")]
+        with ground.tables.watch("park.read", (keys.ctl,), reads) as watched:
+            if not (whatever_step or _is_at(watched.replies[0], ref)):
+                return
+            commands: list[Command] = [("HSET", keys.ctl, "phase", "parked", "claim", "", "worker", "")]
+            if watched.replies[1]:
+                event = NewEvent("parked", ref.execution_id, ref.step, {"reason": reason})
+                commands += [("HSET", keys.session, "status", "parked"), *event_commands(ground, keys, [event])]
+            watched.commit("park.exec", [*known, *commands])
+
+    try:
+        _persistently(ground, ref.session_id, once)
+    except StateUnreadable:  # a key of another type: the session stays as it is, and nobody takes it up again
+        ground.tables.ask("park.broken", known)
+
+
+def _is_at(ctl: Reply, ref: StepRef) -> bool:
+    """Whether the session waits for this step, as far as its control fields can be read at all."""
+    try:
+        found = Ctl.read(ctl)
+    except StateUnreadable:
+        return True
+    return (found.execution, found.step, found.phase) == (ref.execution_id, ref.step, "run")
 
 
 def quarantine(ground: Ground, payload: str, reason: str) -> None:

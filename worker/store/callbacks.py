@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from ..errors import SessionNotFound
+from ..errors import SessionNotFound, StateUnreadable
 from . import fields, reads
 from .ground import Ground
 from .keys import ShardKeys
@@ -24,7 +23,14 @@ def due_callbacks(ground: Ground, shard: ShardKeys, *, limit: int, hold_ms: int)
     found: list[Callback] = []
     for member in members:
         ground.tables.ask("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
-        callback = _callback(ground, *member.decode().split(" "))
+        session_id, execution_id, kind = member.decode().split(" ")
+        try:
+            callback = _callback(ground, session_id, execution_id, kind)
+        except StateUnreadable as error:  # of one session; the callbacks of others are to be made
+            ground.tables.ask(
+                "callbacks.unreadable", [dead_entry(ground, shard, "callback", session_id, execution_id, 0, str(error))]
+            )
+            callback = None
         if callback is None:
             ground.tables.ask("callbacks.gone", [("ZREM", shard.callbacks, member)])
         else:
@@ -44,8 +50,11 @@ def _callback(ground: Ground, session_id: str, execution_id: str, kind: str) -> 
     notify, attempts = ground.tables.ask(
         "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, f"told:{execution_id}:{kind}")]
     )
-    wanted: dict[str, Any] = json.loads(notify or b"{}")
-    target = wanted.get(record.operation_id or "", {}).get(kind)
+    wanted: Any = fields.read_json(notify or b"{}", "notify")
+    try:
+        target = wanted.get(record.operation_id or "", {}).get(kind)
+    except AttributeError:
+        raise StateUnreadable("notify", "it is no object of objects") from None
     if target is None:
         return None
     return Callback(session_id, execution_id, kind, target, record, fields.number(attempts))

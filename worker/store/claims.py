@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import crash_points
-from ..errors import StoreUnavailable
+from ..errors import StateUnreadable, StoreUnavailable
 from ..state import ExecutionStatus
 from . import fields, loading
 from .events import event_commands
@@ -147,6 +147,9 @@ def _claim_once(
             return Suspect(ctl.attempts)
         journal = fields.journal(watched.replies[2])
         stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
+        execution = stored.state.execution
+        if execution is None or (execution.execution_id, execution.step_count + 1) != (ref.execution_id, ref.step):
+            raise StateUnreadable("head", "it tells of another execution or step than the control fields")
         taken = _taken(ref, ctl, claim_id, worker, now_ms)
         if ctl.claim != claim_id:
             watched.commit("claim.exec", _claim_commands(ground, keys, ctl, taken, journal, now_ms))

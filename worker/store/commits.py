@@ -12,10 +12,9 @@ round begins by looking whether this claim has already committed: `last`, or the
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from .. import crash_points
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
@@ -203,7 +202,10 @@ def _stands_in_steps(keys: SessionKeys, claim: Claim, ctl: Ctl, watched: Watched
     if ctl.execution == claim.ref.execution_id and ctl.step <= claim.ref.step and ctl.phase != "end":
         return False
     (entry,) = watched.ask("commit.entry", [("LINDEX", keys.steps(claim.ref.execution_id), claim.ref.step - 1)])
-    return entry is not None and json.loads(entry).get("claim") == claim.id
+    if entry is None:
+        return False
+    step = fields.read_json(entry, "steps")
+    return isinstance(step, dict) and cast("dict[str, object]", step).get("claim") == claim.id
 
 
 def _committed_before(ref: StepRef, version: int, ctl: Ctl) -> Committed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 from . import fields
@@ -38,5 +37,5 @@ def _event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
         session_id=session_id,
         execution_id=found[b"execution"].decode(),
         step=int(found[b"step"]),
-        data=json.loads(found[b"data"]),
+        data=fields.read_json(found[b"data"], "an event"),
     )

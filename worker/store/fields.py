@@ -1,11 +1,15 @@
-"""Reading replies: bytes, None and lists become what the store works with."""
+"""Reading replies: bytes, None and lists become what the store works with.
+
+What somebody else wrote there, or a flipped bit, raises `StateUnreadable`: it concerns one session and no other.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
+from ..errors import StateUnreadable
 from .records import Begun, InboxKind, Journal, Operation
 
 # Made once: `json.dumps` makes one at each call that asks for anything but its defaults.
@@ -14,12 +18,18 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 def text(value: bytes | None) -> str:
     """Decoded, "" when missing."""
-    return value.decode() if value else ""
+    try:
+        return value.decode() if value else ""
+    except UnicodeDecodeError:
+        raise StateUnreadable("a field", "it is no text") from None
 
 
 def number(value: bytes | None) -> int:
     """As an integer, 0 when missing."""
-    return int(value) if value else 0
+    try:
+        return int(value) if value else 0
+    except ValueError:
+        raise StateUnreadable("a field", "it is no number") from None
 
 
 def packed(value: Any) -> bytes:
@@ -29,12 +39,35 @@ def packed(value: Any) -> bytes:
 
 def strings(value: bytes | None) -> tuple[str, ...]:
     """A stored list of strings."""
-    return tuple(json.loads(value)) if value else ()
+    found: object = read_json(value, "a list of ids") if value else []
+    if not isinstance(found, list):
+        raise StateUnreadable("a list of ids", "it is no list")
+    items = cast("list[object]", found)
+    if not all(isinstance(item, str) and is_text(item) for item in items):
+        raise StateUnreadable("a list of ids", "an item is no text")
+    return tuple(cast("list[str]", items))
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can hold it; half of a surrogate pair it cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_json(value: bytes, part: str) -> Any:
+    """A stored JSON value, of whatever kind."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise StateUnreadable(part, f"it is no JSON ({type(error).__name__})") from None
 
 
 def pairs(reply: list[bytes]) -> dict[str, bytes]:
     """A flat list of fields and values."""
-    return {reply[i].decode(): reply[i + 1] for i in range(0, len(reply), 2)}
+    return {text(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}
 
 
 def journal(reply: list[bytes]) -> Journal:
@@ -53,16 +86,27 @@ def journal(reply: list[bytes]) -> Journal:
         elif name.startswith("err:"):
             failures.append(value)
         elif name.endswith(":s"):
-            begun[int(name[1:-2])] = begun_record(value)
+            begun[_place(name)] = begun_record(value)
         elif name.endswith(":r"):
-            results[int(name[1:-2])] = value
+            results[_place(name)] = value
     return Journal(tries, answer, begun, results, tuple(failures))
 
 
 def begun_record(value: bytes) -> Begun:
     """`<claim> <redis ms> <timeout ms>`."""
-    claim, at_ms, timeout_ms = value.decode().split(" ")
-    return Begun(claim, int(at_ms), int(timeout_ms))
+    try:
+        claim, at_ms, timeout_ms = value.decode().split(" ")
+        return Begun(claim, int(at_ms), int(timeout_ms))
+    except ValueError:
+        raise StateUnreadable("journal", "a call's beginning is not noted as it should be") from None
+
+
+def _place(name: str) -> int:
+    """Of a call, from the name of its field: `t3:s`."""
+    try:
+        return int(name[1:-2])
+    except ValueError:
+        raise StateUnreadable("journal", "a field of a call has no number") from None
 
 
 def inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operation, ...]:
@@ -70,11 +114,22 @@ def inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operation, ..
     seen = set(known)
     fresh: list[Operation] = []
     for entry in entries:
-        data = json.loads(entry)
-        if data["id"] not in seen:
-            seen.add(data["id"])
-            fresh.append(Operation(data["id"], InboxKind(data["kind"]), data["payload"]))
+        operation = _operation(entry)
+        if operation.id not in seen:
+            seen.add(operation.id)
+            fresh.append(operation)
     return tuple(fresh)
+
+
+def _operation(entry: bytes) -> Operation:
+    data = read_json(entry, "inbox")
+    try:
+        operation = Operation(data["id"], InboxKind(data["kind"]), data["payload"])
+    except (KeyError, TypeError, ValueError):
+        raise StateUnreadable("inbox", "an entry is no operation") from None
+    if not isinstance(operation.payload, dict) or not isinstance(cast("object", operation.id), str):
+        raise StateUnreadable("inbox", "an entry is no operation")
+    return operation
 
 
 def inbox_entry(operation: Operation) -> bytes:

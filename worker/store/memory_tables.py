@@ -189,6 +189,9 @@ class MemoryTables:
     def _hgetall(self, key: str) -> list[bytes]:
         return [part for item in self._read(key, dict, {}).items() for part in item]
 
+    def _hexists(self, key: str, field: str) -> int:
+        return int(self._hget(key, field) is not None)
+
     def _hlen(self, key: str) -> int:
         return len(self._read(key, dict, {}))
 
@@ -342,31 +345,39 @@ class MemoryTables:
         prefix = str(args[0])
         now, limit, lease, grace, wait, longest, oldest, capacity = (int(arg) for arg in args[1:])
         lost: list[Reply] = []
+        broken: list[bytes] = []
         live = queued = 0
         for sid in self._zrangebyscore(keys[0], "-inf", now, "LIMIT", 0, limit):
             ctl = f"{prefix}s:{sid.decode()}:ctl"
-            execution, step, claim, phase, published, nudges, retries = self._hmget(
-                ctl, "execution", "step", "claim", "phase", "published", "nudges", "retries"
-            )
+            try:
+                execution, step, claim, phase, published, nudges, retries = self._hmget(
+                    ctl, "execution", "step", "claim", "phase", "published", "nudges", "retries"
+                )
+            except StateUnreadable:
+                execution = step = claim = phase = published = nudges = retries = b""
+            if execution is not None and (_count(step) is None or _count(retries or b"0") is None):
+                broken.append(sid)
+                self._zrem(keys[0], sid)
+                continue
             if execution is None or phase == b"end":
                 self._zrem(keys[0], sid)
                 continue
-            left = self._pttl(f"{prefix}lease:{claim.decode()}") if claim else -2
+            left = self._pttl(f"{prefix}lease:{claim.decode('utf-8', 'replace')}") if claim else -2
             left = lease if left == -1 else left
             if left >= 0:
                 live += 1
                 self._zadd(keys[0], "XX", now + left + grace, sid)
-            elif oldest >= 0 and int(published or 0) + 1000 >= oldest:
+            elif oldest >= 0 and (_count(published) or 0) + 1000 >= oldest:
                 queued += 1
                 self._zadd(keys[0], "XX", now + wait, sid)
             elif len(lost) < capacity:
-                count = int(nudges or 0)
+                count = _count(nudges) or 0
                 self._hset(ctl, "published", now, "nudges", count + 1)
                 self._zadd(keys[0], "XX", now + min(wait * 2 ** min(count, 20), longest), sid)
                 lost.append([sid, execution, step, retries or b"0"])
             else:
                 break
-        return [lost, live, queued]
+        return [lost, live, queued, broken]
 
     def _prune(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         gone, found = 0, self._zrangebyscore(keys[0], "-inf", args[1], "LIMIT", 0, args[2])
@@ -403,6 +414,14 @@ def _bytes(value: Word) -> bytes:
     if isinstance(value, float):
         return repr(int(value) if value.is_integer() else value).encode()
     return str(value).encode()
+
+
+def _count(value: bytes | None) -> float | None:
+    """As Lua's `tonumber`: None for what is no number."""
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
 
 
 def _at(index: int, items: Sequence[object]) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..errors import SessionNotFound
+from ..errors import SessionNotFound, StateUnreadable
 from . import fields
 from .events import parse_events
 from .ground import Ground
@@ -62,7 +61,12 @@ def _headers(ground: Ground, all_keys: Sequence[SessionKeys]) -> list[Header | N
     commands = [
         command for keys in all_keys for command in (("HMGET", keys.session, *_HEADER), ("HMGET", keys.ctl, *_CTL))
     ]
-    replies = ground.tables.ask("headers", commands)
+    try:
+        replies = ground.tables.ask("headers", commands)
+    except StateUnreadable as error:  # a key of another type: of one session, and the others are to be seen
+        if len(all_keys) == 1:
+            return [_unreadable(all_keys[0].session_id, b"", error)]
+        return [header for keys in all_keys for header in _headers(ground, [keys])]
     return [_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]
 
 
@@ -75,8 +79,13 @@ def _header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> 
             session_id, fields.text(agent), fields.text(status), fields.text(ctl[0]), fields.number(ctl[1]),
             fields.number(version), fields.number(created), fields.number(updated),
         )  # fmt: skip
-    except ValueError as error:
-        return Header(session_id, fields.text(agent), "unreadable", "", 0, 0, 0, 0, problem=str(error))
+    except StateUnreadable as error:
+        return _unreadable(session_id, agent, error)
+
+
+def _unreadable(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
+    name = (agent or b"").decode("utf-8", "replace")
+    return Header(session_id, name, "unreadable", "", 0, 0, 0, 0, problem=str(error))
 
 
 def definition(ground: Ground, session_id: str) -> dict[str, Any]:
@@ -85,7 +94,7 @@ def definition(ground: Ground, session_id: str) -> dict[str, Any]:
     (stored,) = ground.tables.ask("definition", [("HGET", keys.session, "definition")])
     if stored is None:
         raise SessionNotFound(session_id)
-    return json.loads(stored)
+    return fields.read_json(stored, "definition")
 
 
 def record(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecord | None:
@@ -100,9 +109,12 @@ def record(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecor
         raise SessionNotFound(session_id)
     if reply[1] is None:
         return None
-    data: dict[str, Any] = json.loads(reply[1])
-    data["errors"] = tuple(data["errors"])
-    return ExecutionRecord(**data)
+    data: dict[str, Any] = fields.read_json(reply[1], "the record of an execution")
+    try:
+        data["errors"] = tuple(data["errors"])
+        return ExecutionRecord(**data)
+    except (KeyError, TypeError):
+        raise StateUnreadable("the record of an execution", "its fields are not those of a record") from None
 
 
 def events(ground: Ground, session_id: str, after: str | None, limit: int) -> list[Event]:

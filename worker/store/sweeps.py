@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, StateUnreadable
 from . import fields
+from .actions import park
 from .ground import Ground
 from .keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from .records import StepRef, Swept
@@ -36,7 +37,7 @@ def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
         return Swept()  # the holders of leases that ended while Redis was down need time to come back
     now_ms = ground.clock.milliseconds(now_reply)
     longest_ms = round(ground.settings.due_max_seconds * 1000)
-    lost, live, queued = ground.tables.script(
+    lost, live, queued, broken = ground.tables.script(
         "sweep.pass",
         "sweep",
         (shard.due,),
@@ -45,8 +46,15 @@ def sweep(ground: Ground, shard: ShardKeys, lookout: Lookout) -> Swept:
             ground.due_ms, longest_ms, lookout.oldest_ms, lookout.capacity,
         ),
     )  # fmt: skip
-    refs = tuple(StepRef(s.decode(), e.decode(), int(n), int(r)) for s, e, n, r in lost)
-    return Swept(refs, live, queued, now_ms)
+    refs: list[StepRef] = []
+    for session_id, *step in lost:
+        try:
+            refs.append(StepRef(fields.text(session_id), fields.text(step[0]), *map(fields.number, step[1:])))
+        except StateUnreadable:
+            broken.append(session_id)
+    for session_id in broken:
+        park(ground, StepRef(session_id.decode(), "", 0), "its control fields cannot be read", whatever_step=True)
+    return Swept(tuple(refs), live, queued, now_ms)
 
 
 def prune(ground: Ground, shard: ShardKeys) -> int:

@@ -5,12 +5,12 @@ Bounded whatever the session's length: the head, what was appended, and the book
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+from ..errors import StateUnreadable
 from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
 from . import fields
 from .events import event_commands
@@ -137,7 +137,10 @@ def _all_notify(settled: Settled, standing: Standing) -> bytes | None:
 
 
 def _notify(standing: Standing) -> dict[str, Any]:
-    return json.loads(standing.notify) if standing.notify else {}
+    found: object = fields.read_json(standing.notify, "notify") if standing.notify else {}
+    if not isinstance(found, dict):
+        raise StateUnreadable("notify", "it is no JSON object")
+    return cast("dict[str, Any]", found)
 
 
 def _callbacks(keys: SessionKeys, settled: Settled, standing: Standing, now_ms: int) -> Iterator[Command]:

@@ -110,15 +110,18 @@ def stops(directory: Path, rounds: int) -> Verdict:
                 worker = lab.worker(wait=False, crash=f"{point}:1:1:stop=1.2")
                 wait_until(lambda worker=worker: _stands_still(worker), f"the worker stands at {point}", 30)
                 lab.client.stop(job.session_id, timeout=0)
-                stopped_at = time.time()
+                stopped_at, stood = time.time(), _stands_still(worker)
                 lab.wait_for_jobs(30, [job])
-                _check_stop(lab, verdict, job, point, stopped_at)
+                _check_stop(lab, verdict, job, point, stopped_at, stood=stood)
                 worker.kill()
         verdict.add(lab.verdict(statuses=("stopped", "completed")))
     return verdict
 
 
-def _check_stop(lab: Lab, verdict: Verdict, job: Submitted, point: str, stopped_at: float) -> None:
+def _check_stop(lab: Lab, verdict: Verdict, job: Submitted, point: str, stopped_at: float, *, stood: bool) -> None:
+    if not stood:  # it went on while the stop was being recorded, and what it began before that may run
+        verdict.counts["stopped_too_late"] += 1
+        return
     verdict.counts[f"stopped_at_{point}_{lab.client.header(job.session_id).status}"] += 1
     late = [e for e in lab.ledger.entries() if e.get("execution") == job.execution_id and e["at"] > stopped_at]
     # At c4 the calls had begun before the stop; what has begun is finished.
