@@ -162,8 +162,9 @@ class RedisServer:
             return True
         try:
             with self._probe() as client:
-                # Somebody else's Redis may have taken the port first; ours has our pid.
-                return client.info("server")["process_id"] == self.pid
+                # Somebody else's Redis may have taken the port first; ours has our pid. INFO answers while data are loaded.
+                said = client.info()
+                return said["process_id"] == self.pid and not said["loading"]
         except redis.RedisError:
             return False
 
