@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -81,4 +82,5 @@ def _die(pause: float | None) -> None:
     # Somebody else has to wake a stopped process up.
     waker = f"import os,signal,time; time.sleep({pause}); os.kill({os.getpid()}, signal.SIGCONT)"
     subprocess.Popen([sys.executable, "-c", waker], start_new_session=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this very thread: another one may take a signal to the process, and until that runs this one would go on.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

@@ -332,7 +332,9 @@ class StepRunner:
         return moment(run.claim.now_ms + round((self._monotonic() - run.taken) * 1000))
 
     def _done(self, run: Run, advanced: Advanced, committed: Committed) -> Done:
-        state = advanced.state
+        state, after = advanced.state, committed.state
+        if after is not None and after.execution is not None and after.execution.execution_id == run.ref.execution_id:
+            state = after  # a stop that came with the inbox has ended it
         execution = state.execution
         assert execution is not None
         publish = committed.next if not committed.handed_over else None

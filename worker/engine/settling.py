@@ -306,9 +306,15 @@ def _with_operation(state: AgentState, operation: Operation, now: datetime) -> A
         case InboxKind.METADATA:
             return state.with_metadata(payload["key"], payload["value"], now=now)
         case InboxKind.SYSTEM_PROMPT:
-            return state.with_system_prompt(payload["prompt"], now=now)
+            return state.with_system_prompt(_text(payload["prompt"]), now=now)
         case InboxKind.MODEL:
             return state.with_llm_config(LLMConfig.from_dict(dict(payload["model"])), now=now)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(type(value))
 
 
 def _step_events(run: Run, advanced: Advanced) -> Iterable[NewEvent]:

@@ -268,3 +268,18 @@ def test_a_second_stop_changes_nothing(new_bench: NewBench) -> None:
     before = bench.store.load(session_id)
     assert bench.stop(session_id).outcome == "again"
     assert bench.store.load(session_id) == before
+
+
+def test_a_step_whose_commit_sees_a_stop_says_that_it_has_ended(new_bench: NewBench) -> None:
+    @tool(effect="keyed")
+    def act() -> str:
+        """Act; meanwhile somebody stops the execution."""
+        assert bench.stop(session_id).outcome == "queued"
+        return "done"
+
+    bench = new_bench(Agent("a", driver=lambda _state: CallTool("act"), tools=[act]))
+    session_id = bench.submit()
+    (outcome,) = bench.run(session_id)
+    assert isinstance(outcome, Done)
+    assert (outcome.status, outcome.next) == (ExecutionStatus.STOPPED, None)
+    assert outcome.summary.endswith("stopped")
