@@ -265,7 +265,7 @@ def park(ground: Ground, ref: StepRef, reason: str, *, whatever_step: bool = Fal
     ]
 
     def once() -> None:
-        reads: list[Command] = [ctl_read(keys), ("HEXISTS", keys.session, "version")]
+        reads: list[Command] = [ctl_read(keys), ("HGET", keys.session, "version")]
         with ground.tables.watch("park.read", (keys.ctl,), reads) as watched:
             if not (whatever_step or _is_at(watched.replies[0], ref)):
                 return

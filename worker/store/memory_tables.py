@@ -189,9 +189,6 @@ class MemoryTables:
     def _hgetall(self, key: str) -> list[bytes]:
         return [part for item in self._read(key, dict, {}).items() for part in item]
 
-    def _hexists(self, key: str, field: str) -> int:
-        return int(self._hget(key, field) is not None)
-
     def _hlen(self, key: str) -> int:
         return len(self._read(key, dict, {}))
 
