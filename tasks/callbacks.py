@@ -25,7 +25,7 @@ from kombu import Exchange, Queue
 from ..config.settings import Settings
 from ..worker.errors import CeleryAgentsError, InvalidInput
 from ..worker.redaction import describe_exception
-from ..worker.state import check_text
+from ..worker.state import check_text, freeze, thaw
 from ..worker.store import Callback, KeyedStepStore
 
 log = logging.getLogger(__name__)
@@ -62,11 +62,8 @@ def _task(on_complete: object) -> dict[str, Any]:
     if isinstance(on_complete, Mapping):
         signature = cast("Mapping[str, Any]", on_complete)
         chosen = {name: signature[name] for name in _SIGNATURE_FIELDS if name in signature}
-        try:
-            if isinstance(chosen.get("task"), str):
-                return json.loads(json.dumps(chosen))
-        except (TypeError, ValueError) as error:
-            raise InvalidInput("on_complete", "a signature", f"its arguments must be JSON: {error}.") from None
+        if isinstance(chosen.get("task"), str):
+            return thaw(freeze(chosen, "on_complete"))
     raise InvalidInput("on_complete", cast("object", on_complete), "give the name of a Celery task, or a signature.")
 
 

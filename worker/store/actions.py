@@ -115,7 +115,11 @@ def _queue(
 def _stored(ground: Ground, keys: SessionKeys, ctl: Ctl, watched: Watched) -> AgentState:
     held = ground.cache.get(keys.session_id)
     replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
-    return loading.finish(ground, keys, ctl.execution, held, watched, replies).state
+    state = loading.finish(ground, keys, ctl.execution, held, watched, replies).state
+    execution = state.execution
+    if ctl.phase == "run" and (execution is None or execution.execution_id != ctl.execution):
+        raise StateUnreadable("head", "it tells of another execution than the control fields")
+    return state
 
 
 def _save(

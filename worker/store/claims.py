@@ -62,8 +62,8 @@ class Ctl:
         f = reply
         return cls(
             fields.text(f[0]), fields.number(f[1]), fields.text(f[2]), fields.text(f[3]), fields.number(f[4]),
-            fields.number(f[5]), fields.number(f[6]), fields.number(f[7]), fields.number(f[8]), fields.text(f[9]),
-            fields.number(f[10]),
+            fields.number(f[5]), fields.number(f[6]), fields.milliseconds(f[7]), fields.milliseconds(f[8]),
+            fields.text(f[9]), fields.milliseconds(f[10]),
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ..errors import StateUnreadable
 from .records import Begun, InboxKind, Journal, Operation
@@ -30,6 +30,18 @@ def number(value: bytes | None) -> int:
         return int(value) if value else 0
     except ValueError:
         raise StateUnreadable("a field", "it is no number") from None
+
+
+# The year 9999, the last that a datetime knows.
+_LAST_MS: Final = 253_402_300_799_999
+
+
+def milliseconds(value: bytes | None) -> int:
+    """A time in Unix milliseconds, 0 when missing."""
+    found = number(value)
+    if not 0 <= found <= _LAST_MS:
+        raise StateUnreadable("a field", "it is no time")
+    return found
 
 
 def packed(value: Any) -> bytes:
@@ -127,7 +139,8 @@ def _operation(entry: bytes) -> Operation:
         operation = Operation(data["id"], InboxKind(data["kind"]), data["payload"])
     except (KeyError, TypeError, ValueError):
         raise StateUnreadable("inbox", "an entry is no operation") from None
-    if not isinstance(operation.payload, dict) or not isinstance(cast("object", operation.id), str):
+    named = isinstance(cast("object", operation.id), str) and is_text(operation.id)
+    if not isinstance(operation.payload, dict) or not named:
         raise StateUnreadable("inbox", "an entry is no operation")
     return operation
 
