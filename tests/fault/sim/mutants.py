@@ -74,7 +74,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no_sweeper", "nobody finds a lost step",
-        "worker/store/sweeps.py", "    refs = tuple(StepRef(", "    lost = []\n    refs = tuple(StepRef(",
+        "worker/store/sweeps.py", "    refs: list[StepRef] = []", "    lost = []\n    refs: list[StepRef] = []",
     ),
     Mutant(
         "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
