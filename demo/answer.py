@@ -27,6 +27,7 @@ _SECTION_BONUS: Final = 0.4
 _LONG_WORDS: Final = 25
 """A statement of more terms is the harder to read as an answer the longer it is."""
 _PASSAGE_WEIGHT: Final = 0.25
+_WIDE_ROW_FITNESS: Final = 0.5
 
 _ASKS_NUMBER: Final = re.compile(
     r"\b(how (many|much|long|often|fast|soon|large|big)|when|limit|default|maximum)\b", re.IGNORECASE
@@ -96,7 +97,8 @@ def _scored(question: str, passage: Passage, weights: Mapping[str, float]) -> li
         own = terms(statement.text)
         if own:
             share = _share(weights, frozenset(own), above, around)
-            score = share * _fitness(statement, len(own)) + _bonus(question, statement, own, share) + titled
+            fitness = _WIDE_ROW_FITNESS if passage.is_wide_row else _fitness(statement, len(own))
+            score = share * fitness + _bonus(question, statement, own, share) + titled
             quotes.append(Quote(statement, score, frozenset(own)))
     return quotes
 

@@ -21,6 +21,7 @@ _HEADING_WEIGHT: Final = 0.8
 _FIRST_WORD_WEIGHT: Final = 1.0
 """For the word that a passage begins with: mostly its subject, and in a glossary what it explains."""
 _RELATED_WEIGHT: Final = 0.4
+_WIDE_ROW_WEIGHT: Final = 0.5
 _MAX_TOTAL_BYTES: Final = 40_000_000
 
 
@@ -82,7 +83,7 @@ class Index:
             count = _count(entry.counts, term)
             if count:
                 score += weight * count * (_K1 + 1) / (count + norm)
-        return score
+        return _WIDE_ROW_WEIGHT * score if entry.passage.is_wide_row else score
 
     def _hit(self, entry: _Entry, score: float, wanted: Mapping[str, float], whole: float) -> Hit:
         held = sum(weight for term, weight in wanted.items() if _count(entry.counts, term))

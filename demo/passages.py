@@ -17,6 +17,7 @@ _ITEM: Final = re.compile(r"^\s*([-*+•·]|\d+[.)])\s+")
 _TABLE_RULE: Final = re.compile(r"^[\s|:+-]+$")
 _DRAWING: Final = re.compile("[\u2500-\u257f]|-->")
 _TABLE_ROW: Final = re.compile(r"^\s*\|.*\|\s*$")
+_FEW_CELLS: Final = 4
 # A sentence ends at . ! ? … before white space and something that can begin a sentence; not after abbreviations.
 _SENTENCE_END: Final = re.compile(
     r"(?<=[.!?…])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?<!vs\.)[\"”’)*_`]*\s+(?=[\"“‘(*_`\[]*[A-Z0-9])|\s+·\s+"
@@ -45,6 +46,11 @@ class Passage:
     @property
     def text(self) -> str:
         return "\n".join(line.text for line in self.lines)
+
+    @property
+    def is_wide_row(self) -> bool:
+        """Whether it is a table row of many cells, which says little without the titles of its columns."""
+        return len(self.lines) == 1 and bool(_TABLE_ROW.match(self.text)) and len(_cells(self.text)) > _FEW_CELLS
 
     @property
     def first(self) -> int:
@@ -202,10 +208,15 @@ def _line_at(unit: list[Line], position: int) -> int:
 def _plain(text: str) -> str:
     """Without list and table markers, emphasis and link targets. Code marks stay: they tell names from words."""
     if _TABLE_ROW.match(text):
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", text.strip().strip("|"))]
-        text = " — ".join(cell for cell in cells if cell)
+        text = " — ".join(_cells(text))
     parts = _ITEM.sub("", text).split("`")
     return "`".join(part if number % 2 else _without_marks(part) for number, part in enumerate(parts)).strip()
+
+
+def _cells(row: str) -> list[str]:
+    """What stands in a table row, without its empty cells."""
+    cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip().strip("|")))
+    return [cell for cell in cells if cell]
 
 
 def _without_marks(text: str) -> str:

@@ -191,11 +191,7 @@ def _crashes(verdict: Json) -> list[str]:
         "steps lost or doubled (I1, I2, I8)",
     )  # fmt: skip
     commands = " and ".join(f"`{_command(name)}`" for name in _KILLS)
-    said = f"Kills again: {commands}."
-    waits = [f"{name} {_waits(part['recoveries'])}" for name, part in parts.items() if part["recoveries"].get("n")]
-    if waits:
-        said += f"\nSeconds from a kill until another worker went on ({_WAITS}): {'; '.join(waits)}."
-    return [_table(head, rows, numbers=3), said]
+    return [_table(head, rows, numbers=3), f"Again: {commands}."]
 
 
 def _crash(point: str, parts: Mapping[str, Json], simulation: Json | None) -> Sequence[str]:

@@ -213,3 +213,9 @@ def test_a_change_of_the_files_is_noticed(folder: Path) -> None:
     finished(asked("How long does charging take?"))
     (folder / "guide.md").write_text("The robot charges for 75 minutes.\n")
     assert "75 minutes" in finished(asked("How long does charging take?")).final_response
+
+
+def test_a_row_of_measurements_gives_way_to_a_sentence(folder: Path) -> None:
+    rows = "".join(f"| charging run {n} takes long | robot | 9{n} | 0 | charging |\n" for n in range(9))
+    (folder / "counts.md").write_text(f"# Charging\n\n| what | who | n | lost | again |\n|---|---|---|---|---|\n{rows}")
+    assert "charges for 90 minutes" in first_quote(finished(asked("How long does charging of the robot take?")))[0]
