@@ -22,6 +22,7 @@ from ..worker.errors import CeleryAgentsError, ConfigurationError, ExecutionFail
 from ..worker.state import ExecutionStatus
 from .controls import ClientOf, register_controls
 from .doctor import check_server
+from .fetching import fetch_together
 from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
@@ -238,6 +239,8 @@ def _machinery(
             if steps is None:
                 return
             runtime.settings = _as_started(settings, parent)
+            if unacknowledged is not None:
+                fetch_together(unacknowledged, lambda: parent.max_concurrency or parent.pool.num_processes)
             wake_for_free_slots(parent.pool)
             _wait_for_redis(runtime())
             stop_what_is_revoked(
