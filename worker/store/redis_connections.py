@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from .redis_wire import Wire, wire_over
+
 _TRUSTED_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60.0
 
@@ -24,10 +26,10 @@ class Connections:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._idle: deque[tuple[Any, float]] = deque()
+        self._idle: deque[tuple[Wire, float]] = deque()
         self._pid = os.getpid()
 
-    def take(self) -> Any:
+    def take(self) -> Wire:
         """A connection of this process's own.
 
         Raises:
@@ -36,18 +38,18 @@ class Connections:
         if self._pid != os.getpid():  # a forked child must not speak on its parent's connections
             self._idle, self._pid = deque(), os.getpid()
         try:
-            connection, given = self._idle.pop()
+            wire, given = self._idle.pop()
         except IndexError:
-            return self._pool.get_connection()
-        if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(connection):
-            return connection
-        self.discard(connection)
-        return self._pool.get_connection()
+            return wire_over(self._pool.get_connection())
+        if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(wire):
+            return wire
+        self.discard(wire)
+        return wire_over(self._pool.get_connection())
 
-    def give(self, connection: Any) -> None:
+    def give(self, wire: Wire) -> None:
         """It was used up to its last reply."""
         now = time.monotonic()
-        self._idle.append((connection, now))
+        self._idle.append((wire, now))
         try:  # one at a time, and other threads take them meanwhile
             if now - self._idle[0][1] <= _KEPT_SECONDS:
                 return
@@ -59,9 +61,9 @@ class Connections:
         else:
             self._idle.append((oldest, given))
 
-    def discard(self, connection: Any) -> None:
+    def discard(self, wire: Wire) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
-        self._close(connection)
+        self._close(wire)
         while self._idle:
             try:
                 self._close(self._idle.pop()[0])
@@ -74,14 +76,14 @@ class Connections:
             self._close(self._idle.pop()[0])
         self._pool.disconnect()
 
-    def _close(self, connection: Any) -> None:
-        connection.disconnect()
-        self._pool.release(connection)
+    def _close(self, wire: Wire) -> None:
+        wire.connection.disconnect()
+        self._pool.release(wire.connection)
 
 
-def _is_open(connection: Any) -> bool:
+def _is_open(wire: Wire) -> bool:
     """Whether nothing waits to be read; the end of the stream would."""
     try:
-        return not connection.can_read()
+        return not wire.connection.can_read()
     except (RedisError, OSError):
         return False

@@ -7,7 +7,7 @@ redis-py's own pipelines need a round trip for WATCH alone and retry commands by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
@@ -16,17 +16,12 @@ from redis.retry import Retry
 
 from ..errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
 from .redis_connections import Connections
+from .redis_wire import Wire
 from .scripts import SCRIPTS
 from .tables import Changed, Command, Guard, Reply, Word
 
-try:
-    import hiredis
-except ImportError:  # no wheel for this machine: redis-py's own packer does it
-    hiredis = None
-
 # redis-py's connection classes are not typed far enough for a strict check.
 _ConnectionPool: Final[Any] = ConnectionPool
-_pack_command: Final[Any] = cast("Any", hiredis).pack_command if hiredis is not None else None
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
 # Lua's stack takes no more than 8000 values at once.
@@ -72,13 +67,13 @@ class RedisTables:
 
     def ask(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """One round trip, not atomic."""
-        with _Use(self._connections) as connection:
-            return _checked(self._round_trip(point, connection, commands))
+        with _Use(self._connections) as wire:
+            return _checked(self._round_trip(point, wire, commands))
 
     def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """One MULTI/EXEC."""
-        with _Use(self._connections) as connection:
-            return self._transaction(point, connection, commands)
+        with _Use(self._connections) as wire:
+            return self._transaction(point, wire, commands)
 
     def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """One script."""
@@ -96,26 +91,26 @@ class RedisTables:
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         """EVALSHA; the script is loaded again when Redis has forgotten it."""
-        with _Use(self._connections) as connection:
-            sha = self._loaded.get(name) or self._load(connection, name)
+        with _Use(self._connections) as wire:
+            sha = self._loaded.get(name) or self._load(wire, name)
             for _ in range(2):
-                reply = self._round_trip(point, connection, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
+                reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
                 if not isinstance(reply, NoScriptError):
                     return _checked([reply])[0]
-                sha = self._load(connection, name)
+                sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
     def close(self) -> None:
         """Give all connections back to the system."""
         self._connections.close()
 
-    def _load(self, connection: Any, name: str) -> str:
-        sha = _checked(self._round_trip("script.load", connection, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+    def _load(self, wire: Wire, name: str) -> str:
+        sha = _checked(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
         self._loaded[name] = sha
         return sha
 
-    def _transaction(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
-        replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])
+    def _transaction(self, point: str, wire: Wire, commands: Sequence[Command]) -> list[Reply]:
+        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])
         result = replies[-1]
         if result is None:
             raise Changed
@@ -124,11 +119,10 @@ class RedisTables:
             raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
         return _checked(result)
 
-    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
+    def _round_trip(self, point: str, wire: Wire, commands: Sequence[Command]) -> list[Reply]:
         """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
         del point
-        connection.send_packed_command(_packed(connection, commands))
-        return [_reply(connection) for _ in commands]
+        return wire.exchange(commands)
 
 
 class _Use:
@@ -138,9 +132,9 @@ class _Use:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._taken: Any = None
+        self._taken: Any = None  # a `Wire` while inside
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Wire:
         try:
             self._taken = self._connections.take()
         except (RedisError, OSError) as error:
@@ -166,11 +160,11 @@ class _RedisWatched:
         self._point = point
         self._first = [("WATCH", *keys), *reads]
         self._use = _Use(tables._connections)  # pyright: ignore[reportPrivateUsage]
-        self._connection: Any = None
+        self._wire: Any = None
         self._open = False
 
     def __enter__(self) -> _RedisWatched:
-        self._connection = self._use.__enter__()
+        self._wire = self._use.__enter__()
         try:
             self._open = True
             self.replies = self.ask(self._point, self._first)[1:]
@@ -190,26 +184,12 @@ class _RedisWatched:
 
     def ask(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
         watching: list[Command] = [("WATCH", *also)] if also else []
-        replies = self._tables._round_trip(point, self._connection, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
+        replies = self._tables._round_trip(point, self._wire, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
         return _checked(replies)[len(watching) :]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         self._open = False  # EXEC ends the watch, whatever its answer
-        return self._tables._transaction(point, self._connection, commands)  # pyright: ignore[reportPrivateUsage]
-
-
-def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
-    """One buffer; hiredis packs a command four times as fast as redis-py's own loop around it."""
-    if _pack_command is None:
-        return connection.pack_commands(commands)
-    return [b"".join(map(_pack_command, commands))]
-
-
-def _reply(connection: Any) -> Reply:
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error
+        return self._tables._transaction(point, self._wire, commands)  # pyright: ignore[reportPrivateUsage]
 
 
 def _checked(replies: list[Reply]) -> list[Reply]:
