@@ -24,6 +24,7 @@ from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
 from ..worker.store import StepRef
 from ..worker.store.tables import Command
+from ..worker.unique import unique_hex
 from .names import PUBLISHED_HEADER, STEP
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class _Template:
             _ROOT: f"{ref.execution_id}.1",
             _PARENT: parent,
             str(_PUBLISHED): str(published_ms),
-            _TAG: uuid.uuid4().hex,
+            _TAG: unique_hex(),
         }
         values["mark0body"] = base64.b64encode(self._body.filled(values).encode()).decode()
         return self._outer.filled(values)

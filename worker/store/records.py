@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from ..state import AgentState
+from ..unique import unique_hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Claim:
 
 def new_claim_id() -> str:
     """A fresh claim id."""
-    return uuid.uuid4().hex
+    return unique_hex()
 
 
 @dataclass(frozen=True, slots=True)
