@@ -20,6 +20,7 @@ from celery_agents.worker.errors import (
     IdempotencyMismatch,
     InvalidTransition,
     SessionNotFound,
+    StateTooNew,
     StateUnreadable,
     StoreFull,
     StoreUnavailable,
@@ -193,6 +194,18 @@ class Bench:
         return self.store.commit(
             claimed.claim, claimed.loaded, settle_step(claimed, final=final, text=text), results={}, carry_on=carry_on
         )
+
+    def step_elsewhere(self, number: int) -> None:
+        """Another process claims and commits a step."""
+        other = self.another()
+        claimed = other.claim(self.ref(number), uuid.uuid4().hex, "other", alone=True)
+        assert isinstance(claimed, Claimed)
+        settle = settle_step(claimed, final=False, text=f"step {number}")
+        other.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+
+    def journal(self, ref: StepRef) -> str:
+        """The key of a step's journal."""
+        return self.store.ground.keys(self.session).journal(ref.execution_id, ref.step)
 
     def message(self, text: str, operation: str | None = None) -> Applied:
         return self.store.act(self.session, an_operation(text, operation), settle_operation)
@@ -756,44 +769,92 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
     assert [name for name, _ in bench.spy.sent] == ["claim.attempt"]
 
 
+@pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        lambda bench: bench.another().claim(bench.ref(2), "rival", "other", alone=True),
-        lambda bench: bench.message("joined"),
-        lambda bench: bench.store.stop(bench.session, None, settle_stop),
-        lambda bench: bench.tables(
-            "HSET", bench.store.ground.keys(bench.session).journal(bench.execution, 2), "llm", "x"
-        ),
-        lambda bench: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
-        lambda bench: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
+        lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.message("joined"),
+        lambda bench, ref: bench.store.stop(bench.session, None, settle_stop),
+        lambda bench, ref: bench.tables("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
     ],
+    ids=["claimed", "message", "stop", "journal", "attempts", "put off"],
 )
 def test_a_claim_that_expects_something_else_than_there_is_looks_again(
-    tables: Tables, meanwhile: Callable[[Bench], object]
+    tables: Tables, meanwhile: Callable[[Bench, StepRef], object], behind: int
 ) -> None:
     bench, blind = Bench(tables), Bench(tables, cache_bytes=0)
     bench.submit()
     bench.commit(bench.claim())
-    meanwhile(bench)
+    if behind:
+        bench.step_elsewhere(2)
+    ref = bench.ref(2 + behind)
+    meanwhile(bench, ref)
     blind.session, blind.execution = bench.session, bench.execution
     before = bench.snapshot()
-    mine = bench.answer(2, "mine")
-    assert "claim.read" in [name for name, _ in bench.spy.sent]
+    bench.spy.sent.clear()
+    mine = bench.answer(ref.step, "mine")
+    sent = [name for name, _ in bench.spy.sent]
+    assert "claim.read" in sent or sent == ["claim.behind"], "of a message it reads anyway"
     if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
-        journal = bench.store.ground.keys(bench.session).journal(bench.execution, 2)
         bench.tables(
             "HSET", bench.store.ground.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
         )
-        bench.tables("HDEL", journal, "try:mine")
-        theirs = blind.answer(2, "mine")
+        bench.tables("HDEL", bench.journal(ref), "try:mine")
+        theirs = blind.answer(ref.step, "mine")
         assert isinstance(theirs, Claimed)
         assert (mine.loaded.state, mine.loaded.attempts, mine.loaded.cancel) == (
             theirs.loaded.state, theirs.loaded.attempts, theirs.loaded.cancel,
         )  # fmt: skip
         assert mine.loaded.journal.answer == theirs.loaded.journal.answer
+        assert mine.loaded.started_ms == theirs.loaded.started_ms
     else:
         assert bench.snapshot() == before
+
+
+def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    bench.message("joins")
+    bench.step_elsewhere(3)
+    bench.spy.sent.clear()
+    mine = bench.claim(4)
+    assert [name for name, _ in bench.spy.sent] == ["claim.behind"]
+    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.claim.attempt == 1
+    bench.commit(mine, final=True)
+    assert bench.store.header(bench.session).status == "completed"
+
+
+def test_a_worker_that_missed_steps_finds_a_damaged_part(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    bench.tables("RPUSH", bench.store.ground.keys(bench.session).section("messages", 0), b"{not json")
+    with pytest.raises(StateUnreadable, match="messages"):
+        bench.answer(3, "mine")
+
+
+def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    keys = bench.store.ground.keys(bench.session)
+    head = bench.tables("HGET", keys.session, "head").replace(b'"schema_version":1', b'"schema_version":99')
+    bench.tables("HSET", keys.session, "head", head)
+    for number in range(3):
+        with pytest.raises(StateTooNew):
+            bench.answer(3, f"mine-{number}")
+    claim, attempts = bench.tables("HMGET", keys.ctl, "claim", "attempts")
+    assert (claim, attempts) == (b"", b"0"), "or the steps of newer workers would end as poison"
+    assert not bench.tables("EXISTS", keys.shard.lease("mine-0"))
+    assert [name for name, _ in bench.spy.sent].count("claim.behind") == 1, "the next look comes before the claim"
 
 
 def test_an_announced_version_that_another_worker_made_differently_is_not_taken(tables: Tables) -> None:

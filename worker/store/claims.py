@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import crash_points
-from ..errors import StateUnreadable, StoreUnavailable
-from ..state import ExecutionStatus
+from ..errors import StateTooNew, StateUnreadable, StoreUnavailable
+from ..state import AgentState, ExecutionStatus
 from . import fields, loading
 from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys
+from .loading import Stored
 from .records import Claim, ClaimAnswer, Claimed, Journal, Left, LeftReason, Loaded, NewEvent, Renewal, StepRef, Suspect
 from .tables import Changed, Command, Guard, Reply, Watched
 from .writes import milliseconds
@@ -96,34 +97,93 @@ def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id
     if latest is None or now_ms is None:
         return None
     held, commit_id = latest
-    execution = held.state.execution
-    if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
+    behind = _steps_behind(held.state, ref)
+    if behind is None:
         return None
-    if (execution.execution_id, execution.step_count + 1) != (ref.execution_id, ref.step):
-        return None
-    journal = keys.journal(ref.execution_id, ref.step)
-    guards: list[Guard] = [
-        (("HMGET", keys.ctl, "execution", "step", *_UNTOUCHED), (ref.execution_id, ref.step, *_UNTOUCHED.values())),
-        (("HMGET", keys.session, "version"), (held.version,)),
-        (("EXISTS", journal), (0,)),
-    ]
+    if behind:
+        return _claim_from_behind(ground, keys, ref, claim_id, worker)
+    guards: list[Guard] = [(("HMGET", keys.session, "version"), (held.version,))]
     if commit_id is not None:  # only announced: another worker's commit may bear the same version
         guards.append((("HMGET", keys.session, "last"), (commit_id,)))
-    commands: list[Command] = [
+    taken, _ = _attempt("claim.attempt", ground, keys, ref, claim_id, worker, now_ms, guards, ())
+    if taken is None:
+        return None
+    return _first(taken, Stored(held.state, held.version, held.agent))
+
+
+def _claim_from_behind(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str) -> Claimed | None:
+    """The first claim of a step, by a worker that holds the session as it was some steps ago: it reads what is new.
+
+    None too when the claim was taken and what was read needs a closer look: the long way finds the claim its own.
+    """
+    held, now_ms = ground.cache.get(ref.session_id), ground.clock.estimate_ms()
+    if held is None or now_ms is None or not _steps_behind(held.state, ref):
+        return None
+    reads = loading.reads(keys, ref.execution_id, held)
+    taken, replies = _attempt("claim.behind", ground, keys, ref, claim_id, worker, now_ms, (), reads)
+    if taken is None:
+        return None
+    try:
+        stored = loading.grown(ground, keys, held, replies)
+    except StateTooNew:
+        # Not for this worker: the next look of its kind is to come before the claim.
+        ground.cache.drop(ref.session_id)
+        release(ground, taken, delay_ms=None, give_back=True)
+        raise
+    except StateUnreadable:
+        return None
+    return _first(taken, stored) if stored is not None and _steps_behind(stored.state, ref) == 0 else None
+
+
+def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
+    """How many commits a state lacks in front of a step; None where it cannot be told from it alone."""
+    execution = state.execution
+    if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
+        return None
+    behind = ref.step - execution.step_count - 1
+    return behind if execution.execution_id == ref.execution_id and behind >= 0 else None
+
+
+def _attempt(
+    point: str,
+    ground: Ground,
+    keys: SessionKeys,
+    ref: StepRef,
+    claim_id: str,
+    worker: str,
+    now_ms: int,
+    guards: Sequence[Guard],
+    reads: Sequence[Command],
+) -> tuple[Claim | None, Sequence[Reply]]:
+    """Claim a step that nobody has begun, where the guards hold too; with the replies to the reads."""
+    journal = keys.journal(ref.execution_id, ref.step)
+    untouched: list[Guard] = [
+        (("HMGET", keys.ctl, "execution", "step", *_UNTOUCHED), (ref.execution_id, ref.step, *_UNTOUCHED.values())),
+        (("EXISTS", journal), (0,)),
+    ]
+    writes: list[Command] = [
         ("HINCRBY", keys.ctl, "fence", 1),
         ground.clock.now(),
         ("HSET", keys.ctl, "claim", claim_id, "worker", worker, "attempts", 1, "nudges", 0),
         *_lease_commands(ground, keys, claim_id, worker, now_ms),
         ("HSET", journal, f"try:{claim_id}", now_ms),
     ]
-    replies = ground.tables.attempt("claim.attempt", guards, commands)
+    replies = ground.tables.attempt(point, [*untouched, *guards], [*writes, *reads])
     if replies is None:
-        return None
+        return None, ()
     crash_points.at("c1")
-    now_ms = ground.clock.milliseconds(replies[1])
-    taken = Claim(claim_id, worker, ref, int(replies[0]), 1, now_ms)
+    taken = Claim(claim_id, worker, ref, int(replies[0]), 1, ground.clock.milliseconds(replies[1]))
+    return taken, replies[len(writes) :]
+
+
+def _first(taken: Claim, stored: Stored) -> Claimed:
+    """A claim with which a step begins: nothing of it is journaled."""
+    execution = stored.state.execution
+    assert execution is not None
+    assert execution.started_at is not None
     started_ms = milliseconds(execution.started_at)
-    return Claimed(taken, Loaded(held.state, held.version, held.agent, Journal(), None, 1, 0, 0, started_ms, now_ms))
+    loaded = Loaded(stored.state, stored.version, stored.agent, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
+    return Claimed(taken, loaded)
 
 
 def _claim_once(

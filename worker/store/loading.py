@@ -63,7 +63,7 @@ def finish(
         return Stored(announced.state, version, agent)
     try:
         if held is not None:
-            state, size = _newer(keys, held, watched, replies[0][-1], replies[1:])
+            state, size = _newer(held, replies[0][-1], replies[1:]) or _read_all_of(keys, replies[0][-1], watched)
         else:
             state, size = _whole(keys, replies[0][-1], execution_id, watched, replies[1], replies[2])
     except StateUnreadable:
@@ -72,6 +72,24 @@ def finish(
         if fields.number(now) != version:
             raise Changed from None
         raise
+    ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
+    return Stored(state, version, agent)
+
+
+def grown(ground: Ground, keys: SessionKeys, held: Held, replies: Sequence[Reply]) -> Stored | None:
+    """The session from what is held and the replies to `reads`, which were made at one moment.
+
+    Returns:
+        None: Its lists are not those that are held, gone on; it has to be read in full.
+    Raises:
+        StateTooNew: A newer version of this package has written it.
+        StateUnreadable: A part cannot be read.
+    """
+    version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
+    newer = _newer(held, replies[0][-1], replies[1:]) if version else None
+    if newer is None:
+        return None
+    state, size = newer
     ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
     return Stored(state, version, agent)
 
@@ -123,14 +141,12 @@ def _tails(keys: SessionKeys, old: AgentState) -> list[Command]:
     return commands
 
 
-def _newer(
-    keys: SessionKeys, held: Held, watched: Watched, stored: bytes | None, tails: Sequence[list[bytes]]
-) -> tuple[AgentState, int]:
-    """From the head and the replies to `_tails`; what is held is the beginning."""
+def _newer(held: Held, stored: bytes | None, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
+    """From the head and the replies to `_tails`; None when what is held is not the beginning."""
     old = held.state
     head = read_head(_present(stored))
     if not _continues(old, head):
-        return _read_all(keys, head, len(_present(stored)), watched)
+        return None
     sections = old.store.sections
     grown = {name: (*sections[name].messages, *tail) for name, tail in zip(sections, tails, strict=False)}
     steps = (*old.execution.step_executions, *tails[-1]) if old.execution is not None else ()
@@ -164,6 +180,10 @@ def _whole(
     if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
         return _read_all(keys, head, size, watched)
     return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
+
+
+def _read_all_of(keys: SessionKeys, stored: bytes | None, watched: Watched) -> tuple[AgentState, int]:
+    return _read_all(keys, read_head(_present(stored)), len(_present(stored)), watched)
 
 
 def _read_all(keys: SessionKeys, head: Head, size: int, watched: Watched) -> tuple[AgentState, int]:

@@ -67,6 +67,7 @@ ANSWERS = (
     "tool unknown",
     "tool not_run",
     "claim.attempt declined",
+    "claim.behind declined",
     "commit.attempt declined",
     "commit.attempt refused",
     "commit.exec aborted",
@@ -78,6 +79,7 @@ ANSWERS = (
 )
 ROUND_TRIPS = (
     "claim.attempt",
+    "claim.behind",
     "claim.read",
     "claim.lease",
     "claim.uptime",
