@@ -21,6 +21,9 @@ _PREFIX = "ca:{0}:"
 _BATCH = 500
 # The sweep looks away for one lease after Redis has started.
 _LEASE_SECONDS = 7.0
+# Redis's table of keys has up to twice as many slots of eight bytes as keys.
+_SLOT_BYTES = 16
+_SCORE_BYTES = 8
 
 
 def own_figures() -> dict[str, object]:
@@ -62,11 +65,11 @@ def many_sessions(url: str, running: Running) -> dict[str, object]:
 
     client = AgentClient(redis_url=url)
     database = redis.Redis.from_url(url)
-    job, per_session = _idle_session(client, database)
+    job = _idle_session(client, database)
     for worker in running.workers:  # its own sweep would take the sessions first
         worker.end()
     keys = _keys(database, job.session_id)
-    payload = sum(_payload(database, key) for key in keys)
+    per_session, payload = _memory(database, job.session_id, keys)
     _copy(database, job.session_id, keys)
     time.sleep(_LEASE_SECONDS)
     store: Any = client.store
@@ -88,22 +91,28 @@ def many_sessions(url: str, running: Running) -> dict[str, object]:
     }
 
 
-def _idle_session(client: Any, database: Any) -> tuple[Any, int]:
-    """A job that has ended, and what each of many such takes of Redis's memory; copies would be packed more tightly."""
+def _idle_session(client: Any, database: Any) -> Any:
+    """A job that has ended, among others; copies would be packed more tightly than what a worker has written."""
+    jobs = [client.submit("keyed", "Look it up.", metadata={"steps": 1, "latency": 0.0}) for _ in range(IDLE)]
+    for job in jobs:
+        job.result(timeout=60)
+    for journal in database.scan_iter("*:j:*", count=1000):  # they end an hour after their step
+        database.delete(journal)
+    return jobs[0]
 
-    def run(count: int) -> list[Any]:
-        jobs = [client.submit("keyed", "Look it up.", metadata={"steps": 1, "latency": 0.0}) for _ in range(count)]
-        for job in jobs:
-            job.result(timeout=60)
-        for journal in database.scan_iter("*:j:*", count=1000):  # they end an hour after their step
-            database.delete(journal)
-        time.sleep(1)
-        return jobs
 
-    run(10)
-    before = database.info("memory")["used_memory"]
-    jobs = run(IDLE)
-    return jobs[0], round((database.info("memory")["used_memory"] - before) / IDLE)
+def _memory(database: Any, session_id: str, keys: list[str]) -> tuple[int, int]:
+    """What a session takes of Redis's memory with its places in the indexes, and how many bytes are written there."""
+    indexes = [key for key in database.scan_iter(f"{_PREFIX}*", count=1000) if database.type(key) == b"zset"]
+    holding = [key for key in indexes if database.zscore(key, session_id) is not None]
+    places = sum(_used(database, key) / database.zcard(key) for key in holding)
+    taken = sum(_used(database, key) + _SLOT_BYTES for key in keys) + places
+    written = sum(len(key) + _payload(database, key) for key in keys) + len(holding) * (len(session_id) + _SCORE_BYTES)
+    return round(taken), written
+
+
+def _used(database: Any, key: str | bytes) -> int:
+    return int(database.memory_usage(key, samples=0))
 
 
 def _keys(database: Any, session_id: str) -> list[str]:

@@ -47,6 +47,7 @@ def two_workers() -> tuple[Plan, ...]:
         Plan(floor("threads", SLOTS, "no_ack", processes=2), (MANY,)),
         Plan(product("keyed", processes=2), (MANY,)),
         Plan(product("pure", processes=2), (MANY,)),
+        Plan(product("burst", processes=2), (MANY,)),
     )
 
 

@@ -108,7 +108,7 @@ class Agent:
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
-        """What is stored of it with a session: plain JSON."""
+        """What it is, as plain JSON."""
         return {
             "name": self.name,
             "description": self.description,
@@ -120,6 +120,13 @@ class Agent:
             ],
             "budget": self.limits.to_dict(),
         }
+
+    @cached_property
+    def stored_definition(self) -> bytes:
+        """The definition as each session keeps it: JSON without blanks, and without what is None."""
+        budget = {name: limit for name, limit in self.definition["budget"].items() if limit is not None}
+        kept = {name: value for name, value in {**self.definition, "budget": budget}.items() if value is not None}
+        return json.dumps(kept, separators=(",", ":")).encode()
 
     @cached_property
     def definition_hash(self) -> str:

@@ -97,6 +97,10 @@ def quick_figures(
         "floor_two_is": floors.two,
         "ratio_100_two": many_ratio("product_keyed2", floors.two),
         "ratio_100_pure_two": many_ratio("product_pure2", floors.two),
+        # The same two workers over the floor, whose prefork computes on both cores too.
+        "ratio_100_cores": many_ratio("product_keyed2", floors.many),
+        "ratio_100_pure_cores": many_ratio("product_pure2", floors.many),
+        "ratio_burst_cores": many_ratio("product_burst2", floors.many),
         # What neighbours on the machine do changes times more than it changes CPU.
         "cpu_ratio_100": rounded(results.ratio(cpu, (floors.many, many), ("product_keyed", many))),
         "cpu_ratio_100_pure": rounded(results.ratio(cpu, (floors.many, many), ("product_pure", many))),

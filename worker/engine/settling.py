@@ -5,7 +5,6 @@ Running a step again from the same journal gives the same commit.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +174,7 @@ def settle_step(run: Run, advanced: Advanced) -> Settle:
             operations=tuple(operation.id for operation in fresh.inbox),
             keep_journal=ended and not advanced.committed,
             dead=advanced.failure.message if failed and advanced.failure and run.is_poison else None,
-            definition=json.dumps(run.agent.definition).encode() if run.ref.step == 1 else None,
+            definition=run.agent.stored_definition if run.ref.step == 1 else None,
             notify=_notified(fresh),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -64,3 +65,14 @@ def test_a_budget_that_cannot_be_is_refused() -> None:
     ):
         with pytest.raises(CeleryAgentsError):
             ExecutionBudget(**fields)
+
+
+def test_what_sessions_keep_of_it_leaves_out_what_is_not_set() -> None:
+    from celery_agents import ExecutionBudget
+
+    agent = Agent(name="a", driver=_answer, budget=ExecutionBudget(max_steps=5))
+    kept = json.loads(agent.stored_definition)
+    assert kept["budget"] == {"max_steps": 5}
+    assert "base_url" not in kept
+    assert {**agent.definition, **kept, "budget": agent.definition["budget"]} == agent.definition
+    assert b": " not in agent.stored_definition, "it is stored with every session"
