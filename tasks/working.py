@@ -16,6 +16,10 @@ from ..worker.errors import ConfigurationError
 # long-lived values and makes few cycles: Python's own 700, 10, 10 cost a tenth of a step (docs/decisions/0005).
 _COLLECT: Final = (10_000, 20, 20)
 
+# A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
+# Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
+_SWITCH_SECONDS: Final = 0.02
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._%-]{1,128}(@[A-Za-z0-9._%-]{1,253})?")
 
 
@@ -43,6 +47,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
     for agent in _agents_from_here(settings.agent_modules):
         agent.answering.check()
     gc.set_threshold(*_COLLECT)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     # As Celery.worker_main does, which forgets the exit code.
     command.params[0].default = create_app(settings)
     return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)

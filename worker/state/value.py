@@ -9,6 +9,9 @@ from ..errors import InvalidInput
 from .field_types import JsonField
 
 _set = object.__setattr__
+# pydantic notes for each value which fields were given, in a set that is larger than most values. Nobody asks for it
+# here, so that all share one: a session's steps take half the memory.
+_given: set[str] = set()
 
 
 def _invalid_input(kind: type[BaseModel], error: ValidationError) -> InvalidInput:
@@ -49,6 +52,7 @@ class Value(BaseModel):
             self.__pydantic_validator__.validate_python(data, self_instance=self, extra="forbid")
         except ValidationError as error:
             raise _invalid_input(type(self), error) from None
+        _set(self, "__pydantic_fields_set__", _given)
 
     # Without this mark pydantic would call the constructor for every nested value read from storage.
     __init__.__pydantic_base_init__ = True  # pyright: ignore
@@ -61,7 +65,9 @@ class Value(BaseModel):
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
         """Raises `pydantic.ValidationError`, which names the field, when it is no JSON or does not fit."""
-        return cls.__pydantic_validator__.validate_json(data, extra="allow")
+        made = cls.__pydantic_validator__.validate_json(data, extra="allow")
+        _set(made, "__pydantic_fields_set__", _given)
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, as plain JSON values."""
@@ -87,7 +93,7 @@ class Value(BaseModel):
         # As `model_copy(update=changes)`, in half the time: what a frozen value holds can be shared, not copied.
         made = type(self).__new__(type(self))
         _set(made, "__dict__", {**self.__dict__, **changes})
-        _set(made, "__pydantic_fields_set__", self.__pydantic_fields_set__)
+        _set(made, "__pydantic_fields_set__", _given)
         _set(made, "__pydantic_extra__", self.__pydantic_extra__)
         _set(made, "__pydantic_private__", None)
         return made

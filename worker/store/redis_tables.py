@@ -24,6 +24,8 @@ from .tables import Changed, Command, Guard, Reply, Word
 _ConnectionPool: Final[Any] = ConnectionPool
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
+# redis-py keeps a buffer of this size for each connection, which a plain one does not use (see `redis_wire`).
+_READ_BYTES: Final = 4_096
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
@@ -51,6 +53,7 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             client_name=name,
+            socket_read_size=_READ_BYTES,
             **keepalive,
         )
     except ValueError as error:
