@@ -91,9 +91,9 @@ MUTANTS: Final = (
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
         "worker/store/redis_tables.py",
-        "replies = self._round_trip(point, connection, [_MULTI, *commands, _EXEC])",
+        "replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])",
         "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
-        "lambda: self._round_trip(point, connection, [_MULTI, *commands, _EXEC]), lambda error: None)",
+        "lambda: self._round_trip(point, wire, [_MULTI, *commands, _EXEC]), lambda error: None)",
         seed=71,
     ),
     Mutant(
