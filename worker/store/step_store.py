@@ -48,7 +48,8 @@ class StepStore(Protocol):
             alone: Nothing else runs in this process. Without it a step that died too often answers `Suspect`.
         Raises:
             StoreUnavailable: No answer in time. The claim may have been taken; its lease will end.
-            StateUnreadable, StateTooNew: The session cannot be read here; nothing was changed.
+            StateTooNew: A worker of a newer version has to run it; nobody has claimed it.
+            StateUnreadable: A part is damaged, and untouched. The claim may have been taken; its lease will end.
         """
         ...
 
