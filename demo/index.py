@@ -43,6 +43,7 @@ class _Entry:
     passage: Passage
     counts: Mapping[str, float]
     length: float
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Index:
             count = _count(entry.counts, term)
             if count:
                 score += weight * count * (_K1 + 1) / (count + norm)
-        return _WIDE_ROW_WEIGHT * score if entry.passage.is_wide_row else score
+        return score * entry.weight
 
     def _hit(self, entry: _Entry, score: float, wanted: Mapping[str, float], whole: float) -> Hit:
         held = sum(weight for term, weight in wanted.items() if _count(entry.counts, term))
@@ -142,7 +143,7 @@ def _entry(passage: Passage) -> _Entry:
         counts[term] += _FIRST_WORD_WEIGHT
     for term in set(terms(f"{passage.headings} {passage.file}")):
         counts[term] = counts.get(term, 0.0) + _HEADING_WEIGHT
-    return _Entry(passage, counts, float(len(own)))
+    return _Entry(passage, counts, float(len(own)), _WIDE_ROW_WEIGHT if passage.is_wide_row else 1.0)
 
 
 def _count(counts: Mapping[str, float], term: str) -> float:

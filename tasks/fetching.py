@@ -40,33 +40,32 @@ def fetch_together(queue: str, slots: Callable[[], int]) -> None:
         busy = len(state.reserved_requests)
         more = min(slots() - busy, MOST) - 1
         # A worker with nothing else to do gets its one message by the BRPOP.
-        if busy > 1 and more > 0 and channel._in_poll and queue in channel.active_queues and not _is_refused(channel):
+        if (
+            busy > 1
+            and more > 0
+            and channel._in_poll
+            and queue in channel.active_queues
+            and not channel.more_is_refused
+        ):
             channel.client.connection.send_command("RPOP", _key(channel, queue), more)
             channel.asked_for_more = True
 
     def read(channel: Any, **options: Any) -> Any:
-        if not _is_asked(channel):
-            return _stock_read(channel, **options)
         try:
             return _stock_read(channel, **options)
         finally:  # nothing came for the BRPOP, or what came could not be handed over: the second answer still follows
-            _deliver_more(channel, queue)
+            if channel.asked_for_more:
+                _deliver_more(channel, queue)
 
     def flush_reauth(channel: Any) -> None:
-        if not _is_asked(channel):  # a command sent now would take the answer for its own; kombu tries again
+        if not channel.asked_for_more:  # a command sent now would take the answer for its own; kombu tries again
             _stock_flush_reauth(channel)
 
+    # Of each connection's channel: whether a second answer follows, and whether this user may not ask for it.
+    _channel.asked_for_more = _channel.more_is_refused = False
     _channel._brpop_start = start
     _channel._brpop_read = read
     _channel._flush_brpop_reauth = flush_reauth
-
-
-def _is_refused(channel: Any) -> bool:
-    return getattr(channel, "more_is_refused", False)
-
-
-def _is_asked(channel: Any) -> bool:
-    return getattr(channel, "asked_for_more", False)
 
 
 def _key(channel: Any, queue: str) -> str:

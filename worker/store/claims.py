@@ -101,23 +101,23 @@ def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id
     if behind is None:
         return None
     if behind:
-        return _claim_from_behind(ground, keys, ref, claim_id, worker)
+        return _claim_from_behind(ground, keys, ref, claim_id, worker, now_ms)
     guards: list[Guard] = [(("HMGET", keys.session, "version"), (held.version,))]
     if commit_id is not None:  # only announced: another worker's commit may bear the same version
         guards.append((("HMGET", keys.session, "last"), (commit_id,)))
     taken, _ = _attempt("claim.attempt", ground, keys, ref, claim_id, worker, now_ms, guards, ())
-    if taken is None:
-        return None
-    return _first(taken, Stored(held.state, held.version, held.agent))
+    return _first(taken, Stored(held.state, held.version, held.agent)) if taken is not None else None
 
 
-def _claim_from_behind(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str) -> Claimed | None:
+def _claim_from_behind(
+    ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str, now_ms: int
+) -> Claimed | None:
     """The first claim of a step, by a worker that holds the session as it was some steps ago: it reads what is new.
 
     None too when the claim was taken and what was read needs a closer look: the long way finds the claim its own.
     """
-    held, now_ms = ground.cache.get(ref.session_id), ground.clock.estimate_ms()
-    if held is None or now_ms is None or not _steps_behind(held.state, ref):
+    held = ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
+    if held is None or not _steps_behind(held.state, ref):
         return None
     reads = loading.reads(keys, ref.execution_id, held)
     taken, replies = _attempt("claim.behind", ground, keys, ref, claim_id, worker, now_ms, (), reads)

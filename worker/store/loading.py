@@ -62,10 +62,12 @@ def finish(
     if announced is not None:
         return Stored(announced.state, version, agent)
     try:
+        stored = _present(replies[0][-1])
+        head, size = read_head(stored), len(stored)
         if held is not None:
-            state, size = _newer(held, replies[0][-1], replies[1:]) or _read_all_of(keys, replies[0][-1], watched)
+            state, size = _newer(held, head, replies[1:]) or _read_all(keys, head, size, watched)
         else:
-            state, size = _whole(keys, replies[0][-1], execution_id, watched, replies[1], replies[2])
+            state, size = _whole(keys, head, size, execution_id, watched, replies[1], replies[2])
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])
@@ -86,7 +88,7 @@ def grown(ground: Ground, keys: SessionKeys, held: Held, replies: Sequence[Reply
         StateUnreadable: A part cannot be read.
     """
     version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
-    newer = _newer(held, replies[0][-1], replies[1:]) if version else None
+    newer = _newer(held, read_head(_present(replies[0][-1])), replies[1:]) if version else None
     if newer is None:
         return None
     state, size = newer
@@ -141,10 +143,9 @@ def _tails(keys: SessionKeys, old: AgentState) -> list[Command]:
     return commands
 
 
-def _newer(held: Held, stored: bytes | None, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
+def _newer(held: Held, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
     """From the head and the replies to `_tails`; None when what is held is not the beginning."""
     old = held.state
-    head = read_head(_present(stored))
     if not _continues(old, head):
         return None
     sections = old.store.sections
@@ -166,24 +167,19 @@ def _continues(old: AgentState, head: Head) -> bool:
 
 def _whole(
     keys: SessionKeys,
-    stored: bytes | None,
+    head: Head,
+    size: int,
     execution_id: str,
     watched: Watched,
     messages: list[bytes],
     steps: list[bytes],
 ) -> tuple[AgentState, int]:
     """The guess of `reads` was right for most sessions: one section, never replaced, and this execution."""
-    head = read_head(_present(stored))
-    size = len(_present(stored))
     generations = {name: section.generation for name, section in head.state.store.sections.items()}
     execution = head.state.execution
     if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
         return _read_all(keys, head, size, watched)
     return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
-
-
-def _read_all_of(keys: SessionKeys, stored: bytes | None, watched: Watched) -> tuple[AgentState, int]:
-    return _read_all(keys, read_head(_present(stored)), len(_present(stored)), watched)
 
 
 def _read_all(keys: SessionKeys, head: Head, size: int, watched: Watched) -> tuple[AgentState, int]:
