@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from kombu import Exchange, Queue
 
 from .settings import Settings
+
+GREENLETS: Final = "celery_agents.tasks.greenlets:TaskPool"
+"""Our own pool, as Celery's setting `worker_pool` takes it."""
 
 
 def queues(settings: Settings, *, may_be_unacknowledged: bool = True) -> list[Queue]:
@@ -49,7 +52,7 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,  # a worker waits for its Redis however long it takes
         "broker_pool_limit": 50,
         "broker_pool_acquire_timeout": 10,
-        "worker_pool": settings.pool,
+        "worker_pool": GREENLETS if settings.pool == "greenlets" else settings.pool,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": is_redis(settings.broker),  # what a slot has not begun stays in the queue

@@ -107,10 +107,17 @@ class Settings(BaseSettings):
 
     # --- the worker -------------------------------------------------------------------------------------------
     concurrency: int = Field(100, ge=1, description="Slots of one worker process.")
-    pool: str = Field("threads", pattern="^(threads|prefork|solo)$", description="Celery pool. Threads for waiting.")
+    pool: str = Field(
+        "greenlets",
+        pattern="^(greenlets|threads|prefork|solo)$",
+        description="Celery pool. greenlets: our own, where steps share a thread. prefork: for steps that compute.",
+    )
     drain_seconds: float = Field(30.0, ge=0, description="After SIGTERM running steps may finish for this long.")
     abandoned_share: float = Field(
         0.1, gt=0, le=1, description="A worker with more than this share of its slots abandoned drains and exits 1."
+    )
+    loop_blocked_seconds: float = Field(
+        60.0, gt=0, description="A worker whose event loop an async driver or tool has blocked for this long exits 1."
     )
     agents_seen_seconds: float = Field(60.0, gt=0, description="A worker not heard of for this long does not count.")
     task_events: bool = Field(True, description="Task events for Flower; about half a millisecond a step.")

@@ -17,12 +17,15 @@ from celery.worker import state as worker_state
 from ..config.celery import celery_configuration, is_redis, queues
 from ..config.logs import configure_logging, logged_as
 from ..config.settings import Settings
+from ..worker import fibers
 from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from ..worker.errors import CeleryAgentsError, ConfigurationError, ExecutionFailed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from .controls import ClientOf, register_controls
 from .doctor import check_server
 from .fetching import fetch_together
+from .greenlets import TaskPool
+from .loop_watch import LoopWatch
 from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
 from .quarantine import guard_decoding
@@ -108,7 +111,6 @@ def worker_arguments(settings: Settings) -> list[str]:
     """Arguments of `worker_main` for a worker of ours."""
     return [
         "worker",
-        f"--pool={settings.pool}",
         f"--concurrency={settings.concurrency}",
         f"--queues={settings.queue},{settings.control_queue}",
         f"--loglevel={settings.log_level}",
@@ -195,7 +197,7 @@ def _publish(runtime: Runtime, ref: Any) -> None:
     if ref is None:
         return
     try:
-        runtime.publisher.publish(ref, runtime.store.now_ms())
+        fibers.apart(runtime.publisher.publish, ref, runtime.store.now_ms())
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return
@@ -224,6 +226,7 @@ def _machinery(
             super().__init__(parent, **kwargs)
             self.sweeper: Sweeper | None = None
             self.end_metrics: Callable[[], None] | None = None
+            self.loop_watch: LoopWatch | None = None
             # Before the pool starts: the children of a prefork pool take over what is connected then.
             worker_process_init.connect(_begin_in_child, weak=False)
             worker_process_shutdown.connect(_end_in_child, weak=False)
@@ -252,6 +255,8 @@ def _machinery(
             if (metrics := runtime().observers.metrics) is not None:
                 self.end_metrics = serve_metrics(metrics, runtime, settings)
             _watch_abandoned(runtime, settings)
+            if isinstance(parent.pool, TaskPool):
+                self.loop_watch = LoopWatch(parent.pool.loop, settings.loop_blocked_seconds)
             worker_shutting_down.connect(_on_shutdown(runtime, settings), weak=False)
 
         def stop(self, parent: Any) -> None:
@@ -264,6 +269,8 @@ def _machinery(
                 self.sweeper.close()
             if self.end_metrics is not None:
                 self.end_metrics()
+            if self.loop_watch is not None:
+                self.loop_watch.close()
             runtime.close()
 
     return Machinery

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from ..config.celery import is_redis
+from ..config.celery import GREENLETS, is_redis
 from ..config.settings import Settings
 from ..worker.agent import Agent, AgentRegistry
 from ..worker.errors import CeleryAgentsError, ConfigurationError
@@ -27,8 +27,8 @@ _OLDEST_REDIS: Final = (6, 2)
 _CLOCK_TOLERANCE_SECONDS: Final = 5.0
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
-_POOLS: Final = ("threads", "prefork", "solo")
-_POOL_ADVICE: Final = "start the workers of agents with --pool=threads; on Redis gevent strands messages"
+_POOLS: Final = ("greenlets", "threads", "prefork", "solo")
+_POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
 _KEYS: Final = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -305,10 +305,10 @@ def _conflicts(app: Celery | None, settings: Settings) -> Iterator[Finding]:
 
 
 def _conflicting(conf: Any, settings: Settings) -> Iterator[Finding]:
-    if conf.worker_pool not in (*_POOLS, "processes"):
+    if conf.worker_pool not in (*_POOLS, GREENLETS, "processes"):
         yield Finding("worker_pool", Level.FAIL, str(conf.worker_pool), _POOL_ADVICE)
-    elif conf.worker_pool != "threads":
-        advice = "start the workers of agents with --pool=threads: a slot then costs kilobytes, not a process"
+    elif conf.worker_pool not in (GREENLETS, "threads"):
+        advice = f"set it to {GREENLETS!r} for the workers of agents: a slot then costs kilobytes, not a process"
         yield Finding("worker_pool", Level.WARN, str(conf.worker_pool), advice)
     if "json" not in conf.accept_content and "application/json" not in conf.accept_content:
         yield Finding("accept_content", Level.FAIL, ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")

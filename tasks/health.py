@@ -63,7 +63,7 @@ def _judged(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, with
     busy = f"{running} of {slots} slots busy"
     # A solo worker's loop stands still while a step runs in it; of a prefork worker's slots only its children know.
     should_turn = pool != "solo" or not running
-    has_room = pool == "threads" and running < slots
+    has_room = pool in ("greenlets", "threads") and running < slots
     if silent > within:
         return Health(alive=False, ready=False, what=f"worker {name} was last heard of {silent:.0f} s ago")
     if facts["draining"]:

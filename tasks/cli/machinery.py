@@ -82,7 +82,7 @@ def _start_flower(machine: Machine, port: int | None) -> None:
 def worker(
     agents: Agents = None,
     concurrency: Concurrency = None,
-    pool: Annotated[str | None, typer.Option(help="threads, prefork or solo.", show_default=False)] = None,
+    pool: Annotated[str | None, typer.Option(help="greenlets, threads, prefork or solo.", show_default=False)] = None,
     redis_url: RedisUrl = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the worker.", show_default=False)] = None,
 ) -> None:

@@ -61,6 +61,7 @@ from celery_agents.worker.store.memory_tables import MemoryTables
 from celery_agents.worker.store.redis_tables import connect
 from celery_agents.worker.store.tables import Command, Guard, Tables
 
+from support.fiber_thread import FiberThread, TablesInFibers
 from support.redis_server import RedisServer
 from support.wait import wait_until
 
@@ -275,14 +276,18 @@ def settle_step(claimed: Claimed, *, final: bool, text: str = "text", failed: bo
     return settle
 
 
-@pytest.fixture(params=["redis", "memory"])
+@pytest.fixture(params=["redis", "redis in fibers", "memory"])
 def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
     if request.param == "memory":
         yield MemoryTables()
         return
     url = request.getfixturevalue("redis_url")
     opened = connect(url, timeout_seconds=5, connections=16, name="contract")
-    yield opened
+    if request.param == "redis":
+        yield opened
+    else:
+        with contextlib.closing(FiberThread()) as thread:
+            yield TablesInFibers(opened, thread)
     opened.close()
 
 

@@ -1,4 +1,4 @@
-"""Making tool calls: in the step's own thread, in others, or on the event loop. What they raise becomes a record."""
+"""Making tool calls: where the step runs, in threads beside it, or on the loop. What they raise becomes a record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from .. import crash_points
+from .. import crash_points, fibers
 from ..errors import StoreFull, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
@@ -59,10 +59,10 @@ class CallMaker:
         """Ask a tool whether the effect of an earlier attempt happened."""
         lookup = each.tool.lookup
         assert lookup is not None
-        answer = lookup(each.key, self._context(run, each))
+        answer = fibers.apart(lookup, each.key, self._context(run, each))
         if isinstance(answer, LookupResult):
             return answer
-        return self._loop.submit(lambda: answer, each.timeout).result()
+        return fibers.result(self._loop.submit(lambda: answer, each.timeout))
 
     def _call_here(self, run: Run, each: Planned) -> CallRecord:
         """A single plain function runs in the step's own thread.
@@ -81,7 +81,7 @@ class CallMaker:
         held.stuck_since = self._monotonic()
         try:
             context = self._context(run, each)
-            return self._made(run, each, lambda: each.tool.call(context, each.bound), started_ms)
+            return self._made(run, each, lambda: fibers.apart(each.tool.call, context, each.bound), started_ms)
         finally:
             held.call_ended()
 

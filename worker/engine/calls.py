@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from ...config.settings import Settings
+from .. import fibers
 from ..errors import ClaimLost, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
@@ -42,7 +43,7 @@ class Calls:
         threads: Threads,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = fibers.sleep,
     ) -> None:
         self._store = store
         self._keeper = keeper

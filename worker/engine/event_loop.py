@@ -1,6 +1,7 @@
 """One event loop a process, in a background thread: where async drivers and tools run.
 
-The engine is synchronous; it hands a coroutine over and waits. An interruption cancels it in flight.
+The engine is synchronous; it hands a coroutine over and waits. An interruption cancels it in flight. Where the step
+itself runs on a loop, as a fiber, the coroutine runs beside it on the same one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+from .. import fibers
 
 R = TypeVar("R")
 
@@ -26,6 +29,12 @@ class EventLoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def thread_id(self) -> int | None:
+        """Of the thread that runs the loop, as `threading.get_ident` says it; None before the first use."""
+        return None if self._thread is None else self._thread.ident
 
     def submit(self, call: Callable[[], Awaitable[R]], timeout: float) -> concurrent.futures.Future[R]:
         """Run what `call` gives on the loop, no longer than `timeout` seconds.
@@ -41,7 +50,13 @@ class EventLoopThread:
                 except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
                     raise Exited(f"{type(error).__name__}: {error}") from error
 
+        if (fiber := fibers.current()) is not None:
+            return _beside(bounded(), fiber.among.loop)
         return asyncio.run_coroutine_threadsafe(bounded(), self._running())
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Have the loop call this; from any thread."""
+        self._running().call_soon_threadsafe(callback)
 
     def close(self) -> None:
         """End the loop and its thread."""
@@ -55,9 +70,35 @@ class EventLoopThread:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()
-                thread = threading.Thread(target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True)
-                thread.start()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True
+                )
+                self._thread.start()
             return self._loop
+
+
+def _beside(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[R]:
+    """`run_coroutine_threadsafe` for who is on the loop's thread already: nothing has to be woken."""
+    future = concurrent.futures.Future[R]()
+    task = loop.create_task(coroutine)
+
+    def on_end(ended: asyncio.Task[R]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if ended.cancelled():
+            future.set_exception(concurrent.futures.CancelledError())
+        elif (error := ended.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(ended.result())
+
+    def on_cancel(ended: concurrent.futures.Future[R]) -> None:
+        if ended.cancelled():
+            loop.call_soon_threadsafe(task.cancel)
+
+    task.add_done_callback(on_end)
+    future.add_done_callback(on_cancel)
+    return future
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

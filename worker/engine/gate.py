@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Generator
+from concurrent.futures import Future
+
+from .. import fibers
 
 
 class Pass:
@@ -25,16 +29,16 @@ class Gate:
     """Many steps at once, or one suspect."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._running = 0
         self._alone = False
+        self._waiting: list[Future[None]] = []
 
     @contextlib.contextmanager
     def shared(self) -> Generator[Pass]:
         """Run beside others; waits while a suspect runs or is about to."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._running += 1
+        while (change := self._refused()) is not None:
+            fibers.wait((change,), None)
         entered = Pass(alone=False)
         try:
             yield entered
@@ -52,8 +56,8 @@ class Gate:
                 self.leave(entered)
 
     def leave(self, entered: Pass) -> None:
-        """Be no longer inside; also said of a thread that was given up, so that it stands in nobody's way."""
-        with self._changed:
+        """Be no longer inside; also said of a step that was given up, so that it stands in nobody's way."""
+        with self._lock:
             if entered.left:
                 return
             entered.left = True
@@ -61,15 +65,48 @@ class Gate:
                 self._alone = False
             else:
                 self._running -= 1
-            self._changed.notify_all()
+            waiting = self._noticed()
+        for change in waiting:
+            change.set_result(None)
+
+    def _refused(self) -> Future[None] | None:
+        """What to wait for before one may come in beside others; None: it is in."""
+        with self._lock:
+            if self._alone:
+                return self._next_change()
+            self._running += 1
+            return None
 
     def _emptied(self, patience_seconds: float) -> bool:
-        with self._changed:
+        with self._lock:
             if self._alone:
                 return False
             self._alone = True
-            if self._changed.wait_for(lambda: self._running == 0, timeout=patience_seconds):
-                return True
+        ends = time.monotonic() + patience_seconds
+        while (change := self._still_full()) is not None:
+            left = ends - time.monotonic()
+            if left <= 0:
+                self._give_way()
+                return False
+            fibers.wait((change,), left)
+        return True
+
+    def _still_full(self) -> Future[None] | None:
+        with self._lock:
+            return self._next_change() if self._running else None
+
+    def _give_way(self) -> None:
+        with self._lock:
             self._alone = False
-            self._changed.notify_all()
-            return False
+            waiting = self._noticed()
+        for change in waiting:
+            change.set_result(None)
+
+    def _next_change(self) -> Future[None]:
+        change = Future[None]()
+        self._waiting.append(change)
+        return change
+
+    def _noticed(self) -> list[Future[None]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting

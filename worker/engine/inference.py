@@ -13,7 +13,7 @@ from typing import Any, cast
 import tenacity
 
 from ...config.settings import Settings
-from .. import crash_points
+from .. import crash_points, fibers
 from ..drivers import Driver, InferenceRequest
 from ..errors import ConfigurationError, DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..guards import time_left
@@ -49,7 +49,7 @@ class Inference:
         settings: Settings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = fibers.sleep,
         watching: Watching | None = None,
     ) -> None:
         self._store = store
@@ -180,7 +180,7 @@ class Inference:
             return self._call_on_loop(run.held, driver, request)
         run.held.stuck_since = self._monotonic()
         try:
-            return cast("bytes", driver.infer(request))
+            return cast("bytes", fibers.apart(driver.infer, request))
         except DriverError:
             raise
         except (Exception, SystemExit) as error:
@@ -192,7 +192,7 @@ class Inference:
         future = self._loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
         held.on_interrupt(future.cancel)
         try:
-            return future.result()
+            return fibers.result(future)
         except concurrent.futures.CancelledError as error:
             raise Interrupted from error
         except TimeoutError as error:

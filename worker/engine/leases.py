@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ...config.settings import Settings
+from .. import fibers
 from ..redaction import describe_exception
 from ..store import Claim, StepRef, StepStore
 
@@ -63,7 +64,6 @@ class Held:
         self.stuck_since: float | None = None
         self.abandoned = False
         self.on_abandon: Callable[[], object] | None = None
-        self._event: threading.Event | None = None  # made for the few steps that wait
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
 
@@ -78,8 +78,6 @@ class Held:
                 self.interruption = why
                 self.interrupted_at = now
             callbacks, self._callbacks = self._callbacks, []
-            if self._event is not None:
-                self._event.set()
         for callback in callbacks:
             callback()
 
@@ -97,18 +95,13 @@ class Held:
             self.call_ends = self.given_up = self.stuck_since = None
             if self.interruption is Interruption.CALL:
                 self.interruption = None
-                if self._event is not None:
-                    self._event.clear()
 
     def wait(self, seconds: float) -> bool:
         """Sleep; True when an interruption ended it early."""
-        with self._lock:
-            if self._event is None:
-                self._event = threading.Event()
-                if self.interruption is not None:
-                    self._event.set()
-            event = self._event
-        return event.wait(seconds)
+        told: Future[None] = Future()
+        self.on_interrupt(lambda: told.set_result(None))
+        fibers.wait((told,), seconds)
+        return told.done()
 
     def overdue(self, now: float) -> Interruption | None:
         """Why it has to end by now."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from ...config.logs import log_as
 from ...config.settings import Settings
-from .. import crash_points
+from .. import crash_points, fibers
 from ..agent import AgentRegistry
 from ..errors import (
     ClaimLost,
@@ -63,7 +63,7 @@ class StepRunner:
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = fibers.sleep,
         threads: Threads | None = None,
         watching: Watching | None = None,
     ) -> None:

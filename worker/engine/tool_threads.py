@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol, Self
 
 from ...config.settings import Settings
+from .. import fibers
 
 Future = concurrent.futures.Future[Any]
 
@@ -45,5 +46,4 @@ class ToolThreads:
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
         """See `Threads.wait`."""
-        found = concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
-        return found.done, found.not_done
+        return fibers.wait(futures, seconds)

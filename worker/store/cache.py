@@ -14,16 +14,19 @@ from typing import Final
 from ..state import AgentState
 from .standing import Standing
 
-# Measured: 31 kB for a session of three steps and seven messages whose JSON is 5 kB.
-_OBJECTS_BYTES: Final = 2_000
+# Measured with 5 kB of JSON for a step and its two messages: 5.9 kB where they were made in this process, since both
+# hold the same text, and 12.9 kB where they were read (docs/decisions/0007).
+_OBJECTS_BYTES: Final = 800
+_READ_TIMES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A session as it stood at a version; `size` approximates its stored bytes.
+    """A session as it stood at a version.
 
     Attributes:
-        weight: The memory it takes, about: text twice, and what the objects of each message and step need besides.
+        size: The memory of its texts, about: bytes of JSON that this process wrote, and `as_read` of those it read.
+        weight: The memory it takes, about: its texts, and what the objects of each message and step need besides.
     """
 
     version: int
@@ -36,7 +39,12 @@ class Held:
     def __post_init__(self) -> None:
         steps = len(self.state.execution.step_executions) if self.state.execution is not None else 0
         messages = sum(len(section.messages) for section in self.state.store.sections.values())
-        object.__setattr__(self, "weight", 2 * self.size + _OBJECTS_BYTES * (1 + steps + messages))
+        object.__setattr__(self, "weight", self.size + _OBJECTS_BYTES * (1 + steps + messages))
+
+
+def as_read(stored_bytes: int) -> int:
+    """The `size` of what was read: its texts are held by messages and steps apart, with more objects around them."""
+    return _READ_TIMES * stored_bytes
 
 
 class SessionCache:

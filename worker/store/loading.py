@@ -13,7 +13,7 @@ from typing import Final
 from ..errors import SessionNotFound, StateUnreadable, StoreUnavailable
 from ..state import DEFAULT, AgentState, Head, Message, StepExecution, join, read_head
 from . import fields
-from .cache import Held
+from .cache import Held, as_read
 from .ground import Ground
 from .keys import SessionKeys
 from .standing import STANDING, Standing
@@ -151,7 +151,7 @@ def _newer(held: Held, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentS
     sections = old.store.sections
     grown = {name: (*sections[name].messages, *tail) for name, tail in zip(sections, tails, strict=False)}
     steps = (*old.execution.step_executions, *tails[-1]) if old.execution is not None else ()
-    return join(head, grown, steps), held.size + sum(len(item) for tail in tails for item in tail)
+    return join(head, grown, steps), held.size + as_read(sum(len(item) for tail in tails for item in tail))
 
 
 def _continues(old: AgentState, head: Head) -> bool:
@@ -200,4 +200,4 @@ def _joined(
     given: dict[str, Sequence[bytes | Message]] = {name: list(items) for name, items in sections.items()}
     size += sum(len(item) for items in sections.values() for item in items)
     size += sum(len(item) for item in steps if isinstance(item, bytes))
-    return join(head, given, steps), size
+    return join(head, given, steps), as_read(size)

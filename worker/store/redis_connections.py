@@ -8,6 +8,7 @@ What a burst of work needed is closed a minute after it.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import time
 from collections import deque
@@ -15,7 +16,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from .redis_wire import Wire, wire_over
+from .. import fibers
+from .redis_lane import Lane
+from .redis_wire import Wire, speaks_plainly, wire_over
 
 _TRUSTED_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60.0
@@ -28,26 +31,35 @@ class Connections:
         self._pool = pool
         self._idle: deque[tuple[Wire, float]] = deque()
         self._pid = os.getpid()
+        self._lane: Lane | None = None
+        self._opening: concurrent.futures.Future[Lane | None] | None = None
+        self._may_share = True
 
-    def take(self) -> Wire:
+    def take(self, *, alone: bool = False) -> Wire:
         """A connection of this process's own.
 
+        Args:
+            alone: Nobody else is to speak on it meanwhile. Otherwise the fibers of a loop share one.
         Raises:
             RedisError, OSError: Redis cannot be reached, or there are too many connections.
         """
+        if not alone and (fiber := fibers.current()) is not None and (lane := self._shared(fiber)) is not None:
+            return lane
         if self._pid != os.getpid():  # a forked child must not speak on its parent's connections
             self._idle, self._pid = deque(), os.getpid()
         try:
             wire, given = self._idle.pop()
         except IndexError:
-            return wire_over(self._pool.get_connection())
+            return fibers.apart(self._opened)
         if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(wire):
             return wire
         self.discard(wire)
-        return wire_over(self._pool.get_connection())
+        return fibers.apart(self._opened)
 
     def give(self, wire: Wire) -> None:
         """It was used up to its last reply."""
+        if wire is self._lane:
+            return
         now = time.monotonic()
         self._idle.append((wire, now))
         try:  # one at a time, and other threads take them meanwhile
@@ -63,6 +75,8 @@ class Connections:
 
     def discard(self, wire: Wire) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
+        if isinstance(wire, Lane):  # it knows by itself when it is broken, and reads for everybody
+            return
         self._close(wire)
         while self._idle:
             try:
@@ -75,6 +89,39 @@ class Connections:
         while self._idle:
             self._close(self._idle.pop()[0])
         self._pool.disconnect()
+
+    def _opened(self) -> Wire:
+        return wire_over(self._pool.get_connection())
+
+    def _shared(self, fiber: fibers.Fiber) -> Lane | None:
+        """The connection of this loop's fibers; None where there can be none (TLS).
+
+        The first that needs a new one opens it, the others wait for it.
+        """
+        if self._lane is not None:
+            if self._lane.serves(fiber.among.loop):
+                return self._lane
+            self._close(self._lane)
+            self._lane = None
+        if not self._may_share:
+            return None
+        if self._opening is not None:
+            return fibers.result(self._opening)
+        opening = self._opening = concurrent.futures.Future[Lane | None]()
+        try:
+            connection = fibers.apart(self._pool.get_connection)
+            if speaks_plainly(connection):
+                self._lane = Lane(connection, fiber.among.loop)
+            else:
+                self._may_share = False
+                self.give(wire_over(connection))
+            opening.set_result(self._lane)
+        except BaseException as error:
+            opening.set_exception(error)
+            raise
+        finally:
+            self._opening = None
+        return self._lane
 
     def _close(self, wire: Wire) -> None:
         wire.connection.disconnect()

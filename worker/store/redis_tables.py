@@ -131,15 +131,16 @@ class RedisTables:
 class _Use:
     """A connection for a `with` block; whatever breaks it inside is told in terms of this package."""
 
-    __slots__ = ("_connections", "_taken")
+    __slots__ = ("_alone", "_connections", "_taken")
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, *, alone: bool = False) -> None:
         self._connections = connections
+        self._alone = alone
         self._taken: Any = None  # a `Wire` while inside
 
     def __enter__(self) -> Wire:
         try:
-            self._taken = self._connections.take()
+            self._taken = self._connections.take(alone=self._alone)
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         return self._taken
@@ -162,7 +163,7 @@ class _RedisWatched:
         self._tables = tables
         self._point = point
         self._first = [("WATCH", *keys), *reads]
-        self._use = _Use(tables._connections)  # pyright: ignore[reportPrivateUsage]
+        self._use = _Use(tables._connections, alone=True)  # pyright: ignore[reportPrivateUsage]
         self._wire: Any = None
         self._open = False
 

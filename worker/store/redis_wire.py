@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
+from .. import fibers
 from .tables import Command, Reply
 
 try:
@@ -26,14 +27,32 @@ except ImportError:  # no wheel for this machine
 _hiredis: Final[Any] = cast("Any", hiredis)
 _MICROSECONDS: Final = 1_000_000
 _READ_BYTES: Final = 65_536
-_INCOMPLETE: Final = object()
+INCOMPLETE: Final = object()
+"""What the parser of `replies_of` gives while an answer is not there in full."""
 
 
 def wire_over(connection: Any) -> Wire:
     """The fastest way to speak on a connection of redis-py that is connected."""
-    if hiredis is not None and _keeps_time(connection):
+    if speaks_plainly(connection) and _keeps_time(connection):
         return _Bare(connection)
     return Wire(connection)
+
+
+def speaks_plainly(connection: Any) -> bool:
+    """Whether a plain socket and hiredis do: not with TLS, nor without hiredis or a time limit."""
+    return hiredis is not None and type(connection._sock) is socket.socket and bool(connection.socket_timeout)
+
+
+def packed(commands: Sequence[Command]) -> bytes:
+    """Commands as they stand on the wire."""
+    return b"".join(map(_hiredis.pack_command, commands))
+
+
+def replies_of(connection: Any) -> Any:
+    """A parser of its own for what comes on a connection; errors that Redis answers are values of redis-py's kinds."""
+    return _hiredis.Reader(
+        protocolError=InvalidResponse, replyError=connection._parser.parse_error, notEnoughData=INCOMPLETE
+    )
 
 
 class Wire:
@@ -50,6 +69,9 @@ class Wire:
         Raises:
             RedisError, OSError: The connection is of no use any more.
         """
+        return fibers.apart(self._exchange, commands)
+
+    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         self.connection.send_packed_command(self.connection.pack_commands(commands))
         return [self._reply() for _ in commands]
 
@@ -66,13 +88,11 @@ class _Bare(Wire):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._socket: socket.socket = connection._sock
-        self._replies: Any = _hiredis.Reader(
-            protocolError=InvalidResponse, replyError=connection._parser.parse_error, notEnoughData=_INCOMPLETE
-        )
+        self._replies: Any = replies_of(connection)
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         try:
-            self._socket.sendall(b"".join(map(_hiredis.pack_command, commands)))
+            self._socket.sendall(packed(commands))
             replies: list[Reply] = []
             while len(replies) < len(commands):
                 replies += self._arrived(len(commands) - len(replies))
@@ -90,20 +110,22 @@ class _Bare(Wire):
             raise ConnectionLost("the connection was closed by Redis")
         self._replies.feed(chunk)
         replies: list[Reply] = []
-        while len(replies) < most and (reply := self._replies.gets()) is not _INCOMPLETE:
+        while len(replies) < most and (reply := self._replies.gets()) is not INCOMPLETE:
             replies.append(reply)
         return replies
 
 
 def _keeps_time(connection: Any) -> bool:
     """Hand the time limit to the kernel; False where that cannot be."""
-    plain, limit = connection._sock, connection.socket_timeout
-    if type(plain) is not socket.socket or not limit:
-        return False
-    seconds = struct.pack("@ll", *divmod(round(limit * _MICROSECONDS), _MICROSECONDS))
+    return waits_at_most(connection._sock, connection.socket_timeout)
+
+
+def waits_at_most(plain: socket.socket, seconds: float) -> bool:
+    """Have a socket block, and its calls raise BlockingIOError after so long; False where the kernel knows no limit."""
+    limit = struct.pack("@ll", *divmod(round(seconds * _MICROSECONDS), _MICROSECONDS))
     try:
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     except OSError:
         return False
     plain.settimeout(None)

@@ -1,0 +1,90 @@
+"""A pool of Celery whose steps share one thread, each as a fiber on an event loop.
+
+A slot of the threads pool is a thread, and with each wait for Redis a step hands the interpreter to the next one: at a
+hundred slots that is half of what a worker computes. Here steps take turns on the loop that async drivers and tools run
+on as well, and what they ask Redis at the same time leaves together. Plain drivers and tools run in threads beside it,
+and so does every other task of the app.
+
+In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.greenlets:TaskPool"`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import celery.concurrency.thread as celery_threads
+from celery.concurrency.base import apply_target
+from kombu.asynchronous import get_event_loop
+
+from ..worker.engine import EventLoopThread
+from ..worker.fibers import Fibers
+from .names import STEP
+
+_result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
+
+
+class TaskPool(celery_threads.TaskPool):
+    """As many steps at a time as the worker has slots."""
+
+    executor: concurrent.futures.ThreadPoolExecutor  # Celery's, of as many threads
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loop = EventLoopThread()
+        self._fibers = Fibers(self.executor)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_called = False
+        self._running: set[concurrent.futures.Future[None]] = set()
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Steps become fibers; the loop is called once for all that come before it listens."""
+        if not args or args[0] != STEP:
+            return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
+        ended = concurrent.futures.Future[None]()
+        self._running.add(ended)
+        ended.add_done_callback(self._running.discard)
+
+        def carry_out() -> None:
+            try:
+                apply_target(target, args, kwargs, callback, accept_callback)
+            except BaseException as error:  # noqa: BLE001 - Celery has reported it; as in a thread it ends here
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        self._waiting.append(carry_out)
+        if not self._is_called:
+            self._is_called = True
+            self._call_soon()
+        return _result_of(ended)
+
+    def _call_soon(self) -> None:
+        """Have the loop begin them, once the worker's own loop has handed over all that it read."""
+        workers: Any = get_event_loop()
+        if workers is None:
+            self.loop.call_soon(self._begin)
+        else:
+            workers.call_soon(self.loop.call_soon, self._begin)
+
+    def on_stop(self) -> None:
+        """Wait for the steps that were handed over, then for the threads."""
+        self.loop.call_soon(self._begin)  # the worker's own loop has ended, maybe before it came to that
+        concurrent.futures.wait(set(self._running))
+        super().on_stop()
+        self.loop.close()
+
+    def _begin(self) -> None:
+        self._is_called = False
+        calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._fibers.begin(*calls)

@@ -1,0 +1,138 @@
+"""The pools a worker may have, and what steps that share a thread must not do to each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from celery_agents import AgentClient
+from celery_agents.tasks.app import create_app
+
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+AGENTS = '''
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+from celery_agents import Agent, Hook, HookPoint, tool
+from celery_agents.testing import CallTool, script
+
+HERE = Path(__file__).parent
+
+
+@tool(effect="keyed")
+def plain(seconds: float) -> str:
+    """Block a thread."""
+    time.sleep(seconds)
+    return threading.current_thread().name
+
+
+@tool(effect="keyed")
+async def nimble(seconds: float) -> str:
+    """Wait on the loop."""
+    await asyncio.sleep(seconds)
+    return threading.current_thread().name
+
+
+@tool(effect="keyed", timeout=30)
+async def rude() -> str:
+    """Block the loop for ever, the first time."""
+    with (HERE / "calls").open("a") as calls:
+        calls.write("called\\n")
+    if not (HERE / "was-rude").exists():
+        (HERE / "was-rude").touch()
+        time.sleep(3600)
+    return "polite"
+
+
+def slow_hook(context):
+    time.sleep(1.0)
+
+
+mixed = Agent(
+    "mixed", driver=script(CallTool("plain", seconds=0.01), CallTool("nimble", seconds=0.01), "done"),
+    tools=[plain, nimble],
+)
+patient = Agent("patient", driver=script(CallTool("plain", seconds=1.0), "done"), tools=[plain])
+hooked = Agent("hooked", driver=script("done"), hooks=[Hook(HookPoint.BEFORE_INFERENCE, slow_hook)])
+blocking = Agent("blocking", driver=script(CallTool("rude"), "done"), tools=[rude])
+'''
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "mixed_agents.py").write_text(AGENTS, encoding="utf-8")
+    return {"PYTHONPATH": str(tmp_path), "CELERY_AGENTS_TASK_EVENTS": "false"}
+
+
+@pytest.fixture
+def worker(new_worker: Callable[..., WorkerProcess], environment: dict[str, str]) -> Callable[..., WorkerProcess]:
+    def start(**more: str) -> WorkerProcess:
+        return new_worker(agents="mixed_agents", env=environment | more)
+
+    return start
+
+
+@pytest.mark.parametrize("pool", ["greenlets", "threads", "prefork", "solo"])
+def test_every_pool_carries_plain_and_async_steps_and_drains(
+    worker: Callable[..., WorkerProcess], redis_url: str, pool: str
+) -> None:
+    first = worker(CELERY_AGENTS_POOL=pool, CELERY_AGENTS_CONCURRENCY="4")
+    client = AgentClient(redis_url)
+    jobs = [client.submit("mixed", "go") for _ in range(12)]
+    assert [job.result(timeout=60).final_response for job in jobs] == ["done"] * 12
+    stats = create_app(client.settings).control.inspect(timeout=5).stats()
+    (told,) = (stats or {}).values()
+    assert pool.removesuffix("s") in told["pool"].get("implementation", ""), told["pool"]
+    assert first.stop() == 0
+
+
+def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
+    worker: Callable[..., WorkerProcess], redis_url: str
+) -> None:
+    worker(CELERY_AGENTS_CONCURRENCY="40")
+    client = AgentClient(redis_url)
+    client.submit("mixed", "warm up").result(timeout=20)
+    before = time.monotonic()
+    jobs = [client.submit(name, "go") for name in ("patient", "hooked") for _ in range(15)]
+    for job in jobs:
+        assert job.result(timeout=30).status == "completed"
+    assert time.monotonic() - before < 10, "30 seconds of blocking were waited for one after the other"
+
+
+def test_a_loop_that_is_blocked_is_shown_and_ends_its_worker_and_another_one_carries_on(
+    worker: Callable[..., WorkerProcess], redis_url: str
+) -> None:
+    rude = worker(CELERY_AGENTS_LOOP_BLOCKED_SECONDS="5")
+    client = AgentClient(redis_url)
+    job = client.submit("blocking", "go")
+    rude.wait_for_text("the event loop stands still", 20)
+    beside = client.submit("mixed", "go")
+    assert "in rude" in rude.text(), "where it stands"
+    rude.wait(20)
+    assert rude.exit_code == 1
+    worker()
+    assert job.result(timeout=30).final_response == "done"
+    assert beside.result(timeout=30).final_response == "done"
+
+
+def test_a_loop_that_turns_again_in_time_loses_nothing(
+    worker: Callable[..., WorkerProcess], redis_url: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    text = (tmp_path / "mixed_agents.py").read_text(encoding="utf-8").replace("time.sleep(3600)", "time.sleep(6)")
+    (tmp_path / "mixed_agents.py").write_text(text, encoding="utf-8")
+    rude = worker(CELERY_AGENTS_LEASE_SECONDS="2", CELERY_AGENTS_LEASE_RENEW_SECONDS="0.5")
+    client = AgentClient(redis_url)
+    job = client.submit("blocking", "go")
+    wait_until(lambda: (tmp_path / "was-rude").exists(), "the loop is blocked", 20)
+    beside = client.submit("mixed", "go")
+    assert job.result(timeout=30).final_response == "done"
+    assert beside.result(timeout=30).final_response == "done"
+    assert (tmp_path / "calls").read_text() == "called\n", "its lease ended although its worker lived"
+    assert rude.alive

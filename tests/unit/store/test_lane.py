@@ -1,0 +1,222 @@
+"""One connection for the fibers of a loop, on a real Redis and on servers that stall or stop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.store import redis_connections
+from celery_agents.worker.store.redis_tables import RedisTables, connect
+from celery_agents.worker.store.tables import Changed
+
+from support.fiber_thread import FiberThread
+from support.redis_server import RedisServer
+
+LIMIT = 0.4
+
+
+@pytest.fixture
+def thread() -> Iterator[FiberThread]:
+    with contextlib.closing(FiberThread()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tables(redis_url: str) -> Iterator[RedisTables]:
+    with contextlib.closing(connect(redis_url, timeout_seconds=LIMIT, connections=8, name="lane")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stalls() -> Iterator[Callable[[bytes], int]]:
+    """A server that answers the greeting, and whatever follows with these bytes and silence; its port."""
+    ends: list[socket.socket] = []
+
+    def start(answer: bytes) -> int:
+        server = socket.create_server(("127.0.0.1", 0))
+        ends.append(server)
+
+        def serve(peer: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                greeting = peer.recv(65_536)
+                while greeting:
+                    peer.sendall(b"+OK\r\n" * greeting.count(b"CLIENT") if b"CLIENT" in greeting else answer)
+                    greeting = peer.recv(65_536)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = server.accept()
+                    ends.append(peer)
+                    threading.Thread(target=serve, args=(peer,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        return int(server.getsockname()[1])
+
+    yield start
+    for end in ends:
+        end.close()
+
+
+def echoing(tables: RedisTables, text: str, times: int = 1) -> Callable[[], list[Any]]:
+    return lambda: tables.ask("test", [("ECHO", f"{text}-{n}") for n in range(times)])
+
+
+def test_many_round_trips_leave_together_and_each_gets_its_own_replies(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    thread.run(echoing(tables, "first"))  # connects
+    with redis_server.client() as client:
+        reads = client.info("stats")["total_reads_processed"]
+        answers = thread.together([echoing(tables, str(n), 1 + n % 3) for n in range(200)])
+        reads = client.info("stats")["total_reads_processed"] - reads
+        names = [each["name"] for each in client.client_list()]
+    assert answers == [[f"{n}-{k}".encode() for k in range(1 + n % 3)] for n in range(200)]
+    assert reads < 40, "each round trip was read by itself"
+    assert names.count("lane") == 1
+
+
+def test_those_that_come_first_open_one_connection(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    thread.together([echoing(tables, str(n)) for n in range(50)])
+    with redis_server.client() as client:
+        assert [each["name"] for each in client.client_list()].count("lane") == 1
+
+
+def test_large_words_pass_in_pieces(thread: FiberThread, tables: RedisTables) -> None:
+    words = [bytes([65 + n]) * 3_000_000 for n in range(4)]
+    answers = thread.together([lambda word=word: tables.ask("test", [("ECHO", word)]) for word in words])
+    assert answers == [[word] for word in words]
+
+
+def test_transactions_of_many_fibers_stay_whole(thread: FiberThread, tables: RedisTables) -> None:
+    def twice(n: int) -> list[Any]:
+        return tables.apply("test", [("SET", "lane:key", n), ("GET", "lane:key")])
+
+    answers = thread.together([lambda n=n: twice(n) for n in range(100)])
+    assert [answer[1] for answer in answers] == [str(n).encode() for n in range(100)]
+    tables.ask("test", [("DEL", "lane:key")])
+
+
+def test_an_error_that_redis_answers_is_its_askers_alone(thread: FiberThread, tables: RedisTables) -> None:
+    def wrong() -> list[Any]:
+        return tables.ask("test", [("NO-SUCH-COMMAND",)])
+
+    answers = thread.together([echoing(tables, "a"), wrong, echoing(tables, "b")])
+    assert answers[0] == [b"a-0"]
+    assert "unknown command" in str(answers[1])
+    assert answers[2] == [b"b-0"]
+
+
+def test_a_watch_has_a_connection_of_its_own(thread: FiberThread, tables: RedisTables) -> None:
+    def watched() -> str:
+        with tables.watch("test", ["lane:watched"], [("GET", "lane:watched")]) as watch:
+            tables.ask("test", [("SET", "lane:watched", "changed")])  # on the lane: somebody else
+            try:
+                watch.commit("test", [("SET", "lane:watched", "mine")])
+            except Changed:
+                return "changed"
+        return "committed"
+
+    assert thread.together([watched, echoing(tables, "a")]) == ["changed", [b"a-0"]]
+    assert tables.ask("test", [("GET", "lane:watched"), ("DEL", "lane:watched")])[0] == b"changed"
+
+
+def test_when_redis_does_not_answer_everybody_hears_it_in_time_and_the_next_connects_anew(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    thread.run(echoing(tables, "first"))
+    with redis_server.client() as client:
+        client.execute_command("CLIENT", "PAUSE", "1200", "ALL")
+    before = time.monotonic()
+    answers = thread.together([echoing(tables, str(n)) for n in range(20)])
+    took = time.monotonic() - before
+    assert all(isinstance(answer, StoreUnavailable) for answer in answers), answers
+    assert LIMIT <= took < LIMIT + 0.5, "each waited for the one before it"
+    time.sleep(1.3 - took)
+    assert thread.run(echoing(tables, "again")) == [b"again-0"]
+
+
+def test_a_connection_that_is_closed_under_way_fails_those_that_wait_on_it(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    thread.run(echoing(tables, "first"))
+
+    def blocking() -> list[Any]:
+        return tables.ask("test", [("BLPOP", "lane:nothing", 5)])
+
+    waiting = thread.start(blocking)
+    behind = thread.start(echoing(tables, "behind"))
+    time.sleep(0.1)
+    with redis_server.client() as client:
+        for each in client.client_list():
+            if each["name"] == "lane":
+                client.client_kill_filter(_id=each["id"])
+    for each in (waiting, behind):
+        assert isinstance(each.exception(5), StoreUnavailable)
+    assert thread.run(echoing(tables, "again")) == [b"again-0"]
+
+
+def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    thread.run(echoing(tables, "first"))
+    with redis_server.client() as client:
+        for each in client.client_list():
+            if each["name"] == "lane":
+                client.client_kill_filter(_id=each["id"])
+    time.sleep(0.2)
+    assert thread.run(echoing(tables, "again")) == [b"again-0"]
+
+
+def test_a_step_that_is_alone_lets_others_begin_when_its_answer_takes_long(
+    thread: FiberThread, tables: RedisTables
+) -> None:
+    thread.run(echoing(tables, "first"))
+
+    def waits() -> list[Any]:
+        return tables.ask("test", [("ECHO", "a"), ("BLPOP", "lane:nothing", 0.3), ("ECHO", "b")])
+
+    waiting = thread.start(waits)
+    time.sleep(0.1)
+    before = time.monotonic()
+    thread.run(lambda: None)
+    assert time.monotonic() - before < 0.1, "the loop stood still"
+    assert thread.run(echoing(tables, "behind")) == [b"behind-0"]
+    assert waiting.result(5) == [b"a", None, b"b"]
+
+
+@pytest.mark.parametrize(
+    "answer", [pytest.param(b"*5\r\n$3\r\nabc\r\n", id="half an answer"), pytest.param(b"!?\r\n", id="none at all")]
+)
+def test_an_answer_that_is_none_ends_the_connection(
+    thread: FiberThread, stalls: Callable[[bytes], int], answer: bytes
+) -> None:
+    url = f"redis://127.0.0.1:{stalls(answer)}/0"
+    with contextlib.closing(connect(url, timeout_seconds=LIMIT, connections=4, name="")) as tables:
+        for answered in thread.together([echoing(tables, str(n)) for n in range(3)]):
+            assert isinstance(answered, StoreUnavailable)
+
+
+def test_nobody_listening_is_said_to_all(thread: FiberThread) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"redis://127.0.0.1:{free.getsockname()[1]}/0"
+    with contextlib.closing(connect(url, timeout_seconds=LIMIT, connections=4, name="lane")) as tables:
+        answers = thread.together([echoing(tables, str(n)) for n in range(10)])
+    assert all(isinstance(answer, StoreUnavailable) for answer in answers)
+
+
+def test_where_no_lane_can_be_each_fiber_takes_a_connection(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_connections, "speaks_plainly", lambda connection: False)
+    answers = thread.together([echoing(tables, str(n)) for n in range(8)])
+    assert answers == [[f"{n}-0".encode()] for n in range(8)]

@@ -1,0 +1,147 @@
+"""Steps that share one thread: each is a greenlet on an event loop, and waits without keeping the others waiting.
+
+Engine and store are written as plain calls that wait: for Redis, for a driver, for a moment. In a thread of its own
+such a call blocks the thread. In a fiber it gives the thread to whoever can go on, and comes back when its own turn has
+come. Nothing else differs: what waits within a step waits by the functions of this module, in threads and fibers alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+R = TypeVar("R")
+Future = concurrent.futures.Future[Any]
+
+
+class Fibers:
+    """The fibers of one loop. Used on its thread only.
+
+    Attributes:
+        loop: Set with the first of them: asking asyncio each time takes a call to the kernel.
+        threads: Where their plain functions run; at least one for each fiber at a time.
+        alive: How many have begun and not ended.
+    """
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, threads: concurrent.futures.Executor) -> None:
+        self.threads = threads
+        self.alive = 0
+
+    def begin(self, *calls: Callable[[], object]) -> None:
+        """Run calls as fibers; comes back when each waits for the first time or has ended. Only for callbacks.
+
+        Args:
+            calls: They must not raise: there is nobody to tell.
+        """
+        if not self.alive:
+            self.loop = asyncio.get_running_loop()
+        self.alive += len(calls)
+        for call in calls:
+            Fiber(self, call).switch()
+
+
+class Fiber(greenlet):
+    """A call that takes turns with others on the loop of its thread."""
+
+    def __init__(self, among: Fibers, call: Callable[[], object]) -> None:
+        super().__init__(self._carry_out)
+        self.among = among
+        self._call = call
+
+    def _carry_out(self) -> None:
+        try:
+            self._call()
+        finally:
+            self.among.alive -= 1
+
+    def park(self) -> Any:
+        """Let others go on until somebody calls `resume`, and return what they say. Only for the fiber itself."""
+        assert self.parent is not None
+        return self.parent.switch()
+
+    def resume(self, said: object = None) -> None:
+        """Go on; comes back when the fiber parks again or ends. Only for callbacks of the loop."""
+        self.switch(said)
+
+
+def current() -> Fiber | None:
+    """The fiber that this code runs in; None in an ordinary thread."""
+    here = getcurrent()
+    return here if type(here) is Fiber else None
+
+
+def result(future: concurrent.futures.Future[R], timeout: float | None = None) -> R:
+    """`future.result(timeout)`, waiting like a fiber in a fiber."""
+    if current() is None:
+        return future.result(timeout)
+    wait((future,), timeout)
+    return future.result(0)
+
+
+def wait(futures: Collection[Future], seconds: float | None) -> tuple[set[Future], set[Future]]:
+    """Wait until one of them has ended, no longer than so many seconds: those that have, and the others."""
+    fiber = current()
+    if fiber is None:
+        found = concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
+        return found.done, found.not_done
+    if not any(future.done() for future in futures):
+        waker = _Waker(fiber)
+        timer = None if seconds is None else fiber.among.loop.call_later(seconds, waker.wake)
+        for future in futures:
+            future.add_done_callback(waker)
+        fiber.park()
+        if timer is not None:
+            timer.cancel()
+    done = {future for future in futures if future.done()}
+    return done, set(futures) - done
+
+
+def sleep(seconds: float) -> None:
+    """`time.sleep`, waiting like a fiber in a fiber."""
+    if current() is None:
+        time.sleep(seconds)
+    else:
+        wait((), seconds)
+
+
+def apart(call: Callable[..., R], /, *args: Any) -> R:
+    """What a function that may block returns or raises: a fiber has it run in a thread and waits."""
+    fiber = current()
+    if fiber is None:
+        return call(*args)
+    return result(fiber.among.threads.submit(contextvars.copy_context().run, call, *args))
+
+
+class _Waker:
+    """Resumes a fiber once, from whatever thread it is called in."""
+
+    __slots__ = ("_fiber", "_loop", "_thread")
+
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber: Fiber | None = fiber
+        self._loop = fiber.among.loop
+        self._thread = threading.get_ident()
+
+    def __call__(self, future: Future) -> None:
+        """A future has ended. Who completed it may be a fiber itself, which has to go on first."""
+        del future
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.wake)
+        elif current() is not None:
+            self._loop.call_soon(self.wake)
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        fiber, self._fiber = self._fiber, None
+        if fiber is not None:
+            fiber.resume()
