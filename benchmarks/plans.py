@@ -33,7 +33,7 @@ SLOW_SLOTS = 500
 
 
 def floors(*, events: bool = False) -> tuple[Engine, ...]:
-    """Bare Celery in the product's pool and in prefork, on a stock queue and on one declared as the product's."""
+    """Bare Celery in threads, where the product's pool runs it too, and in prefork; on both kinds of queue."""
     return tuple(
         floor(pool, slots, queue, events=events)
         for pool, slots in (("threads", SLOTS), ("prefork", 2))
@@ -68,7 +68,7 @@ def full_plans() -> tuple[Plan, ...]:
         Plan(product("pure"), (MANY, ONE)),
         Plan(product("burst"), (MANY, ONE)),
         Plan(product("burst_pure"), (MANY,)),
-        Plan(product("keyed_async"), (MANY, ONE)),
+        Plan(product("keyed_plain"), (MANY, ONE)),
         *two_workers(),
         Plan(product("keyed", events=True), (MANY, ONE)),
         Plan(dbos("postgres", "1"), (MANY,)),

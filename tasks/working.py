@@ -14,7 +14,7 @@ from ..worker.errors import ConfigurationError
 
 # Objects made until the youngest are looked through, and how often the older generations are. A worker keeps many
 # long-lived values and makes few cycles: Python's own 700, 10, 10 cost a tenth of a step (docs/decisions/0005).
-_COLLECT: Final = (10_000, 20, 20)
+_COLLECT: Final = (50_000, 20, 50)
 
 # A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
 # Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
@@ -41,6 +41,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         )
     named = _named(name)
     from celery.bin.celery import celery as command
+    from celery.signals import worker_ready
 
     from .app import create_app, worker_arguments
 
@@ -48,9 +49,16 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         agent.answering.check()
     gc.set_threshold(*_COLLECT)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    worker_ready.connect(_spare_what_is_loaded, weak=False)
     # As Celery.worker_main does, which forgets the exit code.
     command.params[0].default = create_app(settings)
     return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)
+
+
+def _spare_what_is_loaded(**_: object) -> None:
+    """Modules and classes live as long as the process; the collector need not look through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:

@@ -56,10 +56,10 @@ def agents() -> tuple[Any, ...]:
         return Agent(name, driver=FunctionDriver(driver), tools=[declared])
 
     return (
-        agent("keyed", "keyed", model, look_up),
-        agent("pure", "pure", model, look_up),
-        agent("keyed_async", "keyed", async_model, look_up_async),
-        agent("pure_async", "pure", async_model, look_up_async),
+        agent("keyed", "keyed", async_model, look_up_async),
+        agent("pure", "pure", async_model, look_up_async),
+        agent("keyed_plain", "keyed", model, look_up),
+        agent("pure_plain", "pure", model, look_up),
     )
 
 
@@ -93,14 +93,14 @@ def product(
     """This product.
 
     Args:
-        mode: keyed or pure, the class of the tool; with burst in it several steps a task, with async in it driver and
-            tool are async functions.
+        mode: keyed or pure, the class of the tool; with burst in it several steps a task, with plain in it driver and
+            tool are plain functions, else async ones as the clients of models are.
         settings: The product's own, by their names.
     """
-    agent = ("pure" if "pure" in mode else "keyed") + ("_async" if "async" in mode else "")
+    agent = ("pure" if "pure" in mode else "keyed") + ("_plain" if "plain" in mode else "")
     steps = str(burst if "burst" in mode else 1)
     what = f"{'pure' if 'pure' in mode else 'keyed'} tool" + (f", burst mode of {steps}" if "burst" in mode else "")
-    what += ", async" if "async" in mode else ""
+    what += ", plain functions" if "plain" in mode else ""
     several = f", {processes} workers" if processes > 1 else ""
     return Engine(
         name=f"product_{mode}{processes if processes > 1 else ''}{'_events' if events else ''}",

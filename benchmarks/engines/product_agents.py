@@ -2,4 +2,4 @@
 
 from engines.product import agents
 
-keyed, pure, keyed_async, pure_async = agents()
+keyed, pure, keyed_plain, pure_plain = agents()

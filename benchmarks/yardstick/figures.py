@@ -29,7 +29,7 @@ def cpu(sample: Sample) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Floors:
-    """Which bare Celery is the fastest, for many sessions and for one, and which of them shares the product's pool.
+    """Which bare Celery is the fastest, for many sessions and for one, and the fastest of those in threads.
 
     Attributes:
         two: The fastest that has two processes for its tasks, as two workers of the product have.

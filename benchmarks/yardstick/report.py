@@ -120,9 +120,10 @@ after it. Rounds alternate between the engines; ratios are taken within a round,
 counts.
 
 **The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
-sides. It runs in the product's pool and in prefork, on a stock queue and on one declared as the product's is
-(`no_ack`, prefetch disabled); the fastest of the four counts. Here it was: {floor}. Prefork has two children and this
-product one process of threads, so two workers of it are compared with two processes of bare Celery as well.
+sides. It runs in threads, as the product's pool runs what is no step of an agent, and in prefork; on a stock queue and
+on one declared as the product's is (`no_ack`, prefetch disabled). The fastest of the four counts. Here it was: {floor}.
+Prefork has two children and this product one process, so two workers of it are compared with two processes of bare
+Celery as well. Driver and tool are async functions, as the clients of models are; one row has plain ones.
 
 Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, \
 {", ".join(f"{name} {version(name)}" for name in packages)}, {_redis_version()}, append-only file with an fsync every \
@@ -152,7 +153,7 @@ def _figures_table(figures: dict[str, object]) -> str:
         lines.append(f"| {title} | {sign} {target:g} | {shown} |")
     pool, cpu_only = ("_threads", "cpu_")
     same = f"""
-In the product's own pool alone, bare Celery in threads against this product in threads: {figures["ratio_100" + pool]}
+Over bare Celery in threads alone, one process against one: {figures["ratio_100" + pool]}
 (keyed), {figures["ratio_100_pure" + pool]} (pure), {figures["ratio_burst" + pool]} (burst), and
 {figures["ratio_1" + pool]} times the floor's time for one session. By CPU alone, which neighbours on the machine
 disturb less: {figures[cpu_only + "ratio_100"]} (keyed), {figures[cpu_only + "ratio_100_pure"]} (pure),
