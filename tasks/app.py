@@ -24,7 +24,7 @@ from ..worker.state import ExecutionStatus
 from .controls import ClientOf, register_controls
 from .doctor import check_server
 from .fetching import fetch_together
-from .greenlets import TaskPool
+from .greenlets import EventsByTheWorkersLoop, TaskPool
 from .loop_watch import LoopWatch
 from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
@@ -103,7 +103,7 @@ def attach(app: Celery, settings: Settings) -> RuntimeOf:
     _register_step(app, settings, runtime)
     client_of = register_controls(app, settings)
     app.steps["worker"].add(_machinery(app, settings, runtime, client_of))
-    app.steps["consumer"].add(runtime.pulse.step())
+    app.steps["consumer"].update((runtime.pulse.step(), EventsByTheWorkersLoop))
     return runtime
 
 
@@ -297,6 +297,7 @@ def _wait_for_redis(runtime: Runtime) -> None:
         try:
             runtime.store.check_shards()
             check_server(runtime.store.server_facts())
+            _ = runtime.handover.works  # looks at the broker once, which the first step need not wait for
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)

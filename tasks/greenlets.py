@@ -11,11 +11,13 @@ In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.greenlets:Ta
 from __future__ import annotations
 
 import concurrent.futures
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import celery.concurrency.thread as celery_threads
+from celery import bootsteps
 from celery.concurrency.base import apply_target
 from kombu.asynchronous import get_event_loop
 
@@ -88,3 +90,16 @@ class TaskPool(celery_threads.TaskPool):
         self._is_called = False
         calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
         self._fibers.begin(*calls)
+
+
+class EventsByTheWorkersLoop(bootsteps.StartStopStep):
+    """Task events are sent by the worker's own loop alone.
+
+    Celery has whoever adds the 24th to its buffer send them, and wait for the broker. Steps must not wait for that.
+    """
+
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def start(self, parent: Any) -> None:
+        if isinstance(parent.pool, TaskPool) and parent.event_dispatcher is not None:
+            parent.event_dispatcher.buffer_limit = sys.maxsize

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as TimedOut
 
 from .. import fibers
@@ -91,6 +92,8 @@ class Lane(Wire):
                 return self._later(data[sent:])
             while len(self._replies) < count:
                 self._replies += self._arrived(0)
+            if len(self._replies) > count:
+                raise InvalidResponse("Redis said more than it was asked")
         except BlockingIOError:
             return None
         except Exception as error:
@@ -162,8 +165,11 @@ class Lane(Wire):
             self.close(error)
             return
         for reply in replies:
+            if not self._asking:
+                self.close(InvalidResponse("Redis said something that nobody had asked"))
+                return
             self._replies.append(reply)
-            if self._asking and len(self._replies) == self._asking[0].replies:
+            if len(self._replies) == self._asking[0].replies:
                 whole, self._replies = self._replies, []
                 self._asking.popleft().fiber.resume(whole)
 
