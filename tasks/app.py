@@ -244,7 +244,7 @@ def _machinery(
             runtime.settings = _as_started(settings, parent)
             if unacknowledged is not None:
                 fetch_together(unacknowledged, lambda: parent.max_concurrency or parent.pool.num_processes)
-            wake_for_free_slots(parent.pool)
+            wake_for_free_slots(parent.pool, parent.hub)
             _wait_for_redis(runtime())
             stop_what_is_revoked(
                 app, lambda session, execution: client_of().stop(session, execution_id=execution, timeout=0)
@@ -261,7 +261,7 @@ def _machinery(
 
         def stop(self, parent: Any) -> None:
             # Celery stops this before the pool, whose steps still need their leases and their event loop.
-            _let_steps_end(runtime, settings)
+            _let_steps_end(runtime, settings, parent.pool)
             self.terminate(parent)
 
         def terminate(self, parent: Any) -> None:
@@ -314,10 +314,14 @@ def _on_shutdown(runtime: RuntimeOf, settings: Settings) -> Callable[..., None]:
     return on_shutdown
 
 
-def _let_steps_end(runtime: RuntimeOf, settings: Settings) -> None:
-    current = runtime.current
+def _let_steps_end(runtime: RuntimeOf, settings: Settings, pool: Any) -> None:
+    def is_busy() -> bool:
+        return (runtime.current is not None and runtime.current.keeper.running > 0) or (
+            isinstance(pool, TaskPool) and not pool.is_idle
+        )
+
     deadline = time.monotonic() + settings.drain_seconds + _FORCE_MARGIN_SECONDS / 2
-    while current is not None and current.keeper.running and time.monotonic() < deadline:
+    while is_busy() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
 
 

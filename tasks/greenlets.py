@@ -19,7 +19,6 @@ from typing import Any, Final, cast
 import celery.concurrency.thread as celery_threads
 from celery import bootsteps
 from celery.concurrency.base import apply_target
-from kombu.asynchronous import get_event_loop
 
 from ..worker.engine import EventLoopThread
 from ..worker.fibers import Fibers
@@ -29,17 +28,23 @@ _result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
 
 
 class TaskPool(celery_threads.TaskPool):
-    """As many steps at a time as the worker has slots."""
+    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool."""
 
-    executor: concurrent.futures.ThreadPoolExecutor  # Celery's, of as many threads
+    executor: concurrent.futures.ThreadPoolExecutor  # Celery's: for what is no step
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self._fibers = Fibers(self.executor)
+        self._plain = concurrent.futures.ThreadPoolExecutor(self.limit, thread_name_prefix="celery-agents-plain")
+        self._fibers = Fibers(self._plain)
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_called = False
-        self._running: set[concurrent.futures.Future[None]] = set()
+        self._handed_over: set[concurrent.futures.Future[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every step that was handed over has ended."""
+        return not self._handed_over
 
     def on_apply(
         self,
@@ -54,8 +59,8 @@ class TaskPool(celery_threads.TaskPool):
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
         ended = concurrent.futures.Future[None]()
-        self._running.add(ended)
-        ended.add_done_callback(self._running.discard)
+        self._handed_over.add(ended)
+        ended.add_done_callback(self._handed_over.discard)
 
         def carry_out() -> None:
             try:
@@ -64,32 +69,33 @@ class TaskPool(celery_threads.TaskPool):
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
+            if self._waiting:
+                self._call()
 
         self._waiting.append(carry_out)
-        if not self._is_called:
-            self._is_called = True
-            self._call_soon()
+        self._call()
         return _result_of(ended)
-
-    def _call_soon(self) -> None:
-        """Have the loop begin them, once the worker's own loop has handed over all that it read."""
-        workers: Any = get_event_loop()
-        if workers is None:
-            self.loop.call_soon(self._begin)
-        else:
-            workers.call_soon(self.loop.call_soon, self._begin)
 
     def on_stop(self) -> None:
         """Wait for the steps that were handed over, then for the threads."""
-        self.loop.call_soon(self._begin)  # the worker's own loop has ended, maybe before it came to that
-        concurrent.futures.wait(set(self._running))
+        concurrent.futures.wait(set(self._handed_over))
         super().on_stop()
+        self._plain.shutdown(cancel_futures=True)
         self.loop.close()
+
+    def on_terminate(self) -> None:
+        """Steps that run end with the process: without threads they would take what cannot run for a failure."""
+        self.loop.close()
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         self._is_called = False
-        calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self._fibers.begin(*calls)
+        free = min(len(self._waiting), self.limit - self._fibers.alive)
+        self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))
 
 
 class EventsByTheWorkersLoop(bootsteps.StartStopStep):

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from celery.worker import state
-from kombu.asynchronous import get_event_loop
 
 
-def wake_for_free_slots(pool: Any) -> None:
-    """Let every task that ends in a full threads pool turn the worker's loop; other pools do so by themselves."""
-    if not hasattr(pool, "executor"):
+def wake_for_free_slots(pool: Any, hub: Any) -> None:
+    """Let every task that ends in a full pool of threads or fibers turn the worker's loop; others do so by themselves.
+
+    Args:
+        hub: That loop; None where the worker has none. kombu forgets which one it is when a connection was lost.
+    """
+    if hub is None or not hasattr(pool, "executor"):
         return
     apply, slots = pool.on_apply, pool.limit
 
@@ -25,9 +28,8 @@ def wake_for_free_slots(pool: Any) -> None:
 
     def on_done(future: Any) -> None:
         del future
-        loop: Any = get_event_loop()
-        if loop is not None and len(state.reserved_requests) >= slots - 1:
-            loop.call_soon(_turn)
+        if len(state.reserved_requests) >= slots - 1:
+            hub.call_soon(_turn)
 
     pool.on_apply = on_apply
 

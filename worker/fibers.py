@@ -134,6 +134,8 @@ class _Waker:
     def __call__(self, future: Future) -> None:
         """A future has ended. Who completed it may be a fiber itself, which has to go on first."""
         del future
+        if self._fiber is None:
+            return
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.wake)
         elif current() is not None:

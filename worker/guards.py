@@ -13,6 +13,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Final, Protocol
 
+from . import fibers
 from .errors import ConfigurationError, InvalidInput
 from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
 
@@ -180,6 +181,10 @@ class FinishReasonGuard:
         )
 
 
+# These only compare; what users write may ask somebody else.
+_QUICK: Final = (BudgetGuard, FinishReasonGuard)
+
+
 def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
     """Ask all of them; signals are collected, and where nothing stops, the longest delay counts.
 
@@ -189,7 +194,7 @@ def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
     signals: list[StopSignal] = []
     delay: PutOff | None = None
     for guard in guards:
-        verdict = guard.check(view)
+        verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.apart(guard.check, view)
         match verdict:
             case Proceed():
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
+from celery_agents.config.celery import GREENLETS
 from celery_agents.tasks.app import create_app
 
 from support.processes import Process, free_port
@@ -126,19 +127,21 @@ def test_a_worker_without_agents_says_how_to_name_them(tmp_path: Path, redis_url
     assert "CELERY_AGENTS_AGENTS" in worker.text()
 
 
+@pytest.mark.parametrize("pool", ["threads", "custom"])
 def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unchanged(
-    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+    tmp_path: Path, redis_url: str, running: Callable[..., Process], pool: str
 ) -> None:
-    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": redis_url})
+    env = {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": redis_url}
+    env |= {"CELERY_CUSTOM_WORKER_POOL": GREENLETS} if pool == "custom" else {}
+    project = Project(tmp_path / "existing", EXISTING, env)
     assert project.python("from proj.celery import BEFORE, AFTER; print(BEFORE == AFTER)") == "True\n"
 
     running(
-        project.process(
-            "proj", "celery", "-A", "proj", "worker", "-P", "threads", "-c", "4", "-l", "INFO", "-Q", QUEUES
-        )
+        project.process("proj", "celery", "-A", "proj", "worker", "-P", pool, "-c", "4", "-l", "INFO", "-Q", QUEUES)
     )
     client = AgentClient(redis_url)
     client.wait_for_agent("clerk")
+    assert [facts["pool"] for facts in client.store.workers().values()] == [pool.replace("custom", "greenlets")]
     project.python("from proj.tasks import greet; greet.delay('world')")
     assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
     wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)

@@ -197,3 +197,14 @@ def test_what_becomes_of_a_coroutine_is_the_same_beside_a_fiber_and_from_a_threa
             return type(error), str(error)
 
     assert thread.run(outcome) == outcome()
+
+
+def test_a_future_that_was_looked_at_often_says_nothing_to_a_loop_that_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended: Future[None] = Future()
+    with contextlib.closing(FiberThread()) as thread:
+        thread.run(lambda: [fibers.wait((ended,), 0.01) for _ in range(3)] and None)
+    time.sleep(0.1)
+    ended.set_result(None)
+    assert not caplog.records

@@ -75,7 +75,7 @@ class Connections:
 
     def discard(self, wire: Wire) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
-        if isinstance(wire, Lane):  # it knows by itself when it is broken, and reads for everybody
+        if isinstance(wire, Lane) and wire.broken is None:  # it reads for everybody
             return
         self._close(wire)
         while self._idle:
@@ -101,7 +101,7 @@ class Connections:
         if self._lane is not None:
             if self._lane.serves(fiber.among.loop):
                 return self._lane
-            self._close(self._lane)
+            self.discard(self._lane)
             self._lane = None
         if not self._may_share:
             return None

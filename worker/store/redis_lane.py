@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import InvalidResponse
@@ -24,14 +24,18 @@ from .tables import Command, Reply
 _READ_BYTES: Final = 65_536
 # A step that is alone keeps the loop for so long; an answer that takes longer is waited for by turns.
 _ALONE_SECONDS: Final = 0.005
+_GRACE_SECONDS: Final = 0.05
 
 
-class _Asking(NamedTuple):
-    """A fiber that waits for so many replies."""
+class _Asking:
+    """A fiber that waits for so many replies, until this time of the loop's clock; for ever, while nothing is sent."""
 
-    fiber: fibers.Fiber
-    replies: int
-    until: float  # by the loop's clock
+    __slots__ = ("fiber", "replies", "until")
+
+    def __init__(self, fiber: fibers.Fiber, replies: int, until: float) -> None:
+        self.fiber = fiber
+        self.replies = replies
+        self.until = until
 
 
 class Lane(Wire):
@@ -52,6 +56,8 @@ class Lane(Wire):
         self._parser: Any = replies_of(connection)
         self._unsent: list[bytes] = []
         self._asking: deque[_Asking] = deque()
+        self._new: list[_Asking] = []  # of those, whose commands are not on their way
+        self._late: _Asking | None = None
         self._replies: list[Reply] = []
         self._is_sending = False
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +113,10 @@ class Lane(Wire):
 
     def _in_turn(self, fiber: fibers.Fiber, count: int) -> list[Reply]:
         """Replies to what is sent or about to be; meanwhile other fibers go on."""
-        self._asking.append(_Asking(fiber, count, self._loop.time() + self._limit))
+        asking = _Asking(fiber, count, float("inf") if self._unsent else self._loop.time() + self._limit)
+        self._asking.append(asking)
+        if self._unsent:
+            self._new.append(asking)
         if self._unsent and not self._is_sending:
             self._is_sending = True
             self._loop.call_soon(self._send)
@@ -137,6 +146,10 @@ class Lane(Wire):
             return
         data = b"".join(self._unsent)
         self._unsent.clear()
+        until = self._loop.time() + self._limit
+        for each in self._new:
+            each.until = until
+        self._new.clear()
         try:
             sent = self._sent(data)
         except OSError as error:
@@ -182,12 +195,14 @@ class Lane(Wire):
         return list(iter(self._parser.gets, INCOMPLETE))
 
     def _look(self) -> None:
-        """Whether the answer that is due next is late."""
+        """Whether the answer that is due next is late. It may lie here, if the loop was kept from reading it."""
         self._timer = None
         if not self._asking:
             return
-        left = self._asking[0].until - self._loop.time()
-        if left <= 0:
+        first = self._asking[0]
+        left = min(first.until - self._loop.time(), self._limit)
+        if left <= 0 and first is self._late:
             self.close(TimedOut("no answer within the time limit"))
-        else:
-            self._timer = self._loop.call_later(left, self._look)
+            return
+        self._late = first if left <= 0 else None
+        self._timer = self._loop.call_later(max(left, _GRACE_SECONDS), self._look)

@@ -177,6 +177,16 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(
     assert thread.run(echoing(tables, "again")) == [b"again-0"]
 
 
+def test_a_loop_that_was_blocked_does_not_take_redis_for_silent(thread: FiberThread, tables: RedisTables) -> None:
+    thread.run(echoing(tables, "first"))
+
+    def waits_a_little() -> list[Any]:
+        return tables.ask("test", [("BLPOP", "lane:nothing", 0.1)])
+
+    answers = thread.together([waits_a_little, waits_a_little, lambda: time.sleep(2 * LIMIT)])
+    assert answers == [[None], [None], None]
+
+
 def test_a_step_that_is_alone_lets_others_begin_when_its_answer_takes_long(
     thread: FiberThread, tables: RedisTables
 ) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +14,8 @@ from celery import Celery
 from celery.concurrency.thread import TaskPool as ThreadsPool
 
 from celery_agents.tasks.greenlets import EventsByTheWorkersLoop, TaskPool
+from celery_agents.tasks.names import STEP
+from celery_agents.worker import fibers
 
 
 def consumer(pool: Any, dispatcher: Any) -> Any:
@@ -32,3 +38,84 @@ def test_no_step_sends_the_events_of_others(kind: type[Any], leaves_it: bool) ->
 def test_a_worker_without_events_starts() -> None:
     parent = consumer(TaskPool(limit=1), None)
     EventsByTheWorkersLoop(parent).start(parent)
+
+
+@pytest.fixture
+def pool() -> Iterator[TaskPool]:
+    opened = TaskPool(limit=2)
+    yield opened
+    opened.on_stop()
+
+
+class Counted:
+    """What runs at the same time, and how much of it there was at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        yield
+        with self._lock:
+            self.now -= 1
+            self.done += 1
+
+
+def hand_over(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
+    return pool.on_apply(call, (name,), {}, lambda returned: None, None).f
+
+
+def test_no_more_steps_run_than_the_pool_has_slots_and_none_is_forgotten(pool: TaskPool) -> None:
+    counted = Counted()
+
+    def step(name: str) -> None:
+        with counted.one():
+            fibers.sleep(0.02)
+
+    handed = [hand_over(pool, step) for _ in range(25)]
+    assert not pool.is_idle
+    for each in handed:
+        each.result(20)
+    assert (counted.most, counted.done) == (2, 25)
+    assert pool.is_idle
+
+
+def test_a_step_gets_a_thread_for_what_blocks_although_other_tasks_take_as_many(pool: TaskPool) -> None:
+    free = threading.Event()
+    others = [hand_over(pool, lambda name: free.wait(20), "another.task") for _ in range(2)]
+    began = time.monotonic()
+    hand_over(pool, lambda name: fibers.apart(time.sleep, 0.05)).result(20)
+    assert time.monotonic() - began < 10
+    free.set()
+    for each in others:
+        each.result(20)
+
+
+def test_what_a_step_raises_ends_that_step_only(pool: TaskPool) -> None:
+    def wrong(name: str) -> None:
+        raise ValueError(name)
+
+    def leaves(name: str) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(ValueError, match=STEP):
+        hand_over(pool, wrong).result(20)
+    hand_over(pool, leaves).result(20)  # Celery reports a lost worker to the task's callback
+    hand_over(pool, lambda name: fibers.sleep(0.01)).result(20)
+
+
+def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
+    pool, counted = TaskPool(limit=1), Counted()
+
+    def step(name: str) -> None:
+        with counted.one():
+            fibers.sleep(0.05)
+
+    for _ in range(4):
+        hand_over(pool, step)
+    pool.on_stop()
+    assert counted.done == 4
