@@ -58,7 +58,7 @@ class Connections:
 
     def give(self, wire: Wire) -> None:
         """It was used up to its last reply."""
-        if wire is self._lane:
+        if isinstance(wire, Lane):
             return
         now = time.monotonic()
         self._idle.append((wire, now))
@@ -75,19 +75,14 @@ class Connections:
 
     def discard(self, wire: Wire) -> None:
         """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
-        if isinstance(wire, Lane) and wire.broken is None:  # it reads for everybody
+        if isinstance(wire, Lane):  # of all who hear that it broke, who replaces it closes it
             return
         self._close(wire)
-        while self._idle:
-            try:
-                self._close(self._idle.pop()[0])
-            except IndexError:
-                return
+        self._close_idle()
 
     def close(self) -> None:
         """Give all connections back to the system."""
-        while self._idle:
-            self._close(self._idle.pop()[0])
+        self._close_idle()
         self._pool.disconnect()
 
     def _opened(self) -> Wire:
@@ -101,8 +96,9 @@ class Connections:
         if self._lane is not None:
             if self._lane.serves(fiber.among.loop):
                 return self._lane
-            self.discard(self._lane)
-            self._lane = None
+            broken, self._lane = self._lane, None
+            self._close(broken)
+            self._close_idle()
         if not self._may_share:
             return None
         if self._opening is not None:
@@ -122,6 +118,13 @@ class Connections:
         finally:
             self._opening = None
         return self._lane
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            try:
+                self._close(self._idle.pop()[0])
+            except IndexError:
+                return
 
     def _close(self, wire: Wire) -> None:
         wire.connection.disconnect()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis import Connection
 
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store import redis_connections
@@ -163,6 +164,39 @@ def test_a_connection_that_is_closed_under_way_fails_those_that_wait_on_it(
     for each in (waiting, behind):
         assert isinstance(each.exception(5), StoreUnavailable)
     assert thread.run(echoing(tables, "again")) == [b"again-0"]
+
+
+def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, after a moment in which other threads go on."""
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.002)
+        return call(*args, **options)
+
+    return slow
+
+
+def test_those_who_hear_last_that_a_connection_broke_leave_the_next_one_alone(
+    thread: FiberThread, tables: RedisTables, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread.run(echoing(tables, "first"))
+
+    def asks_again() -> list[Any]:
+        try:
+            return tables.ask("test", [("BLPOP", "lane:nothing", 5)])
+        except StoreUnavailable:
+            return tables.ask("test", [("ECHO", "again"), ("CLIENT", "ID")])
+
+    calls = [thread.start(asks_again) for _ in range(100)]
+    time.sleep(0.1)
+    monkeypatch.setattr(Connection, "disconnect", slowly(Connection.disconnect))
+    with redis_server.client() as client:
+        for each in client.client_list():
+            if each["name"] == "lane":
+                client.client_kill_filter(_id=each["id"])
+    answers = [each.result(5) for each in calls]
+    assert {answer[0] for answer in answers} == {b"again"}
+    assert len({answer[1] for answer in answers}) == 1, "each that heard it opened another connection"
 
 
 def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(
