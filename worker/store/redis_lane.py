@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError as ConnectionLost
@@ -79,7 +80,11 @@ class Lane(Wire):
         if self.broken is not None:
             raise self.broken
         data = packed(commands)
-        replies = self._at_once(data, len(commands)) if self._is_alone(fiber) else self._later(data)
+        replies: list[Reply] | None = None
+        if fiber.among.alive == 1 and not self._asking:
+            replies = self._at_once(data, len(commands))
+        else:
+            self._unsent.append(data)
         if replies is None:
             replies = self._in_turn(fiber, len(commands))
         for reply in replies:
@@ -88,14 +93,12 @@ class Lane(Wire):
                 raise reply
         return replies
 
-    def _is_alone(self, fiber: fibers.Fiber) -> bool:
-        return fiber.among.alive == 1 and not self._asking
-
     def _at_once(self, data: bytes, count: int) -> list[Reply] | None:
         """Of a step that is alone: send and read without turning the loop. None: the answer takes its time."""
         try:
             if (sent := self._sent(data)) < len(data):
-                return self._later(data[sent:])
+                self._unsent.append(data[sent:])
+                return None
             while len(self._replies) < count:
                 self._replies += self._arrived(0)
             if len(self._replies) > count:
@@ -108,18 +111,16 @@ class Lane(Wire):
         replies, self._replies = self._replies, []
         return replies
 
-    def _later(self, data: bytes) -> None:
-        self._unsent.append(data)
-
     def _in_turn(self, fiber: fibers.Fiber, count: int) -> list[Reply]:
         """Replies to what is sent or about to be; meanwhile other fibers go on."""
-        asking = _Asking(fiber, count, float("inf") if self._unsent else self._loop.time() + self._limit)
+        asking = _Asking(fiber, count, self._loop.time() + self._limit)
         self._asking.append(asking)
         if self._unsent:
+            asking.until = inf
             self._new.append(asking)
-        if self._unsent and not self._is_sending:
-            self._is_sending = True
-            self._loop.call_soon(self._send)
+            if not self._is_sending:
+                self._is_sending = True
+                self._loop.call_soon(self._send)
         if self._timer is None:
             self._timer = self._loop.call_later(self._limit, self._look)
         answer = fiber.park()

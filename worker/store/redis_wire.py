@@ -33,7 +33,7 @@ INCOMPLETE: Final = object()
 
 def wire_over(connection: Any) -> Wire:
     """The fastest way to speak on a connection of redis-py that is connected."""
-    if speaks_plainly(connection) and _keeps_time(connection):
+    if speaks_plainly(connection) and waits_at_most(connection._sock, connection.socket_timeout):
         return _Bare(connection)
     return Wire(connection)
 
@@ -113,11 +113,6 @@ class _Bare(Wire):
         while len(replies) < most and (reply := self._replies.gets()) is not INCOMPLETE:
             replies.append(reply)
         return replies
-
-
-def _keeps_time(connection: Any) -> bool:
-    """Hand the time limit to the kernel; False where that cannot be."""
-    return waits_at_most(connection._sock, connection.socket_timeout)
 
 
 def waits_at_most(plain: socket.socket, seconds: float) -> bool:
