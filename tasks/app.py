@@ -24,10 +24,11 @@ from ..worker.state import ExecutionStatus
 from .controls import ClientOf, register_controls
 from .doctor import check_server
 from .fetching import fetch_together
-from .greenlets import EventsByTheWorkersLoop, TaskPool
+from .greenlets import TaskPool
 from .loop_watch import LoopWatch
 from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
+from .one_loop import OneLoop
 from .quarantine import guard_decoding
 from .revoking import stop_what_is_revoked
 from .runtime import Runtime, RuntimeOf
@@ -103,7 +104,7 @@ def attach(app: Celery, settings: Settings) -> RuntimeOf:
     _register_step(app, settings, runtime)
     client_of = register_controls(app, settings)
     app.steps["worker"].add(_machinery(app, settings, runtime, client_of))
-    app.steps["consumer"].update((runtime.pulse.step(), EventsByTheWorkersLoop))
+    app.steps["consumer"].update((runtime.pulse.step(), OneLoop))
     return runtime
 
 

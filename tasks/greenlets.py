@@ -11,13 +11,11 @@ In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.greenlets:Ta
 from __future__ import annotations
 
 import concurrent.futures
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import celery.concurrency.thread as celery_threads
-from celery import bootsteps
 from celery.concurrency.base import apply_target
 
 from ..worker.engine import EventLoopThread
@@ -39,12 +37,18 @@ class TaskPool(celery_threads.TaskPool):
         self._fibers = Fibers(self._plain)
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_called = False
+        self._has_just_ended = False
         self._handed_over: set[concurrent.futures.Future[None]] = set()
 
     @property
     def is_idle(self) -> bool:
         """Whether every step that was handed over has ended."""
         return not self._handed_over
+
+    def next_may_be_near(self) -> bool:
+        """Whether the last step ended since this was asked last: the message of the one that follows is on its way."""
+        has_ended, self._has_just_ended = self._has_just_ended, False
+        return has_ended and self.is_idle
 
     def on_apply(
         self,
@@ -69,6 +73,7 @@ class TaskPool(celery_threads.TaskPool):
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
+            self._has_just_ended = True
             if self._waiting:
                 self._call()
 
@@ -96,16 +101,3 @@ class TaskPool(celery_threads.TaskPool):
         self._is_called = False
         free = min(len(self._waiting), self.limit - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))
-
-
-class EventsByTheWorkersLoop(bootsteps.StartStopStep):
-    """Task events are sent by the worker's own loop alone.
-
-    Celery has whoever adds the 24th to its buffer send them, and wait for the broker. Steps must not wait for that.
-    """
-
-    requires = ("celery.worker.consumer.events:Events",)
-
-    def start(self, parent: Any) -> None:
-        if isinstance(parent.pool, TaskPool) and parent.event_dispatcher is not None:
-            parent.event_dispatcher.buffer_limit = sys.maxsize

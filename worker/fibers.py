@@ -81,9 +81,11 @@ def current() -> Fiber | None:
 
 def result(future: concurrent.futures.Future[R], timeout: float | None = None) -> R:
     """`future.result(timeout)`, waiting like a fiber in a fiber."""
-    if current() is None:
+    fiber = current()
+    if fiber is None:
         return future.result(timeout)
-    wait((future,), timeout)
+    if not future.done():
+        _park_until(fiber, (future,), timeout)
     return future.result(0)
 
 
@@ -94,13 +96,7 @@ def wait(futures: Collection[Future], seconds: float | None) -> tuple[set[Future
         found = concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
         return found.done, found.not_done
     if not any(future.done() for future in futures):
-        waker = _Waker(fiber)
-        timer = None if seconds is None else fiber.among.loop.call_later(seconds, waker.wake)
-        for future in futures:
-            future.add_done_callback(waker)
-        fiber.park()
-        if timer is not None:
-            timer.cancel()
+        _park_until(fiber, futures, seconds)
     done = {future for future in futures if future.done()}
     return done, set(futures) - done
 
@@ -121,6 +117,17 @@ def apart(call: Callable[..., R], /, *args: Any) -> R:
     return result(fiber.among.threads.submit(contextvars.copy_context().run, call, *args))
 
 
+def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:
+    """Let others go on until one has ended, no longer than so many seconds. None may have ended before."""
+    waker = _Waker(fiber)
+    timer = None if seconds is None else fiber.among.loop.call_later(seconds, waker.wake)
+    for future in futures:
+        future.add_done_callback(waker)
+    fiber.park()
+    if timer is not None:
+        timer.cancel()
+
+
 class _Waker:
     """Resumes a fiber once, from whatever thread it is called in."""
 
@@ -132,13 +139,13 @@ class _Waker:
         self._thread = threading.get_ident()
 
     def __call__(self, future: Future) -> None:
-        """A future has ended. Who completed it may be a fiber itself, which has to go on first."""
+        """A future has ended. Who completed it may be a fiber itself, or no part of the loop: that goes on first."""
         del future
         if self._fiber is None:
             return
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.wake)
-        elif current() is not None:
+        elif current() is not None or not self._loop.is_running():
             self._loop.call_soon(self.wake)
         else:
             self.wake()

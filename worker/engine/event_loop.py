@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ class EventLoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._thread: threading.Thread | None = None
+        self._between_turns: deque[Callable[[], None] | None] = deque()  # None: it is over
 
     @property
     def thread_id(self) -> int | None:
@@ -51,17 +53,37 @@ class EventLoopThread:
                     raise Exited(f"{type(error).__name__}: {error}") from error
 
         if (fiber := fibers.current()) is not None:
-            return _beside(bounded(), fiber.among.loop)
+            return _Beside(bounded(), fiber.among.loop)
         return asyncio.run_coroutine_threadsafe(bounded(), self._running())
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Have the loop call this; from any thread."""
-        self._running().call_soon_threadsafe(callback)
+        loop = self._running()
+        if threading.get_ident() == self.thread_id:
+            loop.call_soon(callback)
+        else:
+            loop.call_soon_threadsafe(callback)
+
+    def lend(self, call: Callable[[asyncio.AbstractEventLoop], R]) -> concurrent.futures.Future[R]:
+        """Have the loop's thread call this between two turns; until it returns, the loop turns only when it says so."""
+        future = concurrent.futures.Future[R]()
+        loop = self._running()
+
+        def carry_out() -> None:
+            try:
+                future.set_result(call(loop))
+            except BaseException as error:  # noqa: BLE001 - raised where the future is asked, which may end the process
+                future.set_exception(error)
+
+        self._between_turns.append(carry_out)
+        loop.call_soon_threadsafe(loop.stop)
+        return future
 
     def close(self) -> None:
         """End the loop and its thread."""
         with self._lock:
             if self._loop is not None and self._pid == os.getpid():
+                self._between_turns.append(None)
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
@@ -70,41 +92,78 @@ class EventLoopThread:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()
+                self._between_turns = deque()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True
+                    target=_serve, args=(self._loop, self._between_turns), name="celery-agents-loop", daemon=True
                 )
                 self._thread.start()
             return self._loop
 
 
-def _beside(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[R]:
-    """`run_coroutine_threadsafe` for who is on the loop's thread already: nothing has to be woken."""
-    future = concurrent.futures.Future[R]()
-    task = loop.create_task(coroutine)
+class _Beside(concurrent.futures.Future[R]):
+    """What comes of a coroutine that runs beside the fiber that waits for it.
 
-    def on_end(ended: asyncio.Task[R]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        if ended.cancelled():
-            future.set_exception(concurrent.futures.CancelledError())
-        elif (error := ended.exception()) is not None:
-            future.set_exception(error)
+    As a future of threads, without its locks: only the loop's thread asks it. `cancel` may be called in any.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> None:
+        # Not the base's: everything that would use its locks is here.
+        self._loop = loop
+        self._task = loop.create_task(coroutine)
+        self._is_over = False
+        self._error: BaseException | None = None
+        self._told: list[Callable[[concurrent.futures.Future[R]], object]] = []
+        self._task.add_done_callback(self._on_end)
+
+    def done(self) -> bool:
+        return self._is_over
+
+    def cancel(self) -> bool:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._give_up)
+        return True
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        if self._is_over:
+            fn(self)
         else:
-            future.set_result(ended.result())
+            self._told.append(fn)
 
-    def on_cancel(ended: concurrent.futures.Future[R]) -> None:
-        if ended.cancelled():
-            loop.call_soon_threadsafe(task.cancel)
+    def result(self, timeout: float | None = None) -> R:
+        """Of an ended one; who has to wait does so by `fibers`."""
+        if not self._is_over:
+            raise TimeoutError(f"the coroutine has not ended, and nobody may wait {timeout} s for it here")
+        if self._error is not None:
+            raise self._error
+        return self._task.result()
 
-    task.add_done_callback(on_end)
-    future.add_done_callback(on_cancel)
-    return future
+    def _give_up(self) -> None:
+        """A coroutine that does not heed its cancellation keeps nobody waiting."""
+        if not self._is_over:
+            self._task.cancel()
+            self._end(concurrent.futures.CancelledError())
+
+    def _on_end(self, task: asyncio.Task[R]) -> None:
+        error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
+        if not self._is_over:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_over, self._error = True, error
+        for tell in self._told:
+            tell(self)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, between_turns: deque[Callable[[], None] | None]) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while True:
+            loop.run_forever()
+            while between_turns:
+                call = between_turns.popleft()
+                if call is None:
+                    return
+                call()
     finally:
         pending: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
         for task in pending:

@@ -13,13 +13,14 @@ import pytest
 from celery import Celery
 from celery.concurrency.thread import TaskPool as ThreadsPool
 
-from celery_agents.tasks.greenlets import EventsByTheWorkersLoop, TaskPool
+from celery_agents.tasks.greenlets import TaskPool
 from celery_agents.tasks.names import STEP
+from celery_agents.tasks.one_loop import OneLoop
 from celery_agents.worker import fibers
 
 
 def consumer(pool: Any, dispatcher: Any) -> Any:
-    return SimpleNamespace(pool=pool, event_dispatcher=dispatcher, app=Celery(set_as_current=False))
+    return SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=Celery(set_as_current=False))
 
 
 @pytest.mark.parametrize(("kind", "leaves_it"), [(TaskPool, True), (ThreadsPool, False)])
@@ -29,7 +30,7 @@ def test_no_step_sends_the_events_of_others(kind: type[Any], leaves_it: bool) ->
     dispatcher: Any = app.events.Dispatcher(None, enabled=False, buffer_group=["task"], on_send_buffered=lambda: None)
     dispatcher.enabled, dispatcher.flush = True, lambda: sent.append(1)
     parent = consumer(kind(limit=1), dispatcher)
-    EventsByTheWorkersLoop(parent).start(parent)
+    OneLoop(parent).start(parent)
     for _ in range(100):
         dispatcher.send("task-started", uuid="1")
     assert (not sent) is leaves_it
@@ -37,7 +38,7 @@ def test_no_step_sends_the_events_of_others(kind: type[Any], leaves_it: bool) ->
 
 def test_a_worker_without_events_starts() -> None:
     parent = consumer(TaskPool(limit=1), None)
-    EventsByTheWorkersLoop(parent).start(parent)
+    OneLoop(parent).start(parent)
 
 
 @pytest.fixture
