@@ -88,13 +88,14 @@ def main() -> None:
 
 
 def product(
-    mode: str, slots: int = 100, *, events: bool = False, processes: int = 1, burst: int = 10, **settings: str
+    mode: str, slots: int = 100, *, events: bool = False, processes: int = 1, burst: int = 50, **settings: str
 ) -> Engine:
     """This product.
 
     Args:
         mode: keyed or pure, the class of the tool; with burst in it several steps a task, with plain in it driver and
             tool are plain functions, else async ones as the clients of models are.
+        burst: Steps a task at most in burst mode, however long they take.
         settings: The product's own, by their names.
     """
     agent = ("pure" if "pure" in mode else "keyed") + ("_plain" if "plain" in mode else "")
@@ -114,6 +115,7 @@ def product(
             "CELERY_AGENTS_CONCURRENCY": str(slots),
             "CELERY_AGENTS_TASK_EVENTS": "true" if events else "false",
             "CELERY_AGENTS_STEPS_PER_TASK": steps,
+            "CELERY_AGENTS_BURST_MILLISECONDS": "60000",
             "CELERY_AGENTS_LOG_LEVEL": "WARNING",
             **{f"CELERY_AGENTS_{name.upper()}": value for name, value in settings.items()},
         },
