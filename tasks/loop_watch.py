@@ -1,8 +1,9 @@
 """Notices that the loop on which steps take turns stands still.
 
 An async driver or tool that computes or blocks, a `time.sleep` in the place of `asyncio.sleep`, keeps every step of its
-worker waiting. Nothing is lost by it: leases are renewed by a thread. But nobody else may take the steps either, so a
-worker whose loop stands for long is worth more restarted: its leases end, and other workers carry its steps on.
+worker waiting, and the worker from reading messages. Nothing is lost by it: leases are renewed by a thread. But nobody
+else may take the steps either, so a worker whose loop stands for long is worth more restarted: its leases end, and
+other workers carry its steps on.
 """
 
 from __future__ import annotations
