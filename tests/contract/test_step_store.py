@@ -487,6 +487,26 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(tables: Tables) -> Non
     assert contents[-1] == "joins between two reads"
 
 
+@pytest.mark.parametrize("act", ["stop", "message", "retry"])
+def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage(bench: Bench, act: str) -> None:
+    def begin_another() -> None:
+        bench.store.stop(bench.session, bench.execution, settle_stop)
+        bench.message("next")
+
+    bench.spy.before("act.load", begin_another)
+    if act == "stop":
+        assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
+    elif act == "message":
+        assert bench.message("and this").outcome == "joined"
+    else:
+        with pytest.raises(InvalidTransition):  # there is nothing to retry: the other one runs
+            bench.store.retry(bench.session, settle_retry(None))
+    state = bench.store.load(bench.session).state
+    assert state.execution is not None
+    assert state.execution.execution_id != bench.execution
+    assert "next" in [message.content for message in state.messages]
+
+
 def test_a_session_with_a_damaged_part_is_refused_and_untouched(bench: Bench) -> None:
     keys = bench.store.ground.keys(bench.session)
     bench.tables("RPUSH", keys.section("messages", 0), b"{not json")

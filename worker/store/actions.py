@@ -84,7 +84,7 @@ def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: S
             return Applied("again", "", fields.number(version))
         if ctl.phase == "run" and (ctl.claim or _has_journal(keys, ctl, watched)):
             return _queue(ground, keys, ctl, operation, len(entries), fields.number(version), watched)
-        stored = _stored(ground, keys, ctl, watched)
+        stored = _stored(ground, keys, ctl, fields.number(version), watched)
         now_ms = ground.clock.milliseconds(now_reply)
         settled = settle(Fresh(stored, (operation,), 0, now_ms, None))
         return _save(ground, keys, stored, settled, standing, fields.number(version), now_ms, watched)
@@ -112,13 +112,25 @@ def _queue(
     return Applied("queued", "", version)
 
 
-def _stored(ground: Ground, keys: SessionKeys, ctl: Ctl, watched: Watched) -> AgentState:
+def _stored(ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, watched: Watched) -> AgentState:
+    """The state that belongs to control fields and a version which were read before it.
+
+    Raises:
+        Changed: The session has gone on in between, and what was read does not fit together.
+        StateUnreadable: It cannot be read.
+    """
     held = ground.cache.get(keys.session_id)
-    replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
-    state = loading.finish(ground, keys, ctl.execution, held, watched, replies).state
-    execution = state.execution
-    if ctl.phase == "run" and (execution is None or execution.execution_id != ctl.execution):
-        raise StateUnreadable("head", "it tells of another execution than the control fields")
+    try:
+        replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
+        state = loading.finish(ground, keys, ctl.execution, held, watched, replies).state
+        execution = state.execution
+        if ctl.phase == "run" and (execution is None or execution.execution_id != ctl.execution):
+            raise StateUnreadable("head", "it tells of another execution than the control fields")
+    except StateUnreadable:
+        again, ctl_again = watched.ask("act.load", [("HGET", keys.session, "version"), ctl_read(keys)])
+        if fields.number(again) != version or Ctl.read(ctl_again) != ctl:
+            raise Changed from None
+        raise
     return state
 
 
@@ -177,7 +189,7 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         (stored_journal,) = watched.ask("stop.journal", [("HGETALL", journal)], also=(journal,))
         if alive or fields.journal(stored_journal).holds_something:
             return _ask_to_stop(ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched)
-        before = _stored(ground, keys, ctl, watched)
+        before = _stored(ground, keys, ctl, fields.number(version), watched)
         standing = Standing.read(*standing_reply)
         inbox = fields.inbox(entries, standing.operations)
         settled = settle(Fresh(before, inbox, len(entries), now_ms, ctl.execution))
@@ -226,7 +238,7 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
             now_ms = ground.clock.milliseconds(now_reply)
             if ctl.phase == "parked":
                 return _unpark(ground, keys, ctl, fields.number(version), now_ms, watched)
-            before = _stored(ground, keys, ctl, watched)
+            before = _stored(ground, keys, ctl, fields.number(version), watched)
             settled = settle(Fresh(before, (), 0, now_ms, None))
             standing = Standing.read(*standing_reply)
             save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)

@@ -21,7 +21,7 @@ _LEASE = PREFIX + "lease:"
 
 @dataclass
 class Taken:
-    """A claim as it was written."""
+    """A claim as it was written, at a virtual time in milliseconds."""
 
     session: str
     execution: str
@@ -30,6 +30,7 @@ class Taken:
     job: str
     read: int
     seq: int
+    at: float
 
 
 @dataclass
@@ -181,7 +182,9 @@ class History:
         actor = self._world.current
         job = actor.facts.get("job", "") if actor is not None else ""
         read = actor.facts.get("read", 0) if actor is not None else 0
-        self.claims.append(Taken(session, ctl["execution"], int(ctl["step"]), claim, job, read, self._world.seq))
+        self.claims.append(
+            Taken(session, ctl["execution"], int(ctl["step"]), claim, job, read, self._world.seq, self._world.now)
+        )
 
     def _journal(self, point: str, name: str, execution: str, step: int, command: Command, reply: Reply) -> None:
         key = str(command[1])

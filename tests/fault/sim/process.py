@@ -39,7 +39,7 @@ class SimFuture(concurrent.futures.Future[Any]):
         running = world.current
         assert running is not None
         self._actor = world.spawn(f"{running.name}+", running.process, self._run)
-        self._actor.facts = {**running.facts, "asked": world.seq}
+        self._actor.facts = {**running.facts, "asked": world.seq, "asked_at": world.now}
         if seconds is not None:
             ends = world.now + seconds * 1000
             self._actor.deadline = ends

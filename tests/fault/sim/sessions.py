@@ -27,13 +27,14 @@ MESSAGE = "operation "
 
 @dataclass
 class Payment:
-    """One answer of the model that was paid for."""
+    """One answer of the model that was paid for; it was asked for at a virtual time in milliseconds."""
 
     number: int
     execution: str
     step: int
     job: str
     asked: int
+    asked_at: float
     seq: int
     saw: tuple[str, ...]
     usable: bool = True
@@ -130,7 +131,7 @@ class Stage:
         world.seq += 1
         actor = world.current
         assert actor is not None
-        asked = actor.facts.get("asked", world.seq)
+        asked = actor.facts.get("asked", world.seq), actor.facts.get("asked_at", world.now)
         mine = (self.job(), request.execution_id, request.step)
         self.asks[mine] += 1
         again = self.asks[mine] > 1
@@ -167,7 +168,7 @@ class Stage:
         )
         return response.to_json()
 
-    def _pay(self, request: InferenceRequest, asked: int, usable: bool) -> Payment:
+    def _pay(self, request: InferenceRequest, asked: tuple[int, float], usable: bool) -> Payment:
         saw = tuple(
             message.content.removeprefix(MESSAGE)
             for section in request.state.store.sections.values()
@@ -177,7 +178,7 @@ class Stage:
         self.world.seq += 1
         payments = self.ledgers.payments
         paid = Payment(
-            len(payments), request.execution_id, request.step, self.job(), asked, self.world.seq, saw, usable
+            len(payments), request.execution_id, request.step, self.job(), *asked, self.world.seq, saw, usable
         )
         payments.append(paid)
         return paid
