@@ -266,7 +266,7 @@ def _soak(found: Json) -> list[str]:
         title = f"{name} (too much)" if name in found["too_much"] else name
         rows.append((title, _n(before), _n(found["after"].get(name)), _n(found["grown"].get(name))))
     said = (
-        f"{found['minutes']:g} minutes of load, {_n(found['jobs'])} jobs, a worker killed every minute. "
+        f"Ended on {found['date']}: {found['minutes']:g} minutes of load, {_n(found['jobs'])} jobs, a worker killed every minute. "
         f"Sessions still due afterwards: {_n(found['due'])}. A worker's memory grew by {_n(found['rss_mb_per_hour'])} MB "
         f"an hour under load.\nAgain: `python tests/fault/soak.py --minutes {found['minutes']:g}`"
     )

@@ -145,6 +145,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(".fault-runs"))
     options = parser.parse_args()
     report = soak(options.minutes, Path(tempfile.mkdtemp(prefix="ca-soak-")) / "lab")
+    report["date"] = time.strftime("%Y-%m-%d")
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "soak.json").write_text(json.dumps(report, indent=1))
     print(json.dumps({name: value for name, value in report.items() if name != "samples"}, indent=1))

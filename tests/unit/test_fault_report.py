@@ -140,14 +140,14 @@ def test_a_soak_has_its_table_where_there_was_one(page: Path) -> None:
     report(page, whole())
     assert "### Soak" not in page.read_text()
     found = {
-        "holds": False, "minutes": 30.0, "jobs": 54_321, "before": {"rss_mb": 90.5, "fds": 20},
+        "date": "2027-01-31", "holds": False, "minutes": 30.0, "jobs": 54_321, "before": {"rss_mb": 90.5, "fds": 20},
         "after": {"rss_mb": 200.5, "fds": 20}, "grown": {"rss_mb": 110.0, "fds": 0}, "too_much": ["rss_mb"],
         "rss_mb_per_hour": 3.5, "due": 0, "samples": [],
     }  # fmt: skip
     (page.parent / "soak.json").write_text(json.dumps(found))
     report(page, whole())
     text = page.read_text()
-    assert "30 minutes of load, 54 321 jobs" in text
+    assert "Ended on 2027-01-31: 30 minutes of load, 54 321 jobs" in text
     assert "**The soak did not hold.**" in text
     assert "This run did not hold" not in text
     assert row(page, "rss_mb (too much)") == ["90.5", "200.5", "110.0"]
