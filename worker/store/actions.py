@@ -116,22 +116,18 @@ def _stored(ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, watched: 
     """The state that belongs to control fields and a version which were read before it.
 
     Raises:
-        Changed: The session has gone on in between, and what was read does not fit together.
+        Changed: The session has gone on in between.
         StateUnreadable: It cannot be read.
     """
     held = ground.cache.get(keys.session_id)
-    try:
-        replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
-        state = loading.finish(ground, keys, ctl.execution, held, watched, replies).state
-        execution = state.execution
-        if ctl.phase == "run" and (execution is None or execution.execution_id != ctl.execution):
-            raise StateUnreadable("head", "it tells of another execution than the control fields")
-    except StateUnreadable:
-        again, ctl_again = watched.ask("act.load", [("HGET", keys.session, "version"), ctl_read(keys)])
-        if fields.number(again) != version or Ctl.read(ctl_again) != ctl:
-            raise Changed from None
-        raise
-    return state
+    replies = watched.ask("act.load", loading.reads(keys, ctl.execution, held))
+    loaded = loading.finish(ground, keys, ctl.execution, held, watched, replies)
+    if loaded.version != version:
+        raise Changed
+    execution = loaded.state.execution
+    if ctl.phase == "run" and (execution is None or execution.execution_id != ctl.execution):
+        raise StateUnreadable("head", "it tells of another execution than the control fields")
+    return loaded.state
 
 
 def _save(
