@@ -144,9 +144,13 @@ def test_steps_are_counted_traced_and_logged(
     assert [result.status for result in results] == ["completed"] * 6
     assert failing.result(timeout=30).status == "failed"
 
-    # --- metrics
-    all_of_them = [scraped(port) for port in ports]
-    metrics = {name: sum(each.get(name, 0) for each in all_of_them) for name in {*all_of_them[0], *all_of_them[1]}}
+    # --- metrics: a step is counted when it ends, which is a little after its job's result is there
+    def summed() -> dict[str, float]:
+        one, other = (scraped(port) for port in ports)
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
+
+    wait_until(lambda: summed()["celery_agents_slots_busy"] == 0, "the last steps have ended", 10)
+    metrics = summed()
     assert metrics['celery_agents_steps_total{agent="thinker",outcome="committed"}'] == 13
     assert metrics['celery_agents_executions_total{agent="thinker",status="completed"}'] == 6
     assert metrics['celery_agents_executions_total{agent="thinker",status="failed"}'] == 1
