@@ -30,6 +30,7 @@ from .metrics import serve_metrics
 from .names import CONTROL, QUARANTINE, STEP
 from .one_loop import OneLoop
 from .quarantine import guard_decoding
+from .requests import StepRequest
 from .revoking import stop_what_is_revoked
 from .runtime import Runtime, RuntimeOf
 from .slots import wake_for_free_slots
@@ -126,6 +127,7 @@ def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
         "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
+        "Request": f"{StepRequest.__module__}:{StepRequest.__name__}",
         "throws": (ExecutionFailed,),  # what users' agents do is no error of the worker: no traceback in its log
     }  # fmt: skip
 
