@@ -90,6 +90,7 @@ class AgentClient:
             self.settings, name="celery-agents-client", handover=FusedHandover(publishing, self.settings)
         )
         self._shards_checked = False
+        self._seen_agents: set[str] = set()
 
     @property
     def store(self) -> KeyedStepStore:
@@ -148,7 +149,6 @@ class AgentClient:
             state = AgentState.fresh(metadata=kept, now=now)
             return first_state(state, first, execution_id, operation_id, budget, now, notify)
 
-        settle(0)  # what cannot be a state is refused before anything is written
         try:
             applied = self.store.submit(session, name, fingerprint(name, first, budget, kept), settle)
         except IdempotencyMismatch:
@@ -379,11 +379,14 @@ class AgentClient:
             return False
 
     def _known_agent(self, name: str) -> str:
+        if name in self._seen_agents:
+            return name
         registered = self.store.agents()
         if not registered:
             warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
         elif name not in registered:
             raise UnknownAgent(name, tuple(registered))
+        self._seen_agents.update(registered)
         return name
 
     def _all(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:

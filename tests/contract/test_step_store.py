@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -150,7 +152,7 @@ class Bench:
         self.spy = SpyTables(tables)
         values = {"lease_seconds": 5.0, "lease_renew_seconds": 1.0, "due_seconds": 5.0, **settings}
         self.settings = Settings.build(**values)
-        self.clock = PatientClock()
+        self.clock = PatientClock(estimates=bool(self.settings.cache_bytes))
         self.store = self.another()
         self.session = f"s{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self.execution = uuid.uuid4().hex
@@ -163,6 +165,11 @@ class Bench:
     def commits_at(self) -> str:
         """The round trip in which a commit happens."""
         return "commit.attempt" if self.settings.cache_bytes else "commit.exec"
+
+    @property
+    def claims_at(self) -> str:
+        """The round trip in which a worker claims a session that it does not hold."""
+        return "claim.unheld" if self.settings.cache_bytes else "claim.exec"
 
     def submit(self, session: str | None = None, fingerprint: str = "f", execution: str | None = None) -> Applied:
         def settle(now_ms: int) -> Settled:
@@ -235,6 +242,20 @@ class PatientClock(RedisClock):
 
     up_for = 1e9
 
+    def __init__(self, *, estimates: bool) -> None:
+        """
+        Args:
+            estimates: Without, everything goes the long way, since whoever claims in one round trip has to guess the time.
+        """
+        super().__init__()
+        self._estimates = estimates
+
+    def estimate_ms(self) -> int | None:
+        """Redis's time from the start, as in a process that has asked for it before."""
+        if not self._estimates:
+            return None
+        return super().estimate_ms() or round(time.time() * 1000)
+
     def pause(self, seconds: float) -> None:
         """Lost replies are asked for again at once."""
 
@@ -293,7 +314,7 @@ def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
 
 @pytest.fixture(params=["as expected", "the long way"])
 def bench(request: pytest.FixtureRequest, tables: Tables) -> Bench:
-    """With a cache a claim and a commit are one script each, without it WATCH and a transaction; both keep the promises."""
+    """What a claim and a commit do in one script each, and by WATCH and a transaction; both keep the promises."""
     found = Bench(tables) if request.param == "as expected" else Bench(tables, cache_bytes=0)
     found.submit()
     return found
@@ -322,11 +343,24 @@ def test_another_request_under_the_same_id_is_refused(bench: Bench) -> None:
         bench.submit(fingerprint="other")
 
 
-def test_a_lost_reply_to_a_submit_makes_one_session(tables: Tables) -> None:
-    bench = Bench(tables)
-    bench.spy.lose("submit.exec")
+@pytest.mark.parametrize(("estimates", "way"), [(True, ["submit.attempt"]), (False, ["submit.read", "submit.exec"])])
+def test_a_lost_reply_to_a_submit_makes_one_session(tables: Tables, estimates: bool, way: list[str]) -> None:
+    bench = Bench(tables, cache_bytes=1_000_000 if estimates else 0)
+    bench.spy.lose(way[-1])
     assert bench.submit().execution_id == bench.execution
+    assert [name for name, _ in bench.spy.sent] == [*way, "submit.read"]
     assert bench.store.header(bench.session).version == 1
+
+
+def test_a_submit_that_was_not_sent_goes_the_long_way(tables: Tables) -> None:
+    bench = Bench(tables)
+
+    def fail() -> None:
+        raise StoreUnavailable("the connection was refused")
+
+    bench.spy.before("submit.attempt", fail)
+    assert bench.submit().outcome == "started"
+    assert [name for name, _ in bench.spy.sent] == ["submit.attempt", "submit.read", "submit.exec"]
 
 
 def test_unknown_sessions_are_named(bench: Bench) -> None:
@@ -364,7 +398,7 @@ def test_the_same_claim_asked_for_again_is_held_and_not_counted_again(bench: Ben
 
 
 def test_a_lost_reply_to_a_claim_is_found_by_asking_again(bench: Bench) -> None:
-    bench.spy.lose("claim.exec")
+    bench.spy.lose(bench.claims_at)
     with pytest.raises(StoreUnavailable):
         bench.answer(claim_id="mine")
     assert bench.claim(claim_id="mine").claim.attempt == 1
@@ -515,7 +549,12 @@ def test_a_session_with_a_damaged_part_is_refused_and_untouched(bench: Bench) ->
         bench.another().claim(bench.ref(), "claim", "worker", alone=True)
     with pytest.raises(StateUnreadable):
         bench.store.load(bench.session)
-    assert bench.snapshot() == before
+    if bench.claims_at == "claim.exec":
+        assert bench.snapshot() == before
+    else:  # read with the claim, which may have been taken
+        assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
+        assert bench.tables("LRANGE", keys.section("messages", 0), 0, -1)[-1] == b"{not json"
+        assert bench.tables("HGET", keys.ctl, "claim") == b"claim"
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
@@ -762,7 +801,7 @@ def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> N
     for step in range(1, 81):
         bench.commit(bench.claim(step), text="x" * 200)
         written.append(bench.spy.size("commit.attempt"))
-        read.append(bench.spy.size("claim.read" if step == 1 else "claim.attempt"))
+        read.append(bench.spy.size("claim.unheld" if step == 1 else "claim.attempt"))
     # Numbers get longer; nothing else does.
     assert max(written[10:]) - min(written[10:]) < 40
     assert max(read[10:]) - min(read[10:]) < 10
@@ -837,6 +876,81 @@ def test_a_claim_that_expects_something_else_than_there_is_looks_again(
         assert mine.loaded.started_ms == theirs.loaded.started_ms
     else:
         assert bench.snapshot() == before
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["first step", "later step"])
+def test_a_worker_that_holds_nothing_claims_and_reads_in_one_round_trip(tables: Tables, step: int) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    if step == 2:
+        bench.step_elsewhere(1)
+    bench.spy.sent.clear()
+    mine = bench.claim(step)
+    assert [name for name, _ in bench.spy.sent] == ["claim.unheld"]
+    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert (mine.claim.attempt, mine.loaded.started_ms > 0) == (1, True)
+    events = [event.type for event in bench.store.events(bench.session)]
+    assert events.count("execution_started") == 1
+    bench.spy.sent.clear()
+    bench.commit(mine, final=True)
+    assert [name for name, _ in bench.spy.sent] == ["commit.attempt"], "it holds the session now"
+    assert bench.store.header(bench.session).status == "completed"
+
+
+def test_a_session_of_unusual_parts_is_read_in_full_by_who_holds_nothing(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    first = bench.claim()
+
+    def settle(fresh: Fresh) -> Settled:
+        settled = settle_step(first, final=False)(fresh)
+        return dataclasses.replace(settled, state=settled.state.with_messages([Message.user("a summary")]))
+
+    bench.store.commit(first.claim, first.loaded, settle, results={}, carry_on=False)
+    bench.spy.sent.clear()
+    mine = bench.another().claim(bench.ref(2), "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert [name for name, _ in bench.spy.sent][:3] == ["claim.unheld", "claim.read", "load.all"]
+    assert [message.content for message in mine.loaded.state.messages] == ["a summary"]
+    assert (mine.claim.attempt, mine.claim.fence) == (1, 2), "one claim, however often it was looked at"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.another().act(bench.session, an_operation("joined"), settle_operation),
+        lambda bench, ref: bench.another().stop(bench.session, None, settle_stop),
+        lambda bench, ref: bench.tables("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
+        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "started", 9),
+        lambda bench, ref: bench.tables("DEL", bench.store.ground.keys(bench.session).session),
+    ],
+    ids=["claimed", "message", "stop", "journal", "attempts", "put off", "started", "gone"],
+)
+def test_who_holds_nothing_answers_in_one_round_trip_what_it_answers_the_long_way(
+    tables: Tables, meanwhile: Callable[[Bench, StepRef], object]
+) -> None:
+    quick, blind = Bench(tables), Bench(tables, cache_bytes=0)
+    answers: list[object] = []
+    for bench in (quick, blind):
+        bench.submit()
+        meanwhile(bench, bench.ref())
+        bench.spy.sent.clear()
+        try:
+            answer = bench.answer(1, "mine")
+        except SessionNotFound:
+            answer = SessionNotFound
+        if isinstance(answer, Claimed):
+            loaded = answer.loaded
+            facts = (loaded.journal.answer, loaded.attempts, loaded.cancel, loaded.version, loaded.started_ms == 9)
+            answers.append((*facts, [message.content for message in loaded.state.messages]))
+        else:
+            answers.append(answer)
+    assert answers[0] == answers[1]
+    assert quick.spy.sent[0][0] == "claim.unheld"
+    assert "claim.unheld" not in [name for name, _ in blind.spy.sent]
 
 
 def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(tables: Tables) -> None:

@@ -22,6 +22,8 @@ RARE = {
     "answer restarted",
     "answer swept queued",
     "answer message again",
+    "round trip submit.read",
+    "round trip submit.exec",
     "round trip stop.now",
     "round trip load.all",
     "round trip journal.mine",

@@ -12,7 +12,7 @@ import redis
 
 from celery_agents import AgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
-from celery_agents.worker.errors import CeleryAgentsError, InvalidInput, SessionNotFound
+from celery_agents.worker.errors import CeleryAgentsError, InvalidInput, SessionNotFound, UnknownAgent
 from celery_agents.worker.state import LLMConfig, Message
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
@@ -256,3 +256,15 @@ def test_an_agent_that_no_worker_has_registered_is_accepted_with_a_warning(clien
         job = client.submit("nobody", "hello")
     assert any("no worker has registered" in str(warning.message) for warning in caught)
     client.stop(job.session_id)
+
+
+def test_an_agent_that_registers_later_is_known_from_then_on(client: AgentClient, redis_url: str) -> None:
+    database = redis.Redis.from_url(redis_url)
+    database.delete("ca:agents")
+    database.hset("ca:agents", "early", "{}")
+    with pytest.raises(UnknownAgent, match="early"):
+        client.submit("late", "hello")
+    database.hset("ca:agents", "late", "{}")
+    client.stop(client.submit("late", "hello").session_id)
+    database.delete("ca:agents")
+    client.stop(client.submit("late", "hello").session_id)  # known once, known for good: nobody is asked again

@@ -18,7 +18,7 @@ from .ground import Ground
 from .keys import WAKE_CHANNEL, SessionKeys
 from .records import Applied, Fresh, NewEvent, Operation, Settle, Settled, StepRef
 from .standing import STANDING, Standing
-from .tables import Changed, Command, Reply, Watched
+from .tables import Changed, Command, Guard, Reply, Watched
 from .writes import dead_entry, is_active, saving
 
 _CONFLICTS: Final = 100
@@ -29,8 +29,27 @@ Answer = TypeVar("Answer")
 def submit(ground: Ground, session_id: str, agent: str, fingerprint: str, settle: Callable[[int], Settled]) -> Applied:
     """Create a session and start its first execution. See `StepStore.submit`."""
     keys = ground.keys(session_id)
+    as_expected = True
+
+    def saved(now_ms: int) -> tuple[Applied, list[Command]]:
+        settled = settle(now_ms)
+        first_execution = settled.state.execution.execution_id if settled.state.execution else ""
+        extra = (
+            "agent", agent, "fingerprint", fingerprint,
+            "first", first_execution, "created", now_ms,
+        )  # fmt: skip
+        save = saving(ground, keys, None, settled, Standing(), version=1, now_ms=now_ms, extra=extra)
+        return Applied("started", first_execution, 1, None if save.handed_over else save.next), save.commands
 
     def once() -> Applied:
+        nonlocal as_expected
+        estimate_ms = ground.clock.estimate_ms()
+        if as_expected and estimate_ms is not None:
+            as_expected = False
+            applied, commands = saved(estimate_ms)
+            unknown: list[Guard] = [(("HMGET", keys.session, "version"), ("",))]
+            if ground.tables.attempt("submit.attempt", unknown, commands) is not None:
+                return applied
         reads: list[Command] = [
             ("HMGET", keys.session, "version", "fingerprint", "first"),
             ground.clock.now(),
@@ -44,16 +63,9 @@ def submit(ground: Ground, session_id: str, agent: str, fingerprint: str, settle
                         "use another idempotency key, or repeat the request exactly"
                     )
                 return Applied("again", fields.text(first), fields.number(version))
-            now_ms = ground.clock.milliseconds(watched.replies[1])
-            settled = settle(now_ms)
-            first_execution = settled.state.execution.execution_id if settled.state.execution else ""
-            extra = (
-                "agent", agent, "fingerprint", fingerprint,
-                "first", first_execution, "created", now_ms,
-            )  # fmt: skip
-            save = saving(ground, keys, None, settled, Standing(), version=1, now_ms=now_ms, extra=extra)
-            watched.commit("submit.exec", save.commands)
-            return Applied("started", first_execution, 1, None if save.handed_over else save.next)
+            applied, commands = saved(ground.clock.milliseconds(watched.replies[1]))
+            watched.commit("submit.exec", commands)
+            return applied
 
     return _persistently(ground, session_id, once)
 

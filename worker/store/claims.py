@@ -2,8 +2,8 @@
 
 WATCH session, ctl → read everything → decide → MULTI claim, fence, attempts+1, lease, due → EXEC
 
-Where this process holds the session as the step's message describes it, one script compares all that is expected and
-writes; anything unexpected is left to the long way.
+Where nobody has begun the step, one script compares all that is expected, writes, and reads what this process does not
+hold of the session; anything unexpected is left to the long way.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .. import crash_points
 from ..errors import StateTooNew, StateUnreadable, StoreUnavailable
 from ..state import AgentState, ExecutionStatus
 from . import fields, loading
+from .cache import Held
 from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys
@@ -92,39 +93,59 @@ _UNTOUCHED: Final = {"claim": "", "phase": "run", "attempts": 0, "delays": 0, "n
 
 
 def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str) -> Claimed | None:
-    """The first claim of a step whose session is held here; None when anything is not as expected."""
+    """The first claim of a step; None when anything is not as expected."""
     latest, now_ms = ground.cache.latest(ref.session_id), ground.clock.estimate_ms()
-    if latest is None or now_ms is None:
+    if now_ms is None:
         return None
+    attempt = _Attempt(ground, keys, ref, claim_id, worker, now_ms)
+    if latest is None:
+        return _claim_unheld(attempt)
     held, commit_id = latest
     behind = _steps_behind(held.state, ref)
     if behind is None:
         return None
     if behind:
-        return _claim_from_behind(ground, keys, ref, claim_id, worker, now_ms)
+        return _claim_from_behind(attempt)
     guards: list[Guard] = [(("HMGET", keys.session, "version"), (held.version,))]
     if commit_id is not None:  # only announced: another worker's commit may bear the same version
         guards.append((("HMGET", keys.session, "last"), (commit_id,)))
-    taken, _ = _attempt("claim.attempt", ground, keys, ref, claim_id, worker, now_ms, guards, ())
-    return _first(taken, Stored(held.state, held.version, held.agent)) if taken is not None else None
+    taken, _ = attempt.make("claim.attempt", guards)
+    return _first(attempt, taken, Stored(held.state, held.version, held.agent)) if taken is not None else None
 
 
-def _claim_from_behind(
-    ground: Ground, keys: SessionKeys, ref: StepRef, claim_id: str, worker: str, now_ms: int
-) -> Claimed | None:
-    """The first claim of a step, by a worker that holds the session as it was some steps ago: it reads what is new.
+def _claim_unheld(attempt: _Attempt) -> Claimed | None:
+    """The first claim of a step, by a worker that holds nothing of the session: it reads all of it."""
+    keys, ref = attempt.keys, attempt.ref
+    guards: list[Guard] = [(("EXISTS", keys.session), (1,))]
+    writes: list[Command] = []
+    if ref.step == 1:
+        guards.append((("HGET", keys.ctl, "started"), (0,)))
+        writes = [("HSET", keys.ctl, "started", attempt.now_ms), *_start_commands(attempt.ground, keys, ref)]
+    taken, replies = attempt.make("claim.unheld", guards, writes, loading.reads(keys, ref.execution_id, None))
+    return _with_reads(attempt, taken, None, replies)
+
+
+def _claim_from_behind(attempt: _Attempt) -> Claimed | None:
+    """The first claim of a step, by a worker that holds the session as it was some steps ago: it reads what is new."""
+    ref = attempt.ref
+    held = attempt.ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
+    if held is None or not _steps_behind(held.state, ref):
+        return None
+    reads = loading.reads(attempt.keys, ref.execution_id, held)
+    taken, replies = attempt.make("claim.behind", (), (), reads)
+    return _with_reads(attempt, taken, held, replies)
+
+
+def _with_reads(attempt: _Attempt, taken: Claim | None, held: Held | None, replies: Sequence[Reply]) -> Claimed | None:
+    """What was read with a claim.
 
     None too when the claim was taken and what was read needs a closer look: the long way finds the claim its own.
     """
-    held = ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
-    if held is None or not _steps_behind(held.state, ref):
-        return None
-    reads = loading.reads(keys, ref.execution_id, held)
-    taken, replies = _attempt("claim.behind", ground, keys, ref, claim_id, worker, now_ms, (), reads)
     if taken is None:
         return None
+    ground, ref = attempt.ground, attempt.ref
     try:
-        stored = loading.grown(ground, keys, held, replies)
+        stored = loading.at_once(ground, attempt.keys, ref.execution_id, held, replies)
     except StateTooNew:
         # Not for this worker: the next look of its kind is to come before the claim.
         ground.cache.drop(ref.session_id)
@@ -132,7 +153,12 @@ def _claim_from_behind(
         raise
     except StateUnreadable:
         return None
-    return _first(taken, stored) if stored is not None and _steps_behind(stored.state, ref) == 0 else None
+    return _first(attempt, taken, stored) if stored is not None and _is_next(stored.state, ref) else None
+
+
+def _is_next(state: AgentState, ref: StepRef) -> bool:
+    execution = state.execution
+    return execution is not None and (execution.execution_id, execution.step_count + 1) == (ref.execution_id, ref.step)
 
 
 def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
@@ -144,44 +170,48 @@ def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
     return behind if execution.execution_id == ref.execution_id and behind >= 0 else None
 
 
-def _attempt(
-    point: str,
-    ground: Ground,
-    keys: SessionKeys,
-    ref: StepRef,
-    claim_id: str,
-    worker: str,
-    now_ms: int,
-    guards: Sequence[Guard],
-    reads: Sequence[Command],
-) -> tuple[Claim | None, Sequence[Reply]]:
-    """Claim a step that nobody has begun, where the guards hold too; with the replies to the reads."""
-    journal = keys.journal(ref.execution_id, ref.step)
-    untouched: list[Guard] = [
-        (("HMGET", keys.ctl, "execution", "step", *_UNTOUCHED), (ref.execution_id, ref.step, *_UNTOUCHED.values())),
-        (("EXISTS", journal), (0,)),
-    ]
-    writes: list[Command] = [
-        ("HINCRBY", keys.ctl, "fence", 1),
-        ground.clock.now(),
-        ("HSET", keys.ctl, "claim", claim_id, "worker", worker, "attempts", 1, "nudges", 0),
-        *_lease_commands(ground, keys, claim_id, worker, now_ms),
-        ("HSET", journal, f"try:{claim_id}", now_ms),
-    ]
-    replies = ground.tables.attempt(point, [*untouched, *guards], [*writes, *reads])
-    if replies is None:
-        return None, ()
-    crash_points.at("c1")
-    taken = Claim(claim_id, worker, ref, int(replies[0]), 1, ground.clock.milliseconds(replies[1]))
-    return taken, replies[len(writes) :]
+@dataclass(slots=True)
+class _Attempt:
+    """A claim of a step that nobody has begun, in one script."""
+
+    ground: Ground
+    keys: SessionKeys
+    ref: StepRef
+    claim_id: str
+    worker: str
+    now_ms: int
+
+    def make(
+        self, point: str, guards: Sequence[Guard], writes: Sequence[Command] = (), reads: Sequence[Command] = ()
+    ) -> tuple[Claim | None, Sequence[Reply]]:
+        """Claim it where the guards hold too, write more with it, and give the replies to the reads."""
+        ground, keys, ref = self.ground, self.keys, self.ref
+        journal = keys.journal(ref.execution_id, ref.step)
+        untouched: list[Guard] = [
+            (("HMGET", keys.ctl, "execution", "step", *_UNTOUCHED), (ref.execution_id, ref.step, *_UNTOUCHED.values())),
+            (("EXISTS", journal), (0,)),
+        ]
+        claiming: list[Command] = [
+            ("HINCRBY", keys.ctl, "fence", 1),
+            ground.clock.now(),
+            ("HSET", keys.ctl, "claim", self.claim_id, "worker", self.worker, "attempts", 1, "nudges", 0),
+            *_lease_commands(ground, keys, self.claim_id, self.worker, self.now_ms),
+            ("HSET", journal, f"try:{self.claim_id}", self.now_ms),
+            *writes,
+        ]
+        replies = ground.tables.attempt(point, [*untouched, *guards], [*claiming, *reads])
+        if replies is None:
+            return None, ()
+        crash_points.at("c1")
+        taken = Claim(self.claim_id, self.worker, ref, int(replies[0]), 1, ground.clock.milliseconds(replies[1]))
+        return taken, replies[len(claiming) :]
 
 
-def _first(taken: Claim, stored: Stored) -> Claimed:
+def _first(attempt: _Attempt, taken: Claim, stored: Stored) -> Claimed:
     """A claim with which a step begins: nothing of it is journaled."""
     execution = stored.state.execution
     assert execution is not None
-    assert execution.started_at is not None
-    started_ms = milliseconds(execution.started_at)
+    started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
     loaded = Loaded(stored.state, stored.version, stored.agent, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
     return Claimed(taken, loaded)
 
@@ -207,8 +237,7 @@ def _claim_once(
             return Suspect(ctl.attempts)
         journal = fields.journal(watched.replies[2])
         stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
-        execution = stored.state.execution
-        if execution is None or (execution.execution_id, execution.step_count + 1) != (ref.execution_id, ref.step):
+        if not _is_next(stored.state, ref):
             raise StateUnreadable("head", "it tells of another execution or step than the control fields")
         taken = _taken(ref, ctl, claim_id, worker, now_ms)
         if ctl.claim != claim_id:
@@ -281,12 +310,19 @@ def _claim_commands(
         # The driver may be called from here on; one round trip saved against a record of its own.
         commands.append(("HSET", keys.journal(ref.execution_id, ref.step), f"try:{taken.id}", now_ms))
     if not ctl.started_ms:
-        commands.append(("HSET", keys.session, "status", "in_progress"))
-        commands += event_commands(ground, keys, [NewEvent("execution_started", ref.execution_id, ref.step, {})])
+        commands += _start_commands(ground, keys, ref)
     elif taken.attempt > 1:
         data = {"attempt": taken.attempt, "worker": taken.worker}
         commands += event_commands(ground, keys, [NewEvent("step_recovered", ref.execution_id, ref.step, data)])
     return commands
+
+
+def _start_commands(ground: Ground, keys: SessionKeys, ref: StepRef) -> list[Command]:
+    """An execution begins, for those who watch."""
+    return [
+        ("HSET", keys.session, "status", "in_progress"),
+        *event_commands(ground, keys, [NewEvent("execution_started", ref.execution_id, ref.step, {})]),
+    ]
 
 
 def _lease_commands(ground: Ground, keys: SessionKeys, claim_id: str, worker: str, now_ms: int) -> list[Command]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from .tables import Command, Reply
+
+# Two clocks that are off by a thousandth, which is more than any are, part by less than the slack of the sweep.
+_ESTIMATE_SECONDS: Final = 60.0
 
 
 class Clock(Protocol):
@@ -25,7 +28,10 @@ class Clock(Protocol):
         ...
 
     def estimate_ms(self) -> int | None:
-        """What `now` would answer, about: the last answer, carried on by this machine's own clock. None: none yet."""
+        """What `now` would answer, about: the last answer, carried on by this machine's own clock.
+
+        None: there is none yet, or it is too long ago.
+        """
         ...
 
     def uptime(self) -> Command:
@@ -58,7 +64,8 @@ class RedisClock:
             monotonic: This machine's clock, in seconds.
         """
         self._monotonic = monotonic
-        self._ahead_ms: float | None = None
+        self._ahead_ms = 0.0
+        self._estimates_until = 0.0  # of this machine's clock
 
     def now(self) -> Command:
         """`TIME`."""
@@ -67,12 +74,15 @@ class RedisClock:
     def milliseconds(self, reply: Reply) -> int:
         """Seconds and microseconds, as Redis gives them."""
         now_ms = int(reply[0]) * 1000 + int(reply[1]) // 1000
-        self._ahead_ms = now_ms - self._monotonic() * 1000
+        here = self._monotonic()
+        self._ahead_ms = now_ms - here * 1000
+        self._estimates_until = here + _ESTIMATE_SECONDS
         return now_ms
 
     def estimate_ms(self) -> int | None:
         """Behind by what the last answer took to arrive."""
-        return None if self._ahead_ms is None else round(self._ahead_ms + self._monotonic() * 1000)
+        here = self._monotonic()
+        return round(self._ahead_ms + here * 1000) if here < self._estimates_until else None
 
     def uptime(self) -> Command:
         """`INFO server`."""

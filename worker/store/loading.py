@@ -67,7 +67,7 @@ def finish(
         if held is not None:
             state, size = _newer(held, head, replies[1:]) or _read_all(keys, head, size, watched)
         else:
-            state, size = _whole(keys, head, size, execution_id, watched, replies[1], replies[2])
+            state, size = _guessed(head, size, execution_id, replies[1:]) or _read_all(keys, head, size, watched)
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])
@@ -78,20 +78,26 @@ def finish(
     return Stored(state, version, agent)
 
 
-def grown(ground: Ground, keys: SessionKeys, held: Held, replies: Sequence[Reply]) -> Stored | None:
+def at_once(
+    ground: Ground, keys: SessionKeys, execution_id: str, held: Held | None, replies: Sequence[Reply]
+) -> Stored | None:
     """The session from what is held and the replies to `reads`, which were made at one moment.
 
     Returns:
-        None: Its lists are not those that are held, gone on; it has to be read in full.
+        None: Its lists are not those that are held, gone on, or not the usual ones; it has to be read in full.
     Raises:
         StateTooNew: A newer version of this package has written it.
         StateUnreadable: A part cannot be read.
     """
     version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
-    newer = _newer(held, read_head(_present(replies[0][-1])), replies[1:]) if version else None
-    if newer is None:
+    if not version:
         return None
-    state, size = newer
+    stored = _present(replies[0][-1])
+    head, lists = read_head(stored), replies[1:]
+    found = _newer(held, head, lists) if held is not None else _guessed(head, len(stored), execution_id, lists)
+    if found is None:
+        return None
+    state, size = found
     ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
     return Stored(state, version, agent)
 
@@ -165,20 +171,13 @@ def _continues(old: AgentState, head: Head) -> bool:
     return held == {name: section.generation for name, section in new.store.sections.items()}
 
 
-def _whole(
-    keys: SessionKeys,
-    head: Head,
-    size: int,
-    execution_id: str,
-    watched: Watched,
-    messages: list[bytes],
-    steps: list[bytes],
-) -> tuple[AgentState, int]:
-    """The guess of `reads` was right for most sessions: one section, never replaced, and this execution."""
+def _guessed(head: Head, size: int, execution_id: str, lists: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
+    """Where the guess of `reads` is right, as for most sessions: one section, never replaced, and this execution."""
+    messages, steps = lists
     generations = {name: section.generation for name, section in head.state.store.sections.items()}
     execution = head.state.execution
     if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
-        return _read_all(keys, head, size, watched)
+        return None
     return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
 
 

@@ -54,13 +54,13 @@ _WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
 # Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
 CRASH_POINTS = tuple(crash_points.POINTS)
 ROUND_TRIPS = (
-    "claim.attempt", "claim.behind", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
+    "claim.attempt", "claim.behind", "claim.unheld", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
     "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
     "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.attempt",
     "commit.read", "commit.entry", "commit.exec", "reload.read", "reload.check", "sweep.now", "sweep.pass",
 )  # fmt: skip
 ACTIONS = (
-    "submit.read", "submit.exec", "act.read", "act.load", "act.push", "act.exec", "stop.read", "stop.lease", "stop.journal",
+    "submit.attempt", "submit.read", "submit.exec", "act.read", "act.load", "act.push", "act.exec", "stop.read", "stop.lease", "stop.journal",
     "stop.ask", "stop.exec", "retry.read", "retry.exec",
 )  # fmt: skip
 IN_STEP = ("driver", "tool", "effect", "lookup")
@@ -238,6 +238,8 @@ class Simulation:
             "<claim.attempt",
             "<claim.behind",
             ">claim.behind",
+            "<claim.unheld",
+            ">claim.unheld",
             ">claim.read",
             "driver",
             "tool",

@@ -68,6 +68,7 @@ ANSWERS = (
     "tool not_run",
     "claim.attempt declined",
     "claim.behind declined",
+    "claim.unheld declined",
     "commit.attempt declined",
     "commit.attempt refused",
     "commit.exec aborted",
@@ -80,6 +81,7 @@ ANSWERS = (
 ROUND_TRIPS = (
     "claim.attempt",
     "claim.behind",
+    "claim.unheld",
     "claim.read",
     "claim.lease",
     "claim.uptime",
@@ -109,6 +111,7 @@ ROUND_TRIPS = (
     "commit.exec",
     "reload.read",
     "reload.check",
+    "submit.attempt",
     "submit.read",
     "submit.exec",
     "act.read",
