@@ -212,10 +212,9 @@ class History:
     def _by_script(self, command: Command, reply: Reply) -> None:
         """Redis was full, and the script has written: EVALSHA sha 2 journal events field value …"""
         *_, execution, step = str(command[3]).split(":")
-        if command[5] == "llm" and reply[0]:
-            actor = self._world.current
-            job = actor.facts.get("job", "") if actor is not None else ""
-            self.answers[execution, int(step)] = Journaled(bytes(command[6]), self._world.seq, job)  # type: ignore[arg-type]
+        for field, value, first in zip(command[5::2], command[6::2], reply, strict=True):
+            written: Command = ("HSETNX", command[3], field, value)
+            self._journal("journal.full", "HSETNX", execution, int(step), written, first)
 
     def phase(self, session: str) -> str:
         """run, end, wait or parked; "" before it exists."""
