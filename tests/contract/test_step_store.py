@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import time
 import uuid
@@ -168,8 +167,8 @@ class Bench:
 
     @property
     def claims_at(self) -> str:
-        """The round trip in which a worker claims a session that it does not hold."""
-        return "claim.unheld" if self.settings.cache_bytes else "claim.exec"
+        """The round trip in which a worker claims the first step of a new session."""
+        return "claim.new" if self.settings.cache_bytes else "claim.exec"
 
     def submit(self, session: str | None = None, fingerprint: str = "f", execution: str | None = None) -> Applied:
         def settle(now_ms: int) -> Settled:
@@ -549,12 +548,21 @@ def test_a_session_with_a_damaged_part_is_refused_and_untouched(bench: Bench) ->
         bench.another().claim(bench.ref(), "claim", "worker", alone=True)
     with pytest.raises(StateUnreadable):
         bench.store.load(bench.session)
-    if bench.claims_at == "claim.exec":
-        assert bench.snapshot() == before
-    else:  # read with the claim, which may have been taken
-        assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
-        assert bench.tables("LRANGE", keys.section("messages", 0), 0, -1)[-1] == b"{not json"
-        assert bench.tables("HGET", keys.ctl, "claim") == b"claim"
+    assert bench.snapshot() == before
+
+
+def test_a_new_session_with_a_damaged_message_is_refused_and_its_parts_are_untouched(bench: Bench) -> None:
+    keys = bench.store.ground.keys(bench.session)
+    section = keys.section("messages", 0)
+    bench.tables("DEL", section)
+    bench.tables("RPUSH", section, b"{not json")
+    before = bench.snapshot()
+    with pytest.raises(StateUnreadable, match="messages"):
+        bench.another().claim(bench.ref(), "claim", "worker", alone=True)
+    assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
+    assert bench.tables("LRANGE", section, 0, -1) == [b"{not json"]
+    taken = b"claim" if bench.claims_at == "claim.new" else b""
+    assert bench.tables("HGET", keys.ctl, "claim") == taken, "in one round trip it is read with the claim"
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
@@ -801,7 +809,7 @@ def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> N
     for step in range(1, 81):
         bench.commit(bench.claim(step), text="x" * 200)
         written.append(bench.spy.size("commit.attempt"))
-        read.append(bench.spy.size("claim.unheld" if step == 1 else "claim.attempt"))
+        read.append(bench.spy.size("claim.new" if step == 1 else "claim.attempt"))
     # Numbers get longer; nothing else does.
     assert max(written[10:]) - min(written[10:]) < 40
     assert max(read[10:]) - min(read[10:]) < 10
@@ -878,15 +886,12 @@ def test_a_claim_that_expects_something_else_than_there_is_looks_again(
         assert bench.snapshot() == before
 
 
-@pytest.mark.parametrize("step", [1, 2], ids=["first step", "later step"])
-def test_a_worker_that_holds_nothing_claims_and_reads_in_one_round_trip(tables: Tables, step: int) -> None:
+def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(tables: Tables) -> None:
     bench = Bench(tables)
     bench.submit()
-    if step == 2:
-        bench.step_elsewhere(1)
     bench.spy.sent.clear()
-    mine = bench.claim(step)
-    assert [name for name, _ in bench.spy.sent] == ["claim.unheld"]
+    mine = bench.claim()
+    assert [name for name, _ in bench.spy.sent] == ["claim.new"]
     assert mine.loaded.state == bench.store.load(bench.session).state
     assert (mine.claim.attempt, mine.loaded.started_ms > 0) == (1, True)
     events = [event.type for event in bench.store.events(bench.session)]
@@ -897,22 +902,20 @@ def test_a_worker_that_holds_nothing_claims_and_reads_in_one_round_trip(tables: 
     assert bench.store.header(bench.session).status == "completed"
 
 
-def test_a_session_of_unusual_parts_is_read_in_full_by_who_holds_nothing(tables: Tables) -> None:
+def test_a_session_with_a_history_is_not_read_by_a_script(tables: Tables) -> None:
     bench = Bench(tables)
     bench.submit()
-    first = bench.claim()
-
-    def settle(fresh: Fresh) -> Settled:
-        settled = settle_step(first, final=False)(fresh)
-        return dataclasses.replace(settled, state=settled.state.with_messages([Message.user("a summary")]))
-
-    bench.store.commit(first.claim, first.loaded, settle, results={}, carry_on=False)
+    bench.commit(bench.claim(), final=True)
+    ref = StepRef(bench.session, bench.message("the next execution").execution_id, 1)
     bench.spy.sent.clear()
-    mine = bench.another().claim(bench.ref(2), "mine", "worker", alone=True)
+    mine = bench.another().claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
-    assert [name for name, _ in bench.spy.sent][:3] == ["claim.unheld", "claim.read", "load.all"]
-    assert [message.content for message in mine.loaded.state.messages] == ["a summary"]
-    assert (mine.claim.attempt, mine.claim.fence) == (1, 2), "one claim, however often it was looked at"
+    assert [name for name, _ in bench.spy.sent] == ["claim.new", "claim.read", "claim.exec"]
+    bench.store.commit(mine.claim, mine.loaded, settle_step(mine, final=False), results={}, carry_on=False)
+    bench.spy.sent.clear()
+    again = bench.another().claim(StepRef(bench.session, ref.execution_id, 2), "again", "worker", alone=True)
+    assert isinstance(again, Claimed)
+    assert [name for name, _ in bench.spy.sent][:2] == ["claim.read", "claim.exec"]
 
 
 @pytest.mark.parametrize(
@@ -929,7 +932,7 @@ def test_a_session_of_unusual_parts_is_read_in_full_by_who_holds_nothing(tables:
     ],
     ids=["claimed", "message", "stop", "journal", "attempts", "put off", "started", "gone"],
 )
-def test_who_holds_nothing_answers_in_one_round_trip_what_it_answers_the_long_way(
+def test_a_first_claim_in_one_round_trip_answers_what_the_long_way_does(
     tables: Tables, meanwhile: Callable[[Bench, StepRef], object]
 ) -> None:
     quick, blind = Bench(tables), Bench(tables, cache_bytes=0)
@@ -949,8 +952,8 @@ def test_who_holds_nothing_answers_in_one_round_trip_what_it_answers_the_long_wa
         else:
             answers.append(answer)
     assert answers[0] == answers[1]
-    assert quick.spy.sent[0][0] == "claim.unheld"
-    assert "claim.unheld" not in [name for name, _ in blind.spy.sent]
+    assert quick.spy.sent[0][0] == "claim.new"
+    assert "claim.new" not in [name for name, _ in blind.spy.sent]
 
 
 def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(tables: Tables) -> None:

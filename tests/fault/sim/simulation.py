@@ -54,7 +54,7 @@ _WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
 # Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
 CRASH_POINTS = tuple(crash_points.POINTS)
 ROUND_TRIPS = (
-    "claim.attempt", "claim.behind", "claim.unheld", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
+    "claim.attempt", "claim.behind", "claim.new", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
     "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
     "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.attempt",
     "commit.read", "commit.entry", "commit.exec", "reload.read", "reload.check", "sweep.now", "sweep.pass",
@@ -238,8 +238,8 @@ class Simulation:
             "<claim.attempt",
             "<claim.behind",
             ">claim.behind",
-            "<claim.unheld",
-            ">claim.unheld",
+            "<claim.new",
+            ">claim.new",
             ">claim.read",
             "driver",
             "tool",

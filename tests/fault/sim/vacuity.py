@@ -68,7 +68,7 @@ ANSWERS = (
     "tool not_run",
     "claim.attempt declined",
     "claim.behind declined",
-    "claim.unheld declined",
+    "claim.new declined",
     "commit.attempt declined",
     "commit.attempt refused",
     "commit.exec aborted",
@@ -81,7 +81,7 @@ ANSWERS = (
 ROUND_TRIPS = (
     "claim.attempt",
     "claim.behind",
-    "claim.unheld",
+    "claim.new",
     "claim.read",
     "claim.lease",
     "claim.uptime",
