@@ -12,15 +12,18 @@ signals arrive: what they raise never lands in a step, and steps go on while a l
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from celery import bootsteps
 
 from ..worker.store.redis_lane import AWAKE_SECONDS
 from .greenlets import TaskPool
+
+_LOOK_UP_SECONDS: Final = 0.25
 
 
 class OneLoop(bootsteps.StartStopStep):
@@ -62,7 +65,17 @@ class _Together:
 
         if not _descriptor(hub.poller):
             return consume()
-        return self._pool.loop.lend(consume_together).result()
+        return _result_among_signals(self._pool.loop.lend(consume_together))
+
+
+def _result_among_signals(future: concurrent.futures.Future[Any]) -> Any:
+    """As `future.result()`, in the main thread, which alone may handle signals.
+
+    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
+    """
+    while not future.done():
+        concurrent.futures.wait((future,), _LOOK_UP_SECONDS)
+    return future.result()
 
 
 def _descriptor(poller: Any) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -136,3 +139,13 @@ def test_a_loop_that_turns_again_in_time_loses_nothing(
     assert beside.result(timeout=30).final_response == "done"
     assert (tmp_path / "calls").read_text() == "called\n", "its lease ended although its worker lived"
     assert rude.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a test choose the thread that takes a signal")
+def test_a_signal_that_another_thread_takes_ends_the_worker_as_well(new_worker: Callable[..., WorkerProcess]) -> None:
+    worker = new_worker()
+    threads = {int(task.name) for task in Path(f"/proc/{worker.pid}/task").iterdir()} - {worker.pid}
+    for thread in sorted(threads)[:3]:
+        os.kill(thread, signal.SIGTERM)
+    assert worker.wait(10) == 0
+    assert "Warm shutdown" in worker.text()
