@@ -88,6 +88,11 @@ class SpyTables:
         """Let something happen just before a round trip, once."""
         self.between[point] = call
 
+    @property
+    def points(self) -> list[str]:
+        """Names of the round trips, in order."""
+        return [name for name, _ in self.sent]
+
     def size(self, point: str) -> int:
         """Bytes of the last round trip of this name."""
         commands = next(commands for name, commands in reversed(self.sent) if name == point)
@@ -347,7 +352,7 @@ def test_a_lost_reply_to_a_submit_makes_one_session(tables: Tables, estimates: b
     bench = Bench(tables, cache_bytes=1_000_000 if estimates else 0)
     bench.spy.lose(way[-1])
     assert bench.submit().execution_id == bench.execution
-    assert [name for name, _ in bench.spy.sent] == [*way, "submit.read"]
+    assert bench.spy.points == [*way, "submit.read"]
     assert bench.store.header(bench.session).version == 1
 
 
@@ -359,7 +364,7 @@ def test_a_submit_that_was_not_sent_goes_the_long_way(tables: Tables) -> None:
 
     bench.spy.before("submit.attempt", fail)
     assert bench.submit().outcome == "started"
-    assert [name for name, _ in bench.spy.sent] == ["submit.attempt", "submit.read", "submit.exec"]
+    assert bench.spy.points == ["submit.attempt", "submit.read", "submit.exec"]
 
 
 def test_unknown_sessions_are_named(bench: Bench) -> None:
@@ -829,7 +834,7 @@ def test_a_commit_takes_few_round_trips(bench: Bench) -> None:
     bench.spy.sent.clear()
     bench.commit(claimed)
     expected = ["commit.attempt"] if bench.settings.cache_bytes else ["commit.read", "commit.exec"]
-    assert [name for name, _ in bench.spy.sent] == expected
+    assert bench.spy.points == expected
 
 
 def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_is_known(tables: Tables) -> None:
@@ -838,7 +843,7 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
     bench.commit(bench.claim())
     bench.spy.sent.clear()
     bench.claim(2)
-    assert [name for name, _ in bench.spy.sent] == ["claim.attempt"]
+    assert bench.spy.points == ["claim.attempt"]
 
 
 @pytest.mark.parametrize("behind", [0, 1])
@@ -868,7 +873,7 @@ def test_a_claim_that_expects_something_else_than_there_is_looks_again(
     before = bench.snapshot()
     bench.spy.sent.clear()
     mine = bench.answer(ref.step, "mine")
-    sent = [name for name, _ in bench.spy.sent]
+    sent = bench.spy.points
     assert "claim.read" in sent or sent == ["claim.behind"], "of a message it reads anyway"
     if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
         bench.tables(
@@ -891,14 +896,14 @@ def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(t
     bench.submit()
     bench.spy.sent.clear()
     mine = bench.claim()
-    assert [name for name, _ in bench.spy.sent] == ["claim.new"]
+    assert bench.spy.points == ["claim.new"]
     assert mine.loaded.state == bench.store.load(bench.session).state
     assert (mine.claim.attempt, mine.loaded.started_ms > 0) == (1, True)
     events = [event.type for event in bench.store.events(bench.session)]
     assert events.count("execution_started") == 1
     bench.spy.sent.clear()
     bench.commit(mine, final=True)
-    assert [name for name, _ in bench.spy.sent] == ["commit.attempt"], "it holds the session now"
+    assert bench.spy.points == ["commit.attempt"], "it holds the session now"
     assert bench.store.header(bench.session).status == "completed"
 
 
@@ -910,12 +915,12 @@ def test_a_session_with_a_history_is_not_read_by_a_script(tables: Tables) -> Non
     bench.spy.sent.clear()
     mine = bench.another().claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
-    assert [name for name, _ in bench.spy.sent] == ["claim.new", "claim.read", "claim.exec"]
+    assert bench.spy.points == ["claim.new", "claim.read", "claim.exec"]
     bench.store.commit(mine.claim, mine.loaded, settle_step(mine, final=False), results={}, carry_on=False)
     bench.spy.sent.clear()
     again = bench.another().claim(StepRef(bench.session, ref.execution_id, 2), "again", "worker", alone=True)
     assert isinstance(again, Claimed)
-    assert [name for name, _ in bench.spy.sent][:2] == ["claim.read", "claim.exec"]
+    assert bench.spy.points[:2] == ["claim.read", "claim.exec"]
 
 
 @pytest.mark.parametrize(
@@ -952,8 +957,8 @@ def test_a_first_claim_in_one_round_trip_answers_what_the_long_way_does(
         else:
             answers.append(answer)
     assert answers[0] == answers[1]
-    assert quick.spy.sent[0][0] == "claim.new"
-    assert "claim.new" not in [name for name, _ in blind.spy.sent]
+    assert quick.spy.points[0] == "claim.new"
+    assert "claim.new" not in blind.spy.points
 
 
 def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(tables: Tables) -> None:
@@ -965,7 +970,7 @@ def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_tr
     bench.step_elsewhere(3)
     bench.spy.sent.clear()
     mine = bench.claim(4)
-    assert [name for name, _ in bench.spy.sent] == ["claim.behind"]
+    assert bench.spy.points == ["claim.behind"]
     assert mine.loaded.state == bench.store.load(bench.session).state
     assert mine.claim.attempt == 1
     bench.commit(mine, final=True)
@@ -996,7 +1001,7 @@ def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -
     claim, attempts = bench.tables("HMGET", keys.ctl, "claim", "attempts")
     assert (claim, attempts) == (b"", b"0"), "or the steps of newer workers would end as poison"
     assert not bench.tables("EXISTS", keys.shard.lease("mine-0"))
-    assert [name for name, _ in bench.spy.sent].count("claim.behind") == 1, "the next look comes before the claim"
+    assert bench.spy.points.count("claim.behind") == 1, "the next look comes before the claim"
 
 
 def test_an_announced_version_that_another_worker_made_differently_is_not_taken(tables: Tables) -> None:
