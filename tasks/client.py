@@ -126,7 +126,7 @@ class AgentClient:
             webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
-            UnknownAgent: Workers have registered, and none offers this agent.
+            UnknownAgent: Workers have registered, and none offers this agent. Once seen, it stays known.
             ActionRefused: The session belongs to another agent.
             IdempotencyMismatch: The key was used for something else.
             StoreFull: Redis is full; nothing was written.
