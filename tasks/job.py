@@ -154,13 +154,7 @@ class Job:
         if not execution_id:
             self._store.header(self.session_id)
             return None
-        record = self._store.record(self.session_id, execution_id)
-        if record is None or record.status not in ("stopped", "failed"):
-            return record
-        # A retry goes on under the same execution id; what is recorded is how it ended before.
-        header = self._store.header(self.session_id)
-        active = header.execution_id == execution_id and header.status in ("pending", "in_progress", "waiting")
-        return None if active else record
+        return self._store.outcome(self.session_id, execution_id)
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"

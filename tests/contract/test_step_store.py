@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.job import Job
 from celery_agents.worker.engine import first_state, settle_operation, settle_retry, settle_stop
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.engine.settling import started
@@ -40,6 +41,7 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.store import (
     Applied,
+    Callback,
     Claim,
     Claimed,
     Fresh,
@@ -79,6 +81,7 @@ class SpyTables:
         self.sent: list[tuple[str, Sequence[Command]]] = []
         self.losing: dict[str, int] = {}
         self.between: dict[str, Callable[[], object]] = {}
+        self.after_trips: tuple[int, Callable[[], object]] | None = None
 
     def lose(self, point: str, times: int = 1) -> None:
         """Lose the next replies of a round trip."""
@@ -87,6 +90,10 @@ class SpyTables:
     def before(self, point: str, call: Callable[[], object]) -> None:
         """Let something happen just before a round trip, once."""
         self.between[point] = call
+
+    def after(self, trips: int, call: Callable[[], object]) -> None:
+        """Let something happen once so many further round trips were made, just before the next."""
+        self.after_trips = (len(self.sent) + trips, call)
 
     @property
     def points(self) -> list[str]:
@@ -122,6 +129,10 @@ class SpyTables:
             yield _SpyWatched(self, watched)
 
     def _note(self, point: str, commands: Sequence[Command]) -> None:
+        due = self.after_trips
+        if due is not None and len(self.sent) == due[0]:
+            self.after_trips = None
+            due[1]()
         self.sent.append((point, commands))
         call = self.between.pop(point, None)
         if call is not None:
@@ -175,11 +186,17 @@ class Bench:
         """The round trip in which a worker claims the first step of a new session."""
         return "claim.new" if self.settings.cache_bytes else "claim.exec"
 
-    def submit(self, session: str | None = None, fingerprint: str = "f", execution: str | None = None) -> Applied:
+    def submit(
+        self,
+        session: str | None = None,
+        fingerprint: str = "f",
+        execution: str | None = None,
+        notify: dict[str, Any] | None = None,
+    ) -> Applied:
         def settle(now_ms: int) -> Settled:
-            now = moment(now_ms)
+            now, first = moment(now_ms), Message.user("first")
             return first_state(
-                AgentState.fresh(now=now), Message.user("first"), execution or self.execution, "op-first", None, now
+                AgentState.fresh(now=now), first, execution or self.execution, "op-first", None, now, notify
             )
 
         return self.store.submit(session or self.session, "agent", fingerprint, settle)
@@ -1289,6 +1306,74 @@ def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
     assert bench.store.header(bench.session).version == 2
 
 
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(tables: Tables) -> Bench:
+    """A session of which somebody wants to hear, whose execution has failed."""
+    bench = Bench(tables)
+    bench.submit(notify={"webhook": "https://example.com/ended"})
+    claimed = bench.claim()
+    settle = settle_step(claimed, final=True, failed=True)
+    bench.store.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+    return bench
+
+
+def _end_retried(bench: Bench) -> None:
+    bench.store.retry(bench.session, settle_retry(None))
+    bench.commit(bench.claim(2), final=True)
+
+
+def _due_callbacks(bench: Bench) -> list[Callback]:
+    shard = shard_of(bench.session, bench.settings.shards)
+    found = bench.store.due_callbacks(shard, limit=100_000, hold_ms=60_000)
+    return [callback for callback in found if callback.session_id == bench.session]
+
+
+def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
+    (callback,) = _due_callbacks(told)
+    assert (callback.kind, callback.target, callback.record.status) == (
+        "webhook",
+        "https://example.com/ended",
+        "failed",
+    )
+    told.store.callback_failed(callback, delay_ms=0, reason="nobody there")
+    (again,) = _due_callbacks(told)
+    assert (again.record, again.attempts) == (callback.record, 1)
+    told.store.callback_made(again)
+    assert _due_callbacks(told) == []
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: Bench, heard: bool) -> None:
+    (before,) = _due_callbacks(told)
+    _end_retried(told)
+    if heard:
+        told.store.callback_made(before)
+    else:
+        told.store.callback_failed(before, delay_ms=None, reason="nobody there")
+    (after,) = _due_callbacks(told)
+    assert (after.record.status, after.record.retries, after.attempts) == ("completed", 1, 0)
+
+
+def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
+    _end_retried(told)
+    (callback,) = _due_callbacks(told)
+    assert (callback.record.status, callback.record.retries) == ("completed", 1)
+    told.store.callback_made(callback)
+    outbox = told.store.ground.keys(told.session).shard.callbacks
+    assert not [note for note in told.tables("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note]
+
+
+def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
+    outbox = told.store.ground.keys(told.session).shard.callbacks
+    told.tables("ZADD", outbox, 1, "gibberish")
+    assert len(_due_callbacks(told)) == 1
+    assert b"gibberish" not in told.tables("ZRANGEBYSCORE", outbox, "-inf", "+inf")
+    assert told.store.dead()[0]["kind"] == "callback"
+
+
 # --- retry and park ---------------------------------------------------------------------------------------------------
 
 
@@ -1302,6 +1387,20 @@ def test_a_retry_goes_on_at_the_same_step(bench: Bench) -> None:
     assert bench.tables("PTTL", keys.session) == -1
     claimed = bench.claim(2)
     assert (claimed.claim.attempt, claimed.loaded.cancel) == (1, None)
+
+
+@pytest.mark.parametrize("trips", range(4))
+def test_who_waits_for_a_retried_execution_hears_of_its_last_end(bench: Bench, trips: int) -> None:
+    bench.store.stop(bench.session, None, settle_stop)
+    bench.store.retry(bench.session, settle_retry(None))
+    job = Job(bench.store, bench.session, "op-first")
+
+    def end() -> None:
+        bench.commit(bench.claim(), final=True, text="the last end")
+
+    bench.spy.after(trips, end)
+    result = job.result(timeout=10)
+    assert (result.status, result.final_response) == ("completed", "the last end")
 
 
 def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from ..errors import SessionNotFound, StateUnreadable
 from . import fields, reads
 from .ground import Ground
-from .keys import ShardKeys
-from .records import Callback
+from .keys import ShardKeys, callback_note
+from .records import Callback, ExecutionRecord
 from .tables import Command
 from .writes import dead_entry
 
@@ -23,13 +23,13 @@ def due_callbacks(ground: Ground, shard: ShardKeys, *, limit: int, hold_ms: int)
     found: list[Callback] = []
     for member in members:
         ground.tables.ask("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
-        session_id, execution_id, kind = member.decode().split(" ")
+        note = member.decode("utf-8", "backslashreplace")
         try:
-            callback = _callback(ground, session_id, execution_id, kind)
-        except StateUnreadable as error:  # of one session; the callbacks of others are to be made
-            ground.tables.ask(
-                "callbacks.unreadable", [dead_entry(ground, shard, "callback", session_id, execution_id, 0, str(error))]
-            )
+            callback = _callback(ground, note)
+        except StateUnreadable as error:  # the callbacks of others are to be made
+            session_id, execution_id, *_ = [*note.split(" "), ""]
+            entry = dead_entry(ground, shard, "callback", session_id, execution_id, 0, str(error))
+            ground.tables.ask("callbacks.unreadable", [entry])
             callback = None
         if callback is None:
             ground.tables.ask("callbacks.gone", [("ZREM", shard.callbacks, member)])
@@ -38,17 +38,21 @@ def due_callbacks(ground: Ground, shard: ShardKeys, *, limit: int, hold_ms: int)
     return found
 
 
-def _callback(ground: Ground, session_id: str, execution_id: str, kind: str) -> Callback | None:
-    """None when the session has expired, or the execution was retried and has not ended again."""
+def _callback(ground: Ground, note: str) -> Callback | None:
+    """None when the session has expired, or the execution was retried and has ended again, which has its own note."""
+    try:
+        session_id, execution_id, kind, retries = note.split(" ")
+    except ValueError:
+        raise StateUnreadable("callbacks", "an entry is not the note of an end") from None
     try:
         record = reads.record(ground, session_id, execution_id)
     except SessionNotFound:
         return None
-    if record is None:
+    if record is None or str(record.retries) != retries:
         return None
     keys = ground.keys(session_id)
     notify, attempts = ground.tables.ask(
-        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, f"told:{execution_id}:{kind}")]
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _count(record, kind))]
     )
     wanted: Any = fields.read_json(notify or b"{}", "notify")
     try:
@@ -67,7 +71,7 @@ def callback_made(ground: Ground, callback: Callback) -> None:
         "callbacks.made",
         [
             ("ZREM", keys.shard.callbacks, _member(callback)),
-            ("HDEL", keys.session, _count(callback)),
+            ("HDEL", keys.session, _count(callback.record, callback.kind)),
         ],
     )
 
@@ -84,7 +88,7 @@ def callback_failed(ground: Ground, callback: Callback, *, delay_ms: int | None,
         return
     (now_reply,) = ground.tables.ask("callbacks.now", [ground.clock.now()])
     due = ground.clock.milliseconds(now_reply) + delay_ms
-    tried = ("HSET", keys.session, _count(callback), callback.attempts + 1)
+    tried = ("HSET", keys.session, _count(callback.record, callback.kind), callback.attempts + 1)
     # The session may expire at this very moment; a count must not bring its hash back to life.
     with ground.tables.watch("callbacks.session", (keys.session,), [("EXISTS", keys.session)]) as watched:
         commands: list[Command] = [("ZADD", keys.shard.callbacks, "XX", due, _member(callback))]
@@ -94,8 +98,10 @@ def callback_failed(ground: Ground, callback: Callback, *, delay_ms: int | None,
 
 
 def _member(callback: Callback) -> str:
-    return f"{callback.session_id} {callback.execution_id} {callback.kind}"
+    record = callback.record
+    return callback_note(callback.session_id, record.execution_id, callback.kind, record.retries)
 
 
-def _count(callback: Callback) -> str:
-    return f"told:{callback.execution_id}:{callback.kind}"
+def _count(record: ExecutionRecord, kind: str) -> str:
+    """The field of the session that counts how often an end was told in vain."""
+    return f"told:{record.execution_id}:{kind}:{record.retries}"

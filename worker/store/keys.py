@@ -95,6 +95,11 @@ class SessionKeys:
         return f"{self.session}:j:{execution_id}:{step}"
 
 
+def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:
+    """What a shard's callbacks keep of one end of an execution; another end, after a retry, has another."""
+    return f"{session_id} {execution_id} {kind} {retries}"
+
+
 def shard_keys(shards: int) -> tuple[ShardKeys, ...]:
     """All shards, by number."""
     return tuple(ShardKeys(number) for number in range(shards))

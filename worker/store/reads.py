@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import SessionNotFound, StateUnreadable
+from ..state import ExecutionStatus
 from . import fields
 from .events import parse_events
 from .ground import Ground
@@ -15,6 +16,7 @@ from .tables import Reply
 
 _HEADER: Final = ("version", "agent", "status", "created", "updated")
 _CTL: Final = ("execution", "step")
+_GOING_ON: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
 
 
 def header(ground: Ground, session_id: str) -> Header:
@@ -98,18 +100,41 @@ def definition(ground: Ground, session_id: str) -> dict[str, Any]:
 
 
 def record(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecord | None:
-    """How an execution ended; None while it has not.
+    """How an execution ended last, whether it was retried since or not; None where it never has.
 
     Raises:
         SessionNotFound: There is no such session, or it has expired.
     """
     keys = ground.keys(session_id)
     (reply,) = ground.tables.ask("record", [("HMGET", keys.session, "version", f"e:{execution_id}")])
-    if reply[0] is None:
+    return _record(session_id, *reply)
+
+
+def outcome(ground: Ground, session_id: str, execution_id: str) -> ExecutionRecord | None:
+    """How an execution ended; None as long as it has not, or goes on after a retry.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    keys = ground.keys(session_id)
+    # In this order, and status and record at one moment: a retried execution that ends meanwhile is not taken for one
+    # that ended as it did before.
+    reads = [
+        ("HGET", keys.ctl, "execution"),
+        ("HMGET", keys.session, "version", f"e:{execution_id}", "status"),
+    ]
+    current, (version, stored, status) = ground.tables.ask("outcome", reads)
+    goes_on = fields.text(current) == execution_id and fields.text(status) in _GOING_ON
+    found = _record(session_id, version, stored)
+    return None if goes_on else found
+
+
+def _record(session_id: str, version: Reply, stored: Reply) -> ExecutionRecord | None:
+    if version is None:
         raise SessionNotFound(session_id)
-    if reply[1] is None:
+    if stored is None:
         return None
-    data: dict[str, Any] = fields.read_json(reply[1], "the record of an execution")
+    data: dict[str, Any] = fields.read_json(stored, "the record of an execution")
     try:
         data["errors"] = tuple(data["errors"])
         return ExecutionRecord(**data)

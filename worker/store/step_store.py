@@ -266,8 +266,12 @@ class KeyedStepStore:
         return reads.definition(self.ground, session_id)
 
     def record(self, session_id: str, execution_id: str) -> ExecutionRecord | None:
-        """How an execution ended; None while it has not."""
+        """How an execution ended last, whether it was retried since or not; None where it never has."""
         return reads.record(self.ground, session_id, execution_id)
+
+    def outcome(self, session_id: str, execution_id: str) -> ExecutionRecord | None:
+        """How an execution ended; None as long as it has not, or goes on after a retry."""
+        return reads.outcome(self.ground, session_id, execution_id)
 
     def events(self, session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:
         """Stored events after an event id."""

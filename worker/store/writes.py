@@ -15,7 +15,7 @@ from ..state import AgentState, ExecutionState, ExecutionStatus, ListChange, Sta
 from . import fields
 from .events import event_commands
 from .ground import Ground
-from .keys import SessionKeys, ShardKeys
+from .keys import SessionKeys, ShardKeys, callback_note
 from .records import ExecutionRecord, Settled, StepRef
 from .standing import Standing
 from .tables import Command, Word
@@ -150,7 +150,8 @@ def _callbacks(keys: SessionKeys, settled: Settled, standing: Standing, now_ms: 
     wanted = {**_notify(standing), **settled.notify}
     for record in _ended(settled):
         for kind in wanted.get(record.operation_id or "", ()):
-            yield ("ZADD", keys.shard.callbacks, now_ms, f"{keys.session_id} {record.execution_id} {kind}")
+            note = callback_note(keys.session_id, record.execution_id, kind, record.retries)
+            yield ("ZADD", keys.shard.callbacks, now_ms, note)
 
 
 def _ended(settled: Settled) -> Iterator[ExecutionRecord]:
