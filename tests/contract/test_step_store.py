@@ -1403,6 +1403,36 @@ def test_who_waits_for_a_retried_execution_hears_of_its_last_end(bench: Bench, t
     assert (result.status, result.final_response) == ("completed", "the last end")
 
 
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_a_lost_reply_to_a_retry_retries_once(bench: Bench, is_parked: bool) -> None:
+    bench.commit(bench.claim())
+    if is_parked:
+        bench.store.park(bench.ref(2), "cannot be read")
+    else:
+        bench.store.stop(bench.session, None, settle_stop)
+    version = bench.store.header(bench.session).version
+    bench.spy.lose("retry.unpark" if is_parked else "retry.exec")
+    applied = bench.store.retry(bench.session, settle_retry(None))
+    retries = 0 if is_parked else 1
+    assert (applied.outcome, applied.execution_id) == ("started", bench.execution)
+    assert applied.publish == StepRef(bench.session, bench.execution, 2, retries)
+    assert bench.store.header(bench.session).version == version + (not is_parked)
+    with pytest.raises(InvalidTransition):
+        bench.store.retry(bench.session, settle_retry(None))
+
+
+def test_a_retry_is_not_repeated_where_a_worker_took_it_up_before_its_reply_was_found_lost(bench: Bench) -> None:
+    bench.store.stop(bench.session, None, settle_stop)
+    bench.spy.lose("retry.exec")
+
+    def run() -> None:
+        bench.commit(bench.claim(), final=True)
+
+    bench.spy.before("retry.exec", lambda: bench.spy.before("retry.read", run))
+    bench.store.retry(bench.session, settle_retry(None))
+    assert bench.store.header(bench.session).status == "completed"
+
+
 def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench) -> None:
     claimed = bench.claim()
     bench.store.record_answer(claimed.claim, b"answer")

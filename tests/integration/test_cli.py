@@ -38,9 +38,16 @@ class Shell:
         )  # fmt: skip
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Begin one that can be interrupted, even where the tests themselves run in the background of a script."""
         command = [sys.executable, "-m", "celery_agents", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.environment(), stdout=pipe, stderr=pipe, text=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def environment(self) -> dict[str, str]:
         mine = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_AGENTS_")}

@@ -6,11 +6,13 @@ again after a lost reply changes nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Literal, TypeVar
 
 from ..errors import ActionRefused, IdempotencyMismatch, SessionNotFound, StateUnreadable, StoreUnavailable
 from ..state import AgentState
+from ..unique import unique_hex
 from . import fields, loading
 from .claims import Ctl, ctl_read
 from .events import event_commands
@@ -230,9 +232,12 @@ def _ask_to_stop(
 
 def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
     """Continue a failed or stopped execution. See `StepStore.retry`."""
-    keys = ground.keys(session_id)
+    keys, operation_id = ground.keys(session_id), unique_hex()
+    sent: Applied | None = None  # whether it was applied is not known, where its reply was lost
+    was_parked = False
 
     def once() -> Applied:
+        nonlocal sent, was_parked
         reads: list[Command] = [
             ("HMGET", keys.session, "version", *STANDING),
             ctl_read(keys),
@@ -242,37 +247,42 @@ def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
             (version, *standing_reply), ctl_reply, now_reply = watched.replies
             if version is None:
                 raise SessionNotFound(session_id)
-            ctl = Ctl.read(ctl_reply)
+            ctl, standing = Ctl.read(ctl_reply), Standing.read(*standing_reply)
             now_ms = ground.clock.milliseconds(now_reply)
-            if ctl.phase == "parked":
-                return _unpark(ground, keys, ctl, fields.number(version), now_ms, watched)
+            if sent is not None and (operation_id in standing.operations or (was_parked and ctl.phase != "parked")):
+                return sent
+            was_parked = ctl.phase == "parked"
+            if was_parked:
+                sent, commands = _unparked(ground, keys, ctl, fields.number(version), now_ms)
+                watched.commit("retry.unpark", commands)
+                return sent
             before = _stored(ground, keys, ctl, fields.number(version), watched)
             settled = settle(Fresh(before, (), 0, now_ms, None))
-            standing = Standing.read(*standing_reply)
+            settled = replace(settled, operations=(*settled.operations, operation_id))
             save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
             # Of the step that is next: the one it ended at may be committed, and then its journal goes as it must.
             kept = [("PERSIST", keys.journal(due.execution_id, due.step))] if (due := save.next) is not None else []
-            watched.commit("retry.exec", [*save.commands, *kept])
-            return Applied(
+            sent = Applied(
                 "started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next
             )
+            watched.commit("retry.exec", [*save.commands, *kept])
+            return sent
 
     return _persistently(ground, session_id, once)
 
 
-def _unpark(ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: int, watched: Watched) -> Applied:
+def _unparked(
+    ground: Ground, keys: SessionKeys, ctl: Ctl, version: int, now_ms: int
+) -> tuple[Applied, Sequence[Command]]:
     ref = StepRef(keys.session_id, ctl.execution, ctl.step)
     handed = ground.handover.commands(ref, now_ms)
-    watched.commit(
-        "retry.unpark",
-        [
-            ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", now_ms, "nudges", 0),
-            ("HSET", keys.session, "status", "in_progress"),
-            ("ZADD", keys.shard.due, now_ms + ground.due_ms, keys.session_id),
-            *handed,
-        ],
-    )
-    return Applied("started", ctl.execution, version, None if handed else ref)
+    commands: list[Command] = [
+        ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", now_ms, "nudges", 0),
+        ("HSET", keys.session, "status", "in_progress"),
+        ("ZADD", keys.shard.due, now_ms + ground.due_ms, keys.session_id),
+        *handed,
+    ]
+    return Applied("started", ctl.execution, version, None if handed else ref), commands
 
 
 def park(ground: Ground, ref: StepRef, reason: str, *, whatever_step: bool = False) -> None:
