@@ -14,6 +14,11 @@ _random: Final = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 
 
+def unique_bytes(count: int) -> bytes:
+    """So many random bytes."""
+    return _random.randbytes(count)
+
+
 def unique_hex() -> str:
     """32 hexadecimal digits: 128 random bits, as good as unique among all processes."""
     return f"{_random.getrandbits(128):032x}"

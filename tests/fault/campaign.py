@@ -160,6 +160,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         {"cuts": "cuts_*", "sessions read": "sessions_read", "jobs completed after a cut": "jobs_after_a_cut"},
         ("cuts_between", "cuts_inside"),
     ),
+    "redis-loses": Scenario(
+        lambda d, s: redis_faults.lose_the_last(d, 20, s),
+        "under load, Redis loses up to its last second with the machine it runs on, and workers elsewhere have seen it",
+        {"losses": "losses", "jobs completed after a loss": "jobs_after_a_loss"},
+        ("losses", "bytes_lost"),
+    ),
     "redis-everysec": Scenario(
         lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),
         "the same as redis-always, without its long stops, with an fsync every second",

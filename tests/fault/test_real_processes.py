@@ -34,6 +34,10 @@ def test_an_append_only_file_that_was_cut_anywhere_leaves_whole_sessions_that_go
     passed(redis_faults.cut_files(tmp_path / "lab", 10, 1), "cuts_between", "cuts_inside", "jobs_after_a_cut")
 
 
+def test_workers_that_saw_what_redis_lost_go_on_from_what_it_has(tmp_path: Path) -> None:
+    passed(redis_faults.lose_the_last(tmp_path / "lab", 2, 1), "losses", "bytes_lost", "jobs_after_a_loss")
+
+
 def test_any_one_reply_of_redis_may_be_lost(tmp_path: Path) -> None:
     passed(replies.lose_each(tmp_path / "lab", 1), "replies_lost")
 

@@ -41,6 +41,10 @@ class Held:
         messages = sum(len(section.messages) for section in self.state.store.sections.values())
         object.__setattr__(self, "weight", self.size + _OBJECTS_BYTES * (1 + steps + messages))
 
+    def is_at(self, version: int, lineage: bytes) -> bool:
+        """Whether the session with this version and lineage is the one that is held."""
+        return self.version == version and self.standing.lineage == lineage
+
 
 def as_read(stored_bytes: int) -> int:
     """The `size` of what was read: its texts are held by messages and steps apart, with more objects around them."""
@@ -58,7 +62,7 @@ class SessionCache:
         self._limit = limit_bytes
         self._size = 0
         self._held: OrderedDict[str, Held] = OrderedDict()
-        self._announced: dict[str, tuple[Held, str]] = {}
+        self._announced: dict[str, Held] = {}
         self._lock = threading.Lock()
 
     def get(self, session_id: str) -> Held | None:
@@ -69,32 +73,29 @@ class SessionCache:
                 self._held.move_to_end(session_id)
             return held
 
-    def announce(self, session_id: str, held: Held, commit_id: str) -> None:
-        """What a session will be if the commit of this id goes through.
+    def announce(self, session_id: str, held: Held) -> None:
+        """What a session will be if a commit goes through.
 
         The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
         """
         with self._lock:
-            self._announced[session_id] = (held, commit_id)
+            self._announced[session_id] = held
 
-    def latest(self, session_id: str) -> tuple[Held, str | None] | None:
-        """The newest that may be stored: what was announced, with its commit id, or what was proven (None)."""
+    def latest(self, session_id: str) -> Held | None:
+        """The newest that may be stored: what was announced, or what was proven."""
         with self._lock:
             announced, held = self._announced.get(session_id), self._held.get(session_id)
-            if announced is not None and (held is None or held.version < announced[0].version):
+            if announced is not None and (held is None or held.version < announced.version):
                 return announced
-            if held is None:
-                return None
-            self._held.move_to_end(session_id)
-            return held, None
+            if held is not None:
+                self._held.move_to_end(session_id)
+            return held
 
-    def announced(self, session_id: str, version: int, commit_id: str) -> Held | None:
-        """What was announced, when the stored version and commit id prove that it came true."""
+    def announced(self, session_id: str, version: int, lineage: bytes) -> Held | None:
+        """What was announced, when the stored version and lineage prove that it came true."""
         with self._lock:
             found = self._announced.get(session_id)
-        if found is None or found[0].version != version or found[1] != commit_id:
-            return None
-        return found[0]
+        return found if found is not None and found.is_at(version, lineage) else None
 
     def withdraw(self, session_id: str) -> None:
         """It did not come true, or nobody knows."""
@@ -105,7 +106,7 @@ class SessionCache:
         """Keep the newer of two versions."""
         with self._lock:
             announced = self._announced.get(session_id)
-            if announced is not None and announced[0].version <= held.version:
+            if announced is not None and announced.version <= held.version:
                 del self._announced[session_id]
             before = self._held.pop(session_id, None)
             if before is not None:

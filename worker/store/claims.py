@@ -100,17 +100,15 @@ def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id
     attempt = _Attempt(ground, keys, ref, claim_id, worker, now_ms)
     if latest is None:
         return _claim_new(attempt) if ref.step == 1 else None
-    held, commit_id = latest
-    behind = _steps_behind(held.state, ref)
+    behind = _steps_behind(latest.state, ref)
     if behind is None:
         return None
     if behind:
         return _claim_from_behind(attempt)
-    guards: list[Guard] = [(("HMGET", keys.session, "version"), (held.version,))]
-    if commit_id is not None:  # only announced: another worker's commit may bear the same version
-        guards.append((("HMGET", keys.session, "last"), (commit_id,)))
+    # Another worker's commit may bear the same version: of one that was announced here, and of one that Redis lost.
+    guards: list[Guard] = [(("HMGET", keys.session, "version", "lineage"), (latest.version, latest.standing.lineage))]
     taken, _ = attempt.make("claim.attempt", guards)
-    return _first(attempt, taken, Stored(held.state, held.version, held.agent)) if taken is not None else None
+    return _first(attempt, taken, Stored(latest.state, latest.version, latest.agent)) if taken is not None else None
 
 
 def _claim_new(attempt: _Attempt) -> Claimed | None:

@@ -85,7 +85,7 @@ def _commit_as_expected(
         (("EXISTS", keys.inbox), (0,)),
     ]
     try:
-        with _announced(ground, claim, ready):
+        with _announced(ground, ref.session_id, ready):
             if ground.tables.attempt("commit.attempt", guards, ready.commands) is None:
                 raise Changed
             crash_points.at("c7")
@@ -132,10 +132,9 @@ def _ready(
 
 
 @contextlib.contextmanager
-def _announced(ground: Ground, claim: Claim, ready: _Ready) -> Generator[None]:
+def _announced(ground: Ground, session_id: str, ready: _Ready) -> Generator[None]:
     """Tell the cache what the session becomes, before it does: the next message leaves inside the commit."""
-    session_id = claim.ref.session_id
-    ground.cache.announce(session_id, ready.held, commit_id(claim))
+    ground.cache.announce(session_id, ready.held)
     try:
         yield
     except BaseException:
@@ -186,7 +185,7 @@ def _commit_once(
         settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
         before = ground.cache.get(ref.session_id)
         ready = _ready(ground, keys, claim, base, before, settled, standing, len(entries), carry_on, now_ms)
-        with _announced(ground, claim, ready):
+        with _announced(ground, ref.session_id, ready):
             watched.commit("commit.exec", ready.commands)
             crash_points.at("c7")
     return ready.committed

@@ -16,7 +16,7 @@ from . import fields
 from .cache import Held, as_read
 from .ground import Ground
 from .keys import SessionKeys
-from .standing import STANDING, Standing
+from .standing import STANDING, Standing, descends
 from .tables import Changed, Command, Reply, Watched
 
 _TORN_READS: Final = 20
@@ -33,7 +33,7 @@ class Stored:
 
 def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Command]:
     """Commands for the first round trip; `finish` understands their replies."""
-    first: Command = ("HMGET", keys.session, "version", "agent", "last", *STANDING, "head")
+    first: Command = ("HMGET", keys.session, "version", "agent", *STANDING, "head")
     if held is not None:  # most likely another worker has made a step since
         return [first, *_tails(keys, held.state)]
     return [
@@ -53,18 +53,21 @@ def finish(
         StateUnreadable: A part cannot be read; the parts that could are untouched.
         Changed: Somebody saved between two of the reads.
     """
-    version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
+    version, agent, standing = _known(replies[0])
     if not version:
         raise SessionNotFound(keys.session_id)
-    if held is not None and held.version == version:
+    if held is not None and held.is_at(version, standing.lineage):
         return Stored(held.state, version, agent)
-    announced = ground.cache.announced(keys.session_id, version, fields.text(replies[0][2]))
+    announced = ground.cache.announced(keys.session_id, version, standing.lineage)
     if announced is not None:
         return Stored(announced.state, version, agent)
     try:
         stored = _present(replies[0][-1])
         head, size = read_head(stored), len(stored)
-        if held is not None:
+        if held is not None and not _descends(version, standing, held):
+            ground.cache.drop(keys.session_id)  # it may be of a higher version, which Redis has lost
+            state, size = _read_all(keys, head, size, watched)
+        elif held is not None:
             state, size = _newer(held, head, replies[1:]) or _read_all(keys, head, size, watched)
         else:
             state, size = _guessed(head, size, execution_id, replies[1:]) or _read_all(keys, head, size, watched)
@@ -74,7 +77,7 @@ def finish(
         if fields.number(now) != version:
             raise Changed from None
         raise
-    ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
+    ground.cache.put(keys.session_id, Held(version, state, size, agent, standing))
     return Stored(state, version, agent)
 
 
@@ -89,8 +92,8 @@ def at_once(
         StateTooNew: A newer version of this package has written it.
         StateUnreadable: A part cannot be read.
     """
-    version, agent = fields.number(replies[0][0]), fields.text(replies[0][1])
-    if not version:
+    version, agent, standing = _known(replies[0])
+    if not version or (held is not None and not _descends(version, standing, held)):
         return None
     stored = _present(replies[0][-1])
     head, lists = read_head(stored), replies[1:]
@@ -98,7 +101,7 @@ def at_once(
     if found is None:
         return None
     state, size = found
-    ground.cache.put(keys.session_id, Held(version, state, size, agent, Standing.read(*replies[0][3:6])))
+    ground.cache.put(keys.session_id, Held(version, state, size, agent, standing))
     return Stored(state, version, agent)
 
 
@@ -129,6 +132,16 @@ def load(ground: Ground, session_id: str) -> Stored:
                 return Stored(state, fields.number(version), fields.text(agent))
             version, head = again, head_now
     raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+def _known(reply: Sequence[bytes | None]) -> tuple[int, str, Standing]:
+    """Version (0: there is no session), agent and standing from the reply to the first of `reads`."""
+    return fields.number(reply[0]), fields.text(reply[1]), Standing.read(*reply[2:6])
+
+
+def _descends(version: int, standing: Standing, held: Held) -> bool:
+    """Whether what is stored is what is held, gone on; what Redis has lost was nobody's beginning."""
+    return descends(standing.lineage, held.standing.lineage, version - held.version)
 
 
 def _present(head: bytes | None) -> bytes:

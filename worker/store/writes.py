@@ -79,9 +79,9 @@ def saving(
     due = next_step(keys.session_id, after)
     growth = _growth(before, settled)
     appended = [command for state, change, base in growth for command in _appended(keys, state, change, base)]
-    executions = _executions(ground, standing.executions, after)
+    executions, lineage = _executions(ground, standing.executions, after), standing.next_lineage()
     commands = [
-        _session_hash(ground, keys, settled, standing, executions, version, now_ms, growth[-1][1].head, extra),
+        _session_hash(ground, keys, settled, standing, executions, version, now_ms, growth[-1][1].head, lineage, extra),
         *appended,
         ("ZADD", keys.shard.sessions, now_ms, keys.session_id),
         *_forgotten(keys, standing.executions, executions),
@@ -97,7 +97,7 @@ def saving(
     if settled.dead is not None:
         commands.append(_dead(ground, keys, after, settled.dead))
     size = sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes))
-    known = Standing(_operations(ground, settled, standing), executions, _all_notify(settled, standing))
+    known = Standing(_operations(ground, settled, standing), executions, _all_notify(settled, standing), lineage)
     return Save([*commands, *publication], size, due if work_changed else None, bool(publication), known)
 
 
@@ -110,11 +110,12 @@ def _session_hash(
     version: int,
     now_ms: int,
     head: bytes,
+    lineage: bytes,
     extra: Sequence[Word],
 ) -> Command:
     execution = settled.state.execution
     words: list[Word] = ["version", version, "head", head, "updated", now_ms]
-    words += ["status", execution.status.value if execution else "idle", *extra]
+    words += ["status", execution.status.value if execution else "idle", "lineage", lineage, *extra]
     if settled.definition is not None:
         words += ["definition", settled.definition]
     if settled.operations:

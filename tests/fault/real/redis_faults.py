@@ -152,6 +152,38 @@ def cut_files(directory: Path, cuts: int, seed: int) -> Verdict:
     return verdict
 
 
+def lose_the_last(directory: Path, times: int, seed: int) -> Verdict:
+    """Redis dies with the machine it runs on: what it wrote last is gone, and workers elsewhere have seen it."""
+    chance = random.Random(seed)
+    verdict = Verdict()
+    with Lab(directory, redis_options={"config": {"auto-aof-rewrite-percentage": "0"}, "append_only": "always"}) as lab:
+        workers = [lab.worker(), lab.worker()]
+        for _ in range(times):
+            jobs = [lab.submit(*[["keyed"], ["pure"]] * 10, after=0.02) for _ in range(20)]
+            before = lab.ledger.deliveries().total()
+            wait_until(lambda before=before: lab.ledger.deliveries().total() > before + 20, "steps are under way", 30)
+            file = lab.server.append_only_files()[-1]
+            kept = file.stat().st_size
+            time.sleep(chance.uniform(0.05, 1.0))
+            lab.server.kill()
+            verdict.counts["bytes_lost"] += file.stat().st_size - kept
+            with file.open("r+b") as written:
+                written.truncate(kept)
+            lab.server.start()
+            lab.client = lab.new_client()
+            lab.wait_for_jobs(90, jobs)
+            for job in jobs:
+                stored = lab.client.show(job.session_id).state
+                execution = stored.execution
+                assert execution is not None
+                ended = (execution.status, execution.step_count, len(stored.store.section().messages))
+                verdict.expect(ended == ("completed", 21, 42), "I2", f"{job.session_id} after the loss: {ended}")
+                verdict.counts["jobs_after_a_loss"] += 1
+        verdict.counts["losses"] += times
+        verdict.expect(all(worker.alive for worker in workers), "workers", "a worker has ended")
+    return verdict
+
+
 def _record_starts(data: bytes) -> list[int]:
     """Where commands begin in an append-only file."""
     found, position = [], data.find(b"*")

@@ -39,7 +39,7 @@ from celery_agents.worker.store.claims import Ctl, ctl_read
 from celery_agents.worker.store.ground import NoHandover
 from celery_agents.worker.store.redis_tables import RedisTables
 from celery_agents.worker.store.scripts import SCRIPTS
-from celery_agents.worker.store.standing import Standing
+from celery_agents.worker.store.standing import STANDING, Standing
 from celery_agents.worker.store.tables import Changed
 from celery_agents.worker.store.writes import saving
 
@@ -485,17 +485,16 @@ class Simulation:
         keys = ground.keys(action.session)
         for _ in range(50):
             reads: list[Any] = [
-                ("HMGET", keys.session, "version", "ops", "executions"),
+                ("HMGET", keys.session, "version", *STANDING),
                 ctl_read(keys),
                 ground.clock.now(),
             ]
             try:
                 with ground.tables.watch("beside.read", (keys.session, keys.ctl), reads) as watched:
-                    (version, ops, executions), ctl_reply, now_reply = watched.replies
-                    ctl = Ctl.read(ctl_reply)
-                    known = fields.strings(ops)
-                    if ctl.phase != "run" or action.operation in known:
-                        action.refused = "" if action.operation in known else "over"
+                    (version, *standing_reply), ctl_reply, now_reply = watched.replies
+                    ctl, standing = Ctl.read(ctl_reply), Standing.read(*standing_reply)
+                    if ctl.phase != "run" or action.operation in standing.operations:
+                        action.refused = "" if action.operation in standing.operations else "over"
                         return None
                     held = ground.cache.get(action.session)
                     stored = loading.finish(
@@ -508,9 +507,8 @@ class Simulation:
                     if with_message:
                         after = stored.with_user_message(Message.user(MESSAGE + action.operation), now=now)
                     save = saving(
-                        ground, keys, stored, Settled(after, operations=(action.operation,)),
-                        Standing(known, fields.strings(executions)), version=fields.number(version) + 1, now_ms=now_ms,
-                        work_changed=False,
+                        ground, keys, stored, Settled(after, operations=(action.operation,)), standing,
+                        version=fields.number(version) + 1, now_ms=now_ms, work_changed=False,
                     )  # fmt: skip
                     watched.commit("beside.exec", save.commands)
                     return Applied("changed", ctl.execution, 0)
