@@ -1303,8 +1303,27 @@ def test_a_stop_of_another_execution_or_of_an_ended_one_is_nothing(bench: Bench)
 
 def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
     bench.spy.lose("stop.exec")
-    bench.store.stop(bench.session, None, settle_stop)
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
     assert bench.store.header(bench.session).version == 2
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "again"
+
+
+def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.message("and then?")
+    bench.end_lease(claimed.claim)
+    bench.spy.lose("stop.exec")
+    bench.store.stop(bench.session, None, settle_stop)
+    header = bench.store.header(bench.session)
+    assert header.execution_id != bench.execution
+    assert header.status == "pending"
+
+
+def test_a_step_that_was_asked_to_stop_and_has_ended_before_the_lost_reply_was_missed_was_asked(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.lose("stop.ask")
+    bench.spy.before("stop.ask", lambda: bench.spy.before("stop.read", lambda: bench.commit(claimed, final=True)))
+    assert bench.store.stop(bench.session, None, settle_stop).outcome == "queued"
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------

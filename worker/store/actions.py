@@ -173,11 +173,25 @@ def _save(
 
 def stop(ground: Ground, session_id: str, execution_id: str | None, settle: Settle) -> Applied:
     """End the running execution. See `StepStore.stop`."""
-    keys = ground.keys(session_id)
-    return _persistently(ground, session_id, lambda: _stop_once(ground, keys, execution_id, settle))
+    keys, sent = ground.keys(session_id), list[Applied]()
+
+    def once() -> Applied:
+        try:
+            return _stop_once(ground, keys, execution_id, settle, sent)
+        except Changed:
+            sent.clear()
+            raise
+
+    return _persistently(ground, session_id, once)
 
 
-def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, settle: Settle) -> Applied:
+def _stop_once(
+    ground: Ground, keys: SessionKeys, execution_id: str | None, settle: Settle, sent: list[Applied]
+) -> Applied:
+    """
+    Args:
+        sent: What was written, perhaps: its reply was lost. Noted before it is written.
+    """
     reads: list[Command] = [
         ("HMGET", keys.session, "version", *STANDING),
         ctl_read(keys),
@@ -190,15 +204,21 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         if version is None:
             raise SessionNotFound(keys.session_id)
         ctl = Ctl.read(ctl_reply)
-        if ctl.phase == "end" or (execution_id is not None and ctl.execution != execution_id):
-            return Applied("again", ctl.execution, fields.number(version))
+        wanted = sent[-1].execution_id if sent else execution_id
+        if ctl.phase == "end" or (wanted is not None and ctl.execution != wanted):
+            return sent[-1] if sent else Applied("again", ctl.execution, fields.number(version))
         now_ms = ground.clock.milliseconds(now_reply)
         (alive,) = watched.ask("stop.lease", [("EXISTS", keys.shard.lease(ctl.claim or "-"))])
         # Watched, so that a worker that was only paused cannot begin something between this look and the end.
         journal = keys.journal(ctl.execution, ctl.step)
         (stored_journal,) = watched.ask("stop.journal", [("HGETALL", journal)], also=(journal,))
         if alive or fields.journal(stored_journal).holds_something:
-            return _ask_to_stop(ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched)
+            asking, commands = _asking_to_stop(
+                ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched
+            )
+            sent.append(asking)
+            watched.commit("stop.ask", commands)
+            return asking
         before = _stored(ground, keys, ctl, fields.number(version), watched)
         standing = Standing.read(*standing_reply)
         inbox = fields.inbox(entries, standing.operations)
@@ -207,13 +227,15 @@ def _stop_once(ground: Ground, keys: SessionKeys, execution_id: str | None, sett
         trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []
         # A claim that came to nothing has left its traces.
         buried: Command = ("PEXPIRE", journal, ground.journal_ms)
+        publish = None if save.handed_over else save.next
+        sent.append(Applied("changed", ctl.execution, fields.number(version) + 1, publish))
         watched.commit("stop.exec", [*trim, buried, *save.commands])
-        return Applied("changed", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next)
+        return sent[-1]
 
 
-def _ask_to_stop(
+def _asking_to_stop(
     ground: Ground, keys: SessionKeys, ctl: Ctl, worker: str, alive: bool, version: int, watched: Watched
-) -> Applied:
+) -> tuple[Applied, list[Command]]:
     """Whoever runs the step, or the next to claim it, commits what it has obtained and ends the execution."""
     commands: list[Command] = [("HSET", keys.ctl, "cancel", ctl.execution, "not_before", 0)]
     publish: StepRef | None = None
@@ -226,8 +248,7 @@ def _ask_to_stop(
         handed = ground.handover.commands(ref, now_ms)
         commands += [("ZADD", keys.shard.due, "XX", now_ms + ground.due_ms, keys.session_id), *handed]
         publish = None if handed else ref
-    watched.commit("stop.ask", commands)
-    return Applied("queued", ctl.execution, version, publish)
+    return Applied("queued", ctl.execution, version, publish), commands
 
 
 def retry(ground: Ground, session_id: str, settle: Settle) -> Applied:
