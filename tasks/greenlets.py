@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 import celery.concurrency.thread as celery_threads
@@ -22,7 +22,18 @@ from ..worker.engine import EventLoopThread
 from ..worker.fibers import Fibers
 from .names import STEP
 
+_LOOK_UP_SECONDS: Final = 0.25
 _result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
+
+
+def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
+    """Wait in the main thread, which alone may handle signals, until all have ended.
+
+    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
+    """
+    waiting = set(futures)
+    while waiting:
+        waiting = concurrent.futures.wait(waiting, _LOOK_UP_SECONDS).not_done
 
 
 class TaskPool(celery_threads.TaskPool):
@@ -83,7 +94,7 @@ class TaskPool(celery_threads.TaskPool):
 
     def on_stop(self) -> None:
         """Wait for the steps that were handed over, then for the threads."""
-        concurrent.futures.wait(set(self._handed_over))
+        wait_among_signals(self._handed_over)
         super().on_stop()
         self._plain.shutdown(cancel_futures=True)
         self.loop.close()

@@ -12,18 +12,15 @@ signals arrive: what they raise never lands in a step, and steps go on while a l
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from celery import bootsteps
 
 from ..worker.store.redis_lane import AWAKE_SECONDS
-from .greenlets import TaskPool
-
-_LOOK_UP_SECONDS: Final = 0.25
+from .greenlets import TaskPool, wait_among_signals
 
 
 class OneLoop(bootsteps.StartStopStep):
@@ -65,17 +62,9 @@ class _Together:
 
         if not _descriptor(hub.poller):
             return consume()
-        return _result_among_signals(self._pool.loop.lend(consume_together))
-
-
-def _result_among_signals(future: concurrent.futures.Future[Any]) -> Any:
-    """As `future.result()`, in the main thread, which alone may handle signals.
-
-    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
-    """
-    while not future.done():
-        concurrent.futures.wait((future,), _LOOK_UP_SECONDS)
-    return future.result()
+        consumed = self._pool.loop.lend(consume_together)
+        wait_among_signals((consumed,))
+        return consumed.result()
 
 
 def _descriptor(poller: Any) -> int:
