@@ -30,6 +30,7 @@ from ..worker.store import Callback, KeyedStepStore
 
 log = logging.getLogger(__name__)
 
+# At most so many are under way. Four threads have told them within fifty seconds, however long each receiver takes.
 _BATCH: Final = 20
 _HOLD_SECONDS: Final = 60.0
 _TIMEOUT_SECONDS: Final = 10.0
@@ -92,12 +93,18 @@ class CallbackCaller:
         self._store = store
         self._settings = settings
         self._threads = concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="celery-agents-callback")
+        self._under_way: set[concurrent.futures.Future[None]] = set()
 
     def once(self, shard: int) -> int:
-        """Begin what is due in a shard; how many."""
-        found = self._store.due_callbacks(shard, limit=_BATCH, hold_ms=round(_HOLD_SECONDS * 1000))
+        """Begin what is due in a shard, no more than has been made before it comes again; how many."""
+        free = _BATCH - len(self._under_way)
+        if free <= 0:
+            return 0
+        found = self._store.due_callbacks(shard, limit=free, hold_ms=round(_HOLD_SECONDS * 1000))
         for callback in found:
-            self._threads.submit(self._call, callback)
+            call = self._threads.submit(self._call, callback)
+            self._under_way.add(call)
+            call.add_done_callback(self._under_way.discard)
         return len(found)
 
     def _call(self, callback: Callback) -> None:

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from celery_agents.config.settings import Settings
+from celery_agents.tasks.app import create_app
+from celery_agents.tasks.callbacks import CallbackCaller
+from celery_agents.worker.engine import first_state, settle_stop
+from celery_agents.worker.engine.run import moment
+from celery_agents.worker.state import AgentState, Message
+from celery_agents.worker.store import KeyedStepStore, Settled, memory_step_store
+
+from support.wait import wait_until
+
+ENDED = 60  # executions
+SETTINGS = Settings.build(webhook_secret="not-a-real-secret")
+
+
+class SlowReceiver:
+    """Answers nobody before `go`."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.heard: list[str] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                receiver.heard.append(self.headers["X-Celery-Agents-Id"])
+                receiver.go.wait(30)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.go.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[SlowReceiver]:
+    made = SlowReceiver()
+    yield made
+    made.close()
+
+
+def end_execution(store: KeyedStepStore, session: str, url: str) -> None:
+    def first(now_ms: int) -> Settled:
+        now, message = moment(now_ms), Message.user("hello")
+        return first_state(
+            AgentState.fresh(now=now), message, f"e-{session}", f"op-{session}", None, now, {"webhook": url}
+        )
+
+    store.submit(session, "agent", session, first)
+    store.stop(session, None, settle_stop)
+
+
+def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before_they_come_again(
+    receiver: SlowReceiver,
+) -> None:
+    store = memory_step_store(SETTINGS)
+    for number in range(ENDED):
+        end_execution(store, f"s{number}", receiver.url)
+    caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
+    begun = [caller.once(0) for _ in range(5)]
+    assert (begun[0], sum(begun[1:])) == (20, 0)
+    receiver.go.set()
+    wait_until(lambda: not caller.once(0) and len(receiver.heard) >= ENDED, "all are told")
+    assert sorted(receiver.heard) == sorted(f"e-s{number}" for number in range(ENDED))
