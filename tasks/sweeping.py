@@ -10,6 +10,7 @@ from typing import Final
 
 from ..config.celery import is_redis
 from ..worker.errors import CeleryAgentsError, StoreUnavailable
+from ..worker.redaction import describe_exception
 from ..worker.store import Lookout, Swept
 from .publishing import oldest_queued_ms, shares_a_database
 from .runtime import Runtime
@@ -82,6 +83,8 @@ class Sweeper:
                 self._prune()
             except CeleryAgentsError as error:
                 log.warning("the sweep could not look: %s", error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, lost steps need this thread
+                log.warning("the sweep could not look: %s", describe_exception(error).message)
 
     def _register(self) -> None:
         if time.monotonic() - self._registered_at < _REGISTER_SECONDS:

@@ -1326,6 +1326,26 @@ def test_a_step_that_was_asked_to_stop_and_has_ended_before_the_lost_reply_was_m
     assert bench.store.stop(bench.session, None, settle_stop).outcome == "queued"
 
 
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+UNREADABLE = ["", "no JSON", "[]", "7", "{}", '{"seen": "yesterday"}', '{"seen": 1, "agents": 7, "hash": 7}', "\udcff"]
+
+
+@pytest.mark.parametrize("entry", UNREADABLE)
+def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_away(tables: Tables, entry: str) -> None:
+    store, worker = Bench(tables).store, f"w{next(_numbers)}"
+    store.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
+    tables.ask("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
+    tables.ask("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
+    assert store.workers()[worker]["slots"] == 3
+    assert "broken" not in store.workers()
+    assert store.agents()["agent"]["hash"] == "hash"
+    assert "broken" not in store.agents()
+    store.prune(0)
+    assert tables.ask("test", [("HGET", "ca:workers", "broken")]) == [None]
+    tables.ask("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
+
+
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 

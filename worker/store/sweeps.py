@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..errors import ConfigurationError, StateUnreadable
 from . import fields
@@ -15,6 +15,13 @@ from .ground import Ground
 from .keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from .records import StepRef, Swept
 from .tables import Command, Reply
+
+# What an entry of the registry holds, and what is taken for what it does not say.
+_WORKER: Final[Mapping[str, Any]] = {
+    "seen": 0, "host": "", "pid": 0, "pool": "", "slots": 0, "running": 0, "abandoned": 0, "draining": False,
+    "agents": {},
+}  # fmt: skip
+_AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +122,36 @@ def workers(ground: Ground) -> dict[str, dict[str, Any]]:
 
 
 def _registered_workers(ground: Ground) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Workers heard of lately, and the names of those that were not. Who looks need not be allowed to write."""
+    """Workers heard of lately, and the names of all others. Who looks need not be allowed to write."""
     now_reply, flat = ground.tables.ask("registry", [ground.clock.now(), ("HGETALL", WORKERS)])
     oldest = ground.clock.milliseconds(now_reply) - round(ground.settings.agents_seen_seconds * 1000)
-    found = _facts(flat)
-    lately = {name: facts for name, facts in found.items() if facts["seen"] >= oldest}
+    found = fields.pairs(flat)
+    lately = {name: facts for name, facts in _facts(found, _WORKER).items() if facts["seen"] >= oldest}
     return lately, [name for name in found if name not in lately]
 
 
 def agents(ground: Ground) -> dict[str, dict[str, Any]]:
     """Agents ever registered, with definition hash and last seen (Redis ms)."""
     (flat,) = ground.tables.ask("registry.agents", [("HGETALL", AGENTS)])
-    return _facts(flat)
+    return _facts(fields.pairs(flat), _AGENT)
 
 
-def _facts(flat: Reply) -> dict[str, dict[str, Any]]:
-    return {name: json.loads(value) for name, value in fields.pairs(flat).items()}
+def _facts(entries: Mapping[str, bytes], known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Entries of the registry, with what is known of all where they do not say it.
+
+    One that cannot be read tells of nobody, and keeps nobody from the others.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        try:
+            said: Any = json.loads(entry)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict) and "seen" in said:
+            facts: dict[str, Any] = {**known, **said}
+            if all(type(facts[key]) is type(usual) for key, usual in known.items()):
+                found[name] = facts
+    return found
 
 
 def check_shards(ground: Ground) -> None:
