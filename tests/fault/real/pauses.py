@@ -113,30 +113,39 @@ def stops(directory: Path, rounds: int) -> Verdict:
                 worker = lab.worker(wait=False, crash=f"{point}:1:1:stop=1.2")
                 wait_until(lambda worker=worker: _stands_still(worker), f"the worker stands at {point}", 30)
                 lab.client.stop(job.session_id, timeout=0)
-                stopped_at, stood = time.time(), _stands_still(worker)
+                stopped_at, begun, stood = time.time(), _begun(lab, job), _stands_still(worker)
                 lab.wait_for_jobs(30, [job])
-                _check_stop(lab, verdict, job, point, stopped_at, stood=stood)
+                _check_stop(lab, verdict, job, point, stopped_at, begun, stood=stood)
                 worker.kill()
         verdict.add(lab.verdict(statuses=("stopped", "completed")))
     return verdict
 
 
-def _check_stop(lab: Lab, verdict: Verdict, job: Submitted, point: str, stopped_at: float, *, stood: bool) -> None:
+def _check_stop(
+    lab: Lab,
+    verdict: Verdict,
+    job: Submitted,
+    point: str,
+    stopped_at: float,
+    begun: set[tuple[int, int]],
+    *,
+    stood: bool,
+) -> None:
     if not stood:  # it went on while the stop was being recorded, and what it began before that may run
         verdict.counts["stopped_too_late"] += 1
         return
     verdict.counts[f"stopped_at_{point}_{lab.client.header(job.session_id).status}"] += 1
     made = [e for e in lab.ledger.entries() if e.get("execution") == job.execution_id and e["at"] > stopped_at]
-    # What has begun is finished: from c4 on this step's calls, from c7 on perhaps the next step's in another thread.
-    late = [entry for entry in made if _begun_at(lab, job, entry) > stopped_at]
+    # What has begun is finished: from c4 on this step's calls.
+    late = [entry for entry in made if (entry["step"], entry["index"]) not in begun]
     verdict.expect(not late, "I6", f"{point}: {len(late)} calls began after the stop")
 
 
-def _begun_at(lab: Lab, job: Submitted, entry: Entry) -> float:
-    """When a call was recorded as begun; one without a record began when it was made."""
+def _begun(lab: Lab, job: Submitted) -> set[tuple[int, int]]:
+    """Steps and indexes of the calls that are recorded as begun now; all tools of these jobs have effects."""
     session = keys.ShardKeys(0).session(job.session_id)
-    record = lab.redis.hget(session.journal(job.execution_id, entry["step"]), f"t{entry['index']}:s")
-    return float(str(record).split(" ")[1]) / 1000 if record else entry["at"]
+    recorded = [(step, name) for step in (1, 2) for name in lab.redis.hkeys(session.journal(job.execution_id, step))]
+    return {(step, int(name[1:-2])) for step, name in recorded if name.startswith("t") and name.endswith(":s")}
 
 
 def _stands_still(worker: WorkerProcess) -> bool:
