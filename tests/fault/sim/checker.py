@@ -55,11 +55,12 @@ def _payments(sim: Simulation) -> None:
         for one, other in itertools.pairwise(payments):
             claims = [c for c in history.claims if (c.execution, c.step) == (execution, step)]
             reads = [c.read for c in claims if c.job == other.job]
-            # The other had begun before the answer stood there, or had and tries again, or began in the moment it had
-            # claimed: nobody looks again in between, and a look would leave as much time after it. It adopts the answer.
+            # The other had begun before the answer stood there, or had and tries again, or began within a lease after it
+            # had claimed: nobody looks again in between, and a look would leave as much time after it. It adopts the answer.
             begun = journaled is None or other.asked < journaled.seq or other.again
+            lease_ms = sim.settings.lease_seconds * 1000
             begun = begun or any(
-                c.job == other.job and c.seq < journaled.seq and c.at == other.asked_at for c in claims
+                c.job == other.job and c.seq < journaled.seq and other.asked_at - c.at <= lease_ms for c in claims
             )
             in_vain = journaled is None or not reads or (begun and reads[-1] < journaled.seq)
             name = f"{execution}.{step}"
