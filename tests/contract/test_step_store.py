@@ -1340,7 +1340,7 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
     assert store.workers()[worker]["slots"] == 3
     assert "broken" not in store.workers()
     assert store.agents()["agent"]["hash"] == "hash"
-    assert "broken" not in store.agents()
+    assert store.agents()["broken"]["hash"] == ""  # its name is all that is known
     store.prune(0)
     assert tables.ask("test", [("HGET", "ca:workers", "broken")]) == [None]
     tables.ask("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..errors import ConfigurationError, StateUnreadable
 from . import fields
@@ -136,21 +136,19 @@ def agents(ground: Ground) -> dict[str, dict[str, Any]]:
     return _facts(fields.pairs(flat), _AGENT)
 
 
-def _facts(entries: Mapping[str, bytes], known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Entries of the registry, with what is known of all where they do not say it.
+def _facts(entries: Mapping[str, bytes], usual: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Entries of the registry, with the usual value for what one does not say or says in another form.
 
-    One that cannot be read tells of nobody, and keeps nobody from the others.
+    One that cannot be read says nothing, and keeps nobody from reading the others.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, entry in entries.items():
         try:
             said: Any = json.loads(entry)
         except (ValueError, RecursionError):
-            continue
-        if isinstance(said, dict) and "seen" in said:
-            facts: dict[str, Any] = {**known, **said}
-            if all(type(facts[key]) is type(usual) for key, usual in known.items()):
-                found[name] = facts
+            said = None
+        facts = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+        found[name] = facts | {key: value for key, value in usual.items() if type(facts.get(key)) is not type(value)}
     return found
 
 
