@@ -6,9 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -17,36 +15,23 @@ from celery_agents import AgentClient
 from celery_agents.worker.errors import InvalidInput
 
 from support.agents import plan
+from support.post_receiver import PostReceiver
 from support.wait import wait_until
 
 SECRET = "not-a-real-secret"
 
 
-class Receiver:
+class Receiver(PostReceiver):
     """Remembers what is posted; refuses the first `refusals` posts."""
 
     def __init__(self) -> None:
         self.posts: list[tuple[dict[str, str], bytes]] = []
         self.refusals = 0
-        receiver = self
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.posts.append((dict(self.headers), body))
-                self.send_response(503 if len(receiver.posts) <= receiver.refusals else 204)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/ended"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _answer(self, headers: dict[str, str], body: bytes) -> int:
+        self.posts.append((headers, body))
+        return 503 if len(self.posts) <= self.refusals else 204
 
 
 @pytest.fixture
@@ -61,7 +46,7 @@ def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
 ) -> None:
     receiver.refusals = 1
     new_worker(env={**ledger.env, "CELERY_AGENTS_WEBHOOK_SECRET": SECRET})
-    job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=receiver.url)
+    job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=f"{receiver.url}/ended")
     assert job.result(timeout=30).status == "completed"
     wait_until(lambda: len(receiver.posts) == 2, "the webhook comes again after a refusal", timeout=15)
     wait_until(lambda: not redis_client.exists("ca:{0}:callbacks"), "the note of the callback is gone")

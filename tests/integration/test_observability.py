@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from celery_agents import AgentClient
 from celery_agents.tasks.tracing import root_span_id_of, trace_id_of
 
+from support.post_receiver import PostReceiver
 from support.processes import free_port
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
@@ -64,39 +63,26 @@ thinker = Agent("thinker", driver=think, tools=[weigh, measure, breaking])
 """
 
 
-class Collector:
+class Collector(PostReceiver):
     """Takes spans over OTLP, as a collector does."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []
-        collector = self
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                request = trace_service.ExportTraceServiceRequest.FromString(body)
-                for resource in request.resource_spans:
-                    names = {each.key: each.value.string_value for each in resource.resource.attributes}
-                    for scope in resource.scope_spans:
-                        collector.spans += [(names["service.name"], span) for span in scope.spans]
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def _answer(self, headers: dict[str, str], body: bytes) -> int:
+        del headers
+        request = trace_service.ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            names = {each.key: each.value.string_value for each in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                self.spans += [(names["service.name"], span) for span in scope.spans]
+        return 200
 
     def of(self, execution_id: str) -> dict[str, Any]:
         """Spans of an execution's trace by name."""
         trace_id = trace_id_of(execution_id).to_bytes(16, "big")
         return {span.name: span for _, span in self.spans if span.trace_id == trace_id}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture

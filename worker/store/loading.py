@@ -64,13 +64,14 @@ def finish(
     try:
         stored = _present(replies[0][-1])
         head, size = read_head(stored), len(stored)
-        if held is not None and not _descends(version, standing, held):
-            ground.cache.drop(keys.session_id)  # it may be of a higher version, which Redis has lost
-            state, size = _read_all(keys, head, size, watched)
-        elif held is not None:
-            state, size = _newer(held, head, replies[1:]) or _read_all(keys, head, size, watched)
+        found = None
+        if held is None:
+            found = _guessed(head, size, execution_id, replies[1:])
+        elif _descends(version, standing, held):
+            found = _newer(held, head, replies[1:])
         else:
-            state, size = _guessed(head, size, execution_id, replies[1:]) or _read_all(keys, head, size, watched)
+            ground.cache.drop(keys.session_id)  # it may be of a higher version, which Redis has lost
+        state, size = found or _read_all(keys, head, size, watched)
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.ask("load.check", [("HGET", keys.session, "version")])

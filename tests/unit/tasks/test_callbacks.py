@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -15,38 +13,30 @@ from celery_agents.worker.engine.run import moment
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import KeyedStepStore, Settled, memory_step_store
 
+from support.post_receiver import PostReceiver
 from support.wait import wait_until
 
 ENDED = 60  # executions
 SETTINGS = Settings.build(webhook_secret="not-a-real-secret")
 
 
-class SlowReceiver:
+class SlowReceiver(PostReceiver):
     """Answers nobody before `go`."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.heard: list[str] = []
-        receiver = self
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver.heard.append(self.headers["X-Celery-Agents-Id"])
-                receiver.go.wait(30)
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def _answer(self, headers: dict[str, str], body: bytes) -> int:
+        del body
+        self.heard.append(headers["X-Celery-Agents-Id"])
+        self.go.wait(30)
+        return 204
 
     def close(self) -> None:
         self.go.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().close()
 
 
 @pytest.fixture
