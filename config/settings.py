@@ -89,6 +89,13 @@ class Settings(BaseSettings):
     )
     burst_milliseconds: int = Field(1000, ge=1, description="A task carries on with further steps no longer than this.")
 
+    sticky_seconds: float = Field(
+        1.0,
+        ge=0,
+        description="A session that finds enough free slots stays with its worker for so long: the messages of its "
+        "steps do not travel. 0: they all go through the queue.",
+    )
+
     # --- what is kept -----------------------------------------------------------------------------------------
     retention_seconds: float | None = Field(
         604_800.0, description="Life of a session's keys once no execution is active. None: for ever."

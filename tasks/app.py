@@ -34,6 +34,7 @@ from .requests import StepRequest
 from .revoking import stop_what_is_revoked
 from .runtime import Runtime, RuntimeOf
 from .slots import wake_for_free_slots
+from .staying import LocalDelivery
 from .step_message import MalformedStep, read_step
 from .sweeping import Sweeper, queue_length
 
@@ -249,6 +250,10 @@ def _machinery(
                 fetch_together(unacknowledged, lambda: parent.max_concurrency or parent.pool.num_processes)
             wake_for_free_slots(parent.pool, parent.hub)
             _wait_for_redis(runtime())
+            if unacknowledged is not None and isinstance(parent.pool, TaskPool):
+                local = LocalDelivery(parent.pool, runtime().handover, unacknowledged)
+                sticky = runtime().runner.sticky
+                sticky.deliver, sticky.has_room = local, local.has_room
             stop_what_is_revoked(
                 app, lambda session, execution: client_of().stop(session, execution_id=execution, timeout=0)
             )

@@ -37,7 +37,12 @@ def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> Non
 
 
 class TaskPool(celery_threads.TaskPool):
-    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool."""
+    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
+
+    Attributes:
+        newest_id: The task id of the step that was handed over last.
+        consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
+    """
 
     executor: concurrent.futures.ThreadPoolExecutor  # Celery's: for what is no step
 
@@ -50,6 +55,8 @@ class TaskPool(celery_threads.TaskPool):
         self._is_called = False
         self._has_just_ended = False
         self._handed_over: set[concurrent.futures.Future[None]] = set()
+        self.newest_id = ""
+        self.consumer: Any = None
 
     @property
     def is_idle(self) -> bool:
@@ -73,6 +80,7 @@ class TaskPool(celery_threads.TaskPool):
         """Steps become fibers; the loop is called once for all that come before it listens."""
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
+        self.newest_id = args[1] if len(args) > 1 else ""
         ended = concurrent.futures.Future[None]()
         self._handed_over.add(ended)
         ended.add_done_callback(self._handed_over.discard)

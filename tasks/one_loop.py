@@ -55,9 +55,11 @@ class _Together:
 
         def consume_together(loop: asyncio.AbstractEventLoop) -> Any:
             poller = _Poller(hub, _descriptor(hub.poller), loop, self._pool.next_may_be_near)
+            self._pool.consumer = task_consumer
             try:
                 return consume()
             finally:
+                self._pool.consumer = None
                 poller.detach()
 
         if not _descriptor(hub.poller):

@@ -102,6 +102,16 @@ class FusedHandover:
         template = templates[ref.step > 1]
         return (("LPUSH", template.queue, template.message(ref, now_ms)),)
 
+    def waiting(self) -> Sequence[Command]:
+        """One LLEN; nothing when messages have to be published separately."""
+        templates = self._ready()
+        return (("LLEN", templates[False].queue),) if templates else ()
+
+    def delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
+        """The message as kombu has it when it was read from the queue; None when it cannot be told."""
+        templates = self._ready()
+        return templates[ref.step > 1].delivered(ref, now_ms) if templates else None
+
     def _ready(self) -> dict[bool, _Template]:
         if self._broken:
             return {}
@@ -145,8 +155,21 @@ class _Template:
         self._outer = _Pattern(json.dumps(outer))
 
     def message(self, ref: StepRef, published_ms: int) -> str:
+        values = self._values(ref, published_ms)
+        values["mark0body"] = base64.b64encode(self._body.filled(values).encode()).decode()
+        return self._outer.filled(values)
+
+    def delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
+        """What was never written needs no encoding of its body."""
+        values = self._values(ref, published_ms)
+        message: dict[str, Any] = json.loads(self._outer.filled(values | {"mark0body": ""}))
+        message["body"] = self._body.filled(values)
+        message["properties"]["body_encoding"] = None
+        return message
+
+    def _values(self, ref: StepRef, published_ms: int) -> dict[str, str]:
         parent = StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id
-        values = {
+        return {
             _SESSION: ref.session_id,
             _EXECUTION: ref.execution_id,
             str(_STEP): str(ref.step),
@@ -156,8 +179,6 @@ class _Template:
             str(_PUBLISHED): str(published_ms),
             _TAG: unique_hex(),
         }
-        values["mark0body"] = base64.b64encode(self._body.filled(values).encode()).decode()
-        return self._outer.filled(values)
 
 
 class _Pattern:

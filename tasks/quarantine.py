@@ -111,7 +111,7 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unackn
         try:
             message: Any = _decoded(text)
             if unacknowledged is not None and isinstance(message, dict):
-                _mark_unacknowledged(cast("dict[str, Any]", message), unacknowledged)
+                mark_unacknowledged(cast("dict[str, Any]", message), unacknowledged)
             return cast("Any", message)
         except _Refused as refused:
             return _quarantine_message(address, str(text), str(refused))
@@ -145,7 +145,8 @@ def guard_decoding(queues: Collection[str], known_tasks: Collection[str], unackn
         _transport.Channel.no_ack_consumers = frozenset({_NO_ACK})
 
 
-def _mark_unacknowledged(message: dict[str, Any], queue: str) -> None:
+def mark_unacknowledged(message: dict[str, Any], queue: str) -> None:
+    """Note in a decoded message that it came from the queue that is consumed without acknowledgement, if it did."""
     delivery_info = message["properties"]["delivery_info"]
     if delivery_info.get("routing_key") == queue:
         delivery_info["consumer_tag"] = _NO_ACK

@@ -104,7 +104,7 @@ def test_sixty_steps_through_two_workers_in_turn_show_the_provider_what_one_proc
     assert bench.ran("count to sixty").final_response == "done"
     bench.close()
 
-    lab = new_lab(CELERY_AGENTS_CONCURRENCY="1")
+    lab = new_lab(CELERY_AGENTS_CONCURRENCY="1", CELERY_AGENTS_STICKY_SECONDS="0")
     workers = [lab.worker(), lab.worker()]
     result = lab.client.submit("model", "count to sixty").result(timeout=120)
     assert (result.status, result.step_count) == ("completed", 60)

@@ -34,6 +34,11 @@ class Gate:
         self._alone = False
         self._waiting: list[Future[None]] = []
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether a suspect runs, or waits for the others to leave."""
+        return self._alone
+
     @contextlib.contextmanager
     def shared(self) -> Generator[Pass]:
         """Run beside others; waits while a suspect runs or is about to."""

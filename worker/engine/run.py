@@ -58,6 +58,7 @@ class Run:
         taken: `monotonic()` after it was taken. Redis gave its time in between.
         seen: Which messages the driver sees.
         stored: Which messages were stored when the claim was taken.
+        stays_until: `monotonic()` until when the session stays with this worker.
         response: The model's answer; None before it, and where none may be asked for.
         records: Tool calls that have ended, by index.
         unjournaled: Of these, what the commit still has to journal.
@@ -78,6 +79,7 @@ class Run:
     taken: float
     seen: Mapping[str, Extent]
     stored: Mapping[str, Extent]
+    stays_until: float
     response: InferenceResponse | None = None
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: Mapping[int, bytes] = field(default_factory=dict[int, bytes])

@@ -39,6 +39,7 @@ from .leases import Interruption, LeaseKeeper
 from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
 from .run import Run, milliseconds, moment
 from .settling import Advanced, advance, failure_text, new_signals, settle_step, started, summary
+from .sticky import Sticky
 from .tool_threads import Threads, ToolThreads
 from .watching import Watching
 
@@ -89,6 +90,7 @@ class StepRunner:
             store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic, sleep=sleep
         )
         self._watching = watching
+        self.sticky = Sticky(settings, monotonic)
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -101,6 +103,11 @@ class StepRunner:
         """
         ref = StepRef(session_id, execution_id, step)
         crash_points.at("c0")
+        kept = self.sticky.take(ref)
+        if kept is not None:
+            run = self._run_of(kept.claimed, kept.asked, kept.until)  # its lease is kept while it waits at the gate
+            with self._gate.shared() as entered:
+                return self._carried_out(run, entered)
         if self.draining:
             return PutOffUntil(ref, 0.0, "this worker drains", ref)
         with self._gate.shared() as entered:
@@ -124,38 +131,47 @@ class StepRunner:
         """This step, and in burst mode the ones that follow it under the same claim."""
         until = self._monotonic() + self._settings.burst_milliseconds / 1000
         left = self._settings.steps_per_task
+
+        def is_burst() -> bool:
+            return left > 0 and self._monotonic() < until
+
+        def stays() -> bool:
+            """Asked when the step is done: whether this process claims the next one, too."""
+            if self.draining or self._gate.is_closed:
+                return False
+            return is_burst() or self.sticky.may_stay(run.stays_until)
+
         while True:
             left -= 1
             # A thread that was given up must not keep suspects from running, nor everybody else from running again.
             run.held.on_abandon = lambda: self._gate.leave(entered)
             try:
-                carry_on = left > 0 and self._monotonic() < until and not self.draining
-                outcome, following, asked = self._watched(run, carry_on=carry_on)
+                outcome, following, asked = self._watched(run, stays)
             finally:
                 self._keeper.drop(run.held)
-            if following is None:
+            if following is None or (not is_burst() and self.sticky.keep(following, asked, run.stays_until)):
                 return outcome
-            run = self._run_of(following, asked)
+            run = self._run_of(following, asked, run.stays_until)
             log_as(session_id=run.ref.session_id, execution_id=run.ref.execution_id, step=run.ref.step)
 
-    def _watched(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
+    def _watched(self, run: Run, stays: Callable[[], bool]) -> tuple[Outcome, Claimed | None, float]:
         if self._watching is None:
-            return self._one(run, carry_on=carry_on)
+            return self._one(run, stays)
         outcome: Outcome | None = None
         self._watching.step_begun(run)
         try:
-            outcome, following, asked = self._one(run, carry_on=carry_on)
+            outcome, following, asked = self._one(run, stays)
             return outcome, following, asked
         finally:
             self._watching.step_ended(run, outcome)
 
-    def _one(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None, float]:
+    def _one(self, run: Run, stays: Callable[[], bool]) -> tuple[Outcome, Claimed | None, float]:
         try:
             run = self._guard(run)
             run = self._infer(run)
             run = self._call_tools(run)
             asked = self._monotonic()
-            return *self._commit(run, carry_on=carry_on), asked
+            return *self._commit(run, stays), asked
         except StateUnreadable as error:  # of the journal or the inbox
             return self._unreadable(run.ref, error), None, 0.0
 
@@ -174,7 +190,8 @@ class StepRunner:
         if isinstance(answer, Suspect):
             return answer
         try:
-            return self._run_of(answer, asked)
+            until = self.sticky.stays_until(answer.waiting, others=self._keeper.running)
+            return self._run_of(answer, asked, until)
         except UnknownAgent as error:
             return self._unknown_agent(answer, error)
 
@@ -191,7 +208,7 @@ class StepRunner:
         except StoreUnavailable:
             return self._store.claim(ref, claim_id, self._worker, alone=alone)
 
-    def _run_of(self, claimed: Claimed, asked: float) -> Run:
+    def _run_of(self, claimed: Claimed, asked: float, until: float) -> Run:
         agent = self._agents[claimed.loaded.agent]
         seconds = agent.step_timeout or self._settings.step_timeout_seconds
         held = self._keeper.hold(claimed.claim, seconds, asked)
@@ -200,7 +217,8 @@ class StepRunner:
         left = time_left(state.execution, moment(claimed.claim.now_ms))
         held.limit = None if left is None else asked + left
         taken, seen = self._monotonic(), state.store.extents
-        return Run(claimed.claim.ref, claimed.claim, claimed.loaded, held, agent, state, asked, taken, seen, seen)
+        ref, loaded = claimed.claim.ref, claimed.loaded
+        return Run(ref, claimed.claim, loaded, held, agent, state, asked, taken, seen, seen, until)
 
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
         """Another worker may have it; when none has, the session is parked under that reason."""
@@ -272,7 +290,7 @@ class StepRunner:
 
     # --- commit -----------------------------------------------------------------------------------------------
 
-    def _commit(self, run: Run, *, carry_on: bool) -> tuple[Outcome, Claimed | None]:
+    def _commit(self, run: Run, stays: Callable[[], bool]) -> tuple[Outcome, Claimed | None]:
         if run.decided is not None:
             return run.decided, None
         conflicts = 0
@@ -284,7 +302,7 @@ class StepRunner:
                     run.loaded,
                     settle_step(run, advanced),
                     results=run.unjournaled,
-                    carry_on=carry_on and not advanced.ended,
+                    carry_on=not advanced.ended and stays(),
                 )
             except ClaimLost:
                 return TakenOver(run.ref), None

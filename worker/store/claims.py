@@ -175,7 +175,11 @@ def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A claim of a step that nobody has begun, in one script."""
+    """A claim of a step that nobody has begun, in one script.
+
+    Attributes:
+        waiting: Messages in the queue when it was made; None: not known.
+    """
 
     ground: Ground
     keys: SessionKeys
@@ -183,6 +187,7 @@ class _Attempt:
     claim_id: str
     worker: str
     now_ms: int
+    waiting: int | None = None
 
     def make(
         self, point: str, guards: Sequence[Guard], writes: Sequence[Command] = (), reads: Sequence[Command] = ()
@@ -201,11 +206,14 @@ class _Attempt:
             *_lease_commands(ground, keys, self.claim_id, self.worker, self.now_ms),
             ("HSET", journal, f"try:{self.claim_id}", self.now_ms),
             *writes,
+            *(counting := ground.handover.waiting()),
         ]
         replies = ground.tables.attempt(point, [*untouched, *guards], [*claiming, *reads])
         if replies is None:
             return None, ()
         crash_points.at("c1")
+        if counting:
+            self.waiting = fields.number(replies[len(claiming) - 1])
         taken = Claim(self.claim_id, self.worker, ref, int(replies[0]), 1, ground.clock.milliseconds(replies[1]))
         return taken, replies[len(claiming) :]
 
@@ -216,7 +224,7 @@ def _first(attempt: _Attempt, taken: Claim, stored: Stored) -> Claimed:
     assert execution is not None
     started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
     loaded = Loaded(stored.state, stored.version, stored.agent, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
-    return Claimed(taken, loaded)
+    return Claimed(taken, loaded, attempt.waiting)
 
 
 def _claim_once(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from .. import crash_points
@@ -21,7 +21,7 @@ from ..errors import ClaimLost, StoreUnavailable, VersionConflict
 from ..state import AgentState
 from . import fields, journals, loading
 from .cache import Held
-from .claims import Ctl, ctl_read
+from .claims import Ctl, ctl_read, release
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Claim, Claimed, Committed, Fresh, Journal, Loaded, Settle, Settled, StepRef
@@ -172,7 +172,7 @@ def _commit_once(
         if writes and ((ctl.execution, ctl.step) != (ref.execution_id, ref.step) or ctl.phase == "end"):
             journals.bury_if_past(ground, claim)
         if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):
-            return _committed_before(ref, fields.number(version), ctl)
+            return _committed_before(ground, claim, fields.number(version), ctl)
         if (ctl.execution, ctl.step, ctl.claim) != (ref.execution_id, ref.step, claim.id):
             raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
         if fields.number(version) != base.version:
@@ -207,12 +207,15 @@ def _stands_in_steps(keys: SessionKeys, claim: Claim, ctl: Ctl, watched: Watched
     return isinstance(step, dict) and cast("dict[str, object]", step).get("claim") == claim.id
 
 
-def _committed_before(ref: StepRef, version: int, ctl: Ctl) -> Committed:
+def _committed_before(ground: Ground, claim: Claim, version: int, ctl: Ctl) -> Committed:
     """The reply was lost, or this is asked again: what follows is what the session waits for now."""
-    following = None
-    if ctl.phase == "run" and not ctl.claim:
-        following = StepRef(ref.session_id, ctl.execution, ctl.step)
-    return Committed(version, None, following, handed_over=False, again=True)
+    following, handed_over = None, False
+    if ctl.phase == "run" and ctl.claim in ("", claim.id):
+        following = StepRef(claim.ref.session_id, ctl.execution, ctl.step)
+    if following is not None and ctl.claim:
+        # Carried on, as this claim had asked; what it was to go on with was known to the lost round only.
+        handed_over = release(ground, replace(claim, ref=following), delay_ms=None, give_back=True) is None
+    return Committed(version, None, following, handed_over=handed_over, again=True)
 
 
 def _step_commands(

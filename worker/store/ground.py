@@ -21,6 +21,10 @@ class Handover(Protocol):
         """Commands that publish the message inside a transaction of the store; none where that is not possible."""
         ...
 
+    def waiting(self) -> Sequence[Command]:
+        """One command that counts the messages in the queue; none where the store's database does not know."""
+        ...
+
 
 class NoHandover:
     """Messages are published by somebody else, after the transaction."""
@@ -28,6 +32,10 @@ class NoHandover:
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """None."""
         del ref, now_ms
+        return ()
+
+    def waiting(self) -> Sequence[Command]:
+        """None."""
         return ()
 
 

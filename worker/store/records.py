@@ -126,10 +126,15 @@ class LeftReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The step is this worker's."""
+    """The step is this worker's.
+
+    Attributes:
+        waiting: Messages in the queue when it was claimed; None: not known.
+    """
 
     claim: Claim
     loaded: Loaded
+    waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,9 +197,27 @@ class Worker:
             sleep=world.sleep,
             threads=SimThreads(world),
         )
+        self.local: list[tuple[StepRef, int]] = []
         self.job: Actor | None = None
         self.beat: Actor | None = None
         self.next_beat = world.now
+
+    def stay(self) -> None:
+        """From now on steps may be delivered to this worker by itself; now and then that fails."""
+
+        def deliver(ref: StepRef, now_ms: int) -> bool:
+            del now_ms
+            world = self.process.world
+            if world.rng.random() < 0.1:
+                world.tally.answers["not delivered here"] += 1
+                return False
+            world.tally.answers["delivered here"] += 1
+            self.local.append((ref, world.seq))
+            return True
+
+        sticky = self.runner.sticky
+        sticky.deliver = deliver
+        sticky.stays_until = lambda waiting, *, others: self.process.monotonic() + 1.0  # type: ignore[method-assign]
 
     def is_idle(self, now: float) -> bool:
         process = self.process

@@ -160,6 +160,7 @@ class Simulation:
         self.queue: list[Message_] = []
         self.archive: list[Message_] = []
         self.fused = rng.random() < 0.5
+        self.sticky = seed % 3 == 1  # not drawn: it leaves the other seeds as they were
         self.settings = settings(rng.choice((1, 1, 1, 3)), rng.choice((1_000_000, 1_000_000, 0)))
         self.restarted = [world.now - 1e9]
         self.stage = Stage(world)
@@ -279,6 +280,8 @@ class Simulation:
         worker = Worker(
             self.world, name, self._store(Process(name, self.world)), registry(), self.settings, self._publish
         )  # fmt: skip
+        if self.sticky:
+            worker.stay()
         self.workers.append(worker)
 
     def _crashed(self, process: Process) -> None:
@@ -316,6 +319,18 @@ class Simulation:
         job = f"job{self.jobs}"
         worker.job = world.spawn(f"{worker.process.name}/{job}", worker.process, lambda: self._work(worker, message))
         worker.job.facts["job"] = job
+
+    def _deliver_here(self, worker: Worker) -> None:
+        """A step whose message this worker has kept."""
+        ref, read = worker.local.pop(0)
+        message = Message_(ref, self.world.now)
+        self.archive.append(message)
+        self.jobs += 1
+        job = f"job{self.jobs}"
+        worker.job = self.world.spawn(
+            f"{worker.process.name}/{job}", worker.process, lambda: self._work(worker, message)
+        )
+        worker.job.facts |= {"job": job, "read": read}
 
     def _work(self, worker: Worker, message: Message_) -> None:
         world, ref = self.world, message.ref
@@ -366,7 +381,7 @@ class Simulation:
     def _steps_of(self, claims: list[str], ref: StepRef) -> list[int]:
         """Steps this job held: one, and in a burst those it carried on with."""
         carried = sum(1 for s in self.history.steps.get(ref.execution_id, ()) if any(c.encode() in s for c in claims))
-        return list(range(carried + 1)) if self.settings.steps_per_task > 1 else [ref.step]
+        return list(range(carried + 1)) if self.sticky or self.settings.steps_per_task > 1 else [ref.step]
 
     def _sweep(self, worker: Worker) -> None:
         world = self.world
@@ -573,15 +588,25 @@ class Simulation:
         raise Violation("I2", f"{why}; {states}; due {self.history.due}")
 
     def _is_over(self) -> bool:
-        if self.queue or any(not a.done for a in self.actions) or any(not a.done for a in self.world.actors):
+        if (
+            self.queue
+            or self._is_kept()
+            or any(not a.done for a in self.actions)
+            or any(not a.done for a in self.world.actors)
+        ):
             return False
         return all(self.history.phase(session) == "end" for session in self.sessions)
+
+    def _is_kept(self) -> bool:
+        """Whether a worker has a step that it delivers to itself."""
+        return any(worker.local for worker in self.workers)
 
     def _choices(self) -> list[Callable[[], None]]:
         world = self.world
         found: list[Callable[[], None]] = [actor.resume for actor in world.ready()]
         if self.queue:
             found += [lambda w=w: self._deliver(w) for w in self.workers if w.is_idle(world.now)][:1]
+        found += [lambda w=w: self._deliver_here(w) for w in self.workers if w.local and w.is_idle(world.now)]
         return found
 
     def _timers(self) -> None:
@@ -644,7 +669,7 @@ class Simulation:
         moments += [w.next_beat for w in self.workers if w.is_holding() and (w.beat is None or w.beat.done)]
         if self.history.due:
             moments.append(max(self.next_sweep, min(self.history.due.values())))
-        if self.queue:
+        if self.queue or self._is_kept():
             moments += [w.process.paused_until for w in self.workers]
         moments += [a.at for a in self.actions if not a.started and self._is_open(a)]
         moments += [w.process.paused_until for w in self.workers if w.process.paused_until > now]

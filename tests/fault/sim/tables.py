@@ -82,6 +82,10 @@ class QueueHandover:
         del now_ms
         return (("RPUSH", QUEUE, f"{ref.session_id} {ref.execution_id} {ref.step}"),)
 
+    def waiting(self) -> Sequence[Command]:
+        """Nobody asks: whether a session stays is the simulation's choice."""
+        return ()
+
 
 Observer = Callable[[str, Sequence[Command], Sequence[Reply]], None]
 

@@ -42,6 +42,8 @@ ANSWERS = (
     "adopted",
     "committed again",
     "carried on",
+    "delivered here",
+    "not delivered here",
     "re-applied",
     "restored",
     "claim lost",
