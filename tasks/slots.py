@@ -28,7 +28,7 @@ def wake_for_free_slots(pool: Any, hub: Any) -> None:
 
     def on_done(future: Any) -> None:
         del future
-        if len(state.reserved_requests) == slots - 1:
+        if len(state.reserved_requests) >= slots - 1:
             hub.call_soon(_turn)
 
     pool.on_apply = on_apply

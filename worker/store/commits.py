@@ -209,11 +209,11 @@ def _stands_in_steps(keys: SessionKeys, claim: Claim, ctl: Ctl, watched: Watched
 
 def _committed_before(ground: Ground, claim: Claim, version: int, ctl: Ctl) -> Committed:
     """The reply was lost, or this is asked again: what follows is what the session waits for now."""
-    following, handed_over = None, False
-    if ctl.phase == "run" and ctl.claim in ("", claim.id):
-        following = StepRef(claim.ref.session_id, ctl.execution, ctl.step)
-    if following is not None and ctl.claim:
-        # Carried on, as this claim had asked; what it was to go on with was known to the lost round only.
+    if ctl.phase != "run" or ctl.claim not in ("", claim.id):
+        return Committed(version, None, None, handed_over=False, again=True)
+    following = StepRef(claim.ref.session_id, ctl.execution, ctl.step)
+    handed_over = False
+    if ctl.claim:  # carried on, as this claim had asked; what it was to go on with was known to the lost round only
         handed_over = release(ground, replace(claim, ref=following), delay_ms=None, give_back=True) is None
     return Committed(version, None, following, handed_over=handed_over, again=True)
 

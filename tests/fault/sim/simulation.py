@@ -315,22 +315,22 @@ class Simulation:
         if world.faults_on and rng.random() < rates.duplicate:
             world.fired("duplicate")
             self.queue.append(message)
-        self.jobs += 1
-        job = f"job{self.jobs}"
-        worker.job = world.spawn(f"{worker.process.name}/{job}", worker.process, lambda: self._work(worker, message))
-        worker.job.facts["job"] = job
+        self._start_job(worker, message)
 
     def _deliver_here(self, worker: Worker) -> None:
         """A step whose message this worker has kept."""
         ref, read = worker.local.pop(0)
         message = Message_(ref, self.world.now)
         self.archive.append(message)
+        self._start_job(worker, message, read=read)
+
+    def _start_job(self, worker: Worker, message: Message_, **facts: Any) -> None:
         self.jobs += 1
         job = f"job{self.jobs}"
         worker.job = self.world.spawn(
             f"{worker.process.name}/{job}", worker.process, lambda: self._work(worker, message)
         )
-        worker.job.facts |= {"job": job, "read": read}
+        worker.job.facts |= {"job": job, **facts}
 
     def _work(self, worker: Worker, message: Message_) -> None:
         world, ref = self.world, message.ref

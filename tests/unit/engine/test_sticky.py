@@ -51,21 +51,17 @@ class Post:
         return self._runner.run_step(ref.session_id, ref.execution_id, ref.step)
 
 
-def waiting(messages: int | None) -> Callable[[StepRunner], None]:
-    """A queue with so many messages, whoever asks."""
-
-    def tell(runner: StepRunner) -> None:
-        stays_until = runner.sticky.stays_until
-        runner.sticky.stays_until = lambda _, *, others: stays_until(messages, others=others)  # type: ignore[method-assign]
-
-    return tell
+def let_wait(runner: StepRunner, messages: int | None) -> None:
+    """A queue with so many messages, whenever the worker asks."""
+    stays_until = runner.sticky.stays_until
+    runner.sticky.stays_until = lambda _, *, others: stays_until(messages, others=others)  # type: ignore[method-assign]
 
 
 @pytest.fixture
 def new_bench(new_bench: Callable[..., Bench]) -> Callable[..., Bench]:
     def make(*, messages: int | None = 0, **settings: Any) -> Bench:
         bench = new_bench(looker, **settings)
-        waiting(messages)(bench.runner)
+        let_wait(bench.runner, messages)
         return bench
 
     return make
