@@ -8,7 +8,7 @@ from typing import Final
 
 from ..worker.errors import ConfigurationError
 from ..worker.store.redis_tables import RedisTables, connect
-from ..worker.store.tables import Command, Guard, Reply, Tables, Watched, Word
+from ..worker.store.tables import Command, Guard, Meanwhile, Reply, Tables, Watched, Word
 from .world import World
 
 _UPTIME: Final = b"uptime_in_seconds:1000000\r\n"
@@ -28,10 +28,10 @@ class TablesUnderFire:
         self._world.at(f"after {point}")
         return replies
 
-    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """See `Tables.apply`."""
         self._world.at(f"before {point}")
-        replies = self._inner.apply(point, commands)
+        replies = self._inner.apply(point, commands, meanwhile)
         self._world.at(f"after {point}")
         return replies
 
@@ -127,9 +127,9 @@ class RedisOnVirtualTime:
         """See `Tables.ask`."""
         return self._received(commands, self._redis.ask(point, self._sent(commands)))
 
-    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """See `Tables.apply`."""
-        return self._received(commands, self._redis.apply(point, self._sent(commands)))
+        return self._received(commands, self._redis.apply(point, self._sent(commands), meanwhile))
 
     def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """See `Tables.attempt`."""

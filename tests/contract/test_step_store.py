@@ -63,7 +63,7 @@ from celery_agents.worker.store.ground import NoHandover
 from celery_agents.worker.store.keys import PERMANENT, shard_of
 from celery_agents.worker.store.memory_tables import MemoryTables
 from celery_agents.worker.store.redis_tables import connect
-from celery_agents.worker.store.tables import Command, Guard, Tables
+from celery_agents.worker.store.tables import Command, Guard, Meanwhile, Tables
 
 from support.fiber_thread import FiberThread, TablesInFibers
 from support.redis_server import RedisServer
@@ -110,9 +110,9 @@ class SpyTables:
         self._note(point, commands)
         return self._heard(point, self.inner.ask(point, commands))
 
-    def apply(self, point: str, commands: Sequence[Command]) -> list[Any]:
+    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Any]:
         self._note(point, commands)
-        return self._heard(point, self.inner.apply(point, commands))
+        return self._heard(point, self.inner.apply(point, commands, meanwhile))
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         self._note(point, [])

@@ -18,7 +18,7 @@ from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, Step
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import Settled, redis_step_store
 from celery_agents.worker.store.redis_tables import RedisTables, connect
-from celery_agents.worker.store.tables import Command
+from celery_agents.worker.store.tables import Command, Meanwhile
 
 pytestmark = pytest.mark.leaves_keys("executions are left in their middle")
 
@@ -45,9 +45,11 @@ class CountingTables(RedisTables):
 
     points: list[str]
 
-    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Any]:
+    def _round_trip(
+        self, point: str, connection: Any, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Any]:
         self.points.append(point)
-        return super()._round_trip(point, connection, commands)
+        return super()._round_trip(point, connection, commands, meanwhile)
 
 
 class Steps:

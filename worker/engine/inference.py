@@ -1,4 +1,7 @@
-"""Asking the driver: at most one answer is paid for, and what was paid for is journaled before it is read."""
+"""Asking the driver: at most one answer is paid for, and it is on its way to the journal before anybody reads it.
+
+Nothing is begun by what it says before the journal has it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class Inference:
         """Adopt the journaled answer, or ask for one where that is allowed."""
         raw = run.loaded.journal.answer
         if raw is not None:
-            return self._read(run, raw)
+            return self._read(run, _Reading(run, raw))
         if run.forbidden:
             return run
         try:
@@ -148,8 +151,9 @@ class Inference:
             if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
             crash_points.at("c2")
-            stored = self._record(run, raw)
-            answered = self._read(run, stored) if stored == raw else self._adopted(run, stored, raw)
+            reading = _Reading(run, raw)
+            stored = self._record(run, raw, reading.begin)
+            answered = self._read(run, reading) if stored == raw else self._adopted(run, stored, raw)
             self._observe(run, started, answered.response, "")
             return answered
         except DriverError as error:
@@ -160,9 +164,9 @@ class Inference:
     def _adopted(self, run: Run, stored: bytes, raw: bytes) -> Run:
         """Another's answer was journaled first; when it turns out to be of no use, mine was paid for too."""
         try:
-            return self._read(run, stored)
+            return self._read(run, _Reading(run, stored))
         except UnusableAnswer:
-            return self._read(run, self._record(run, raw))
+            return self._read(run, _Reading(run, self._record(run, raw)))
 
     def _observe(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
         if self._watching is not None:
@@ -202,11 +206,11 @@ class Inference:
         except Exception as error:
             raise _foreign(error) from error
 
-    def _record(self, run: Run, raw: bytes) -> bytes:
+    def _record(self, run: Run, raw: bytes, meanwhile: Callable[[], None] | None = None) -> bytes:
         """A paid answer is kept until it is stored, as long as the step may live."""
         while True:
             try:
-                return self._store.record_answer(run.claim, raw)
+                return self._store.record_answer(run.claim, raw, meanwhile)
             except (StoreFull, StoreUnavailable) as error:
                 log.warning(
                     "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
@@ -215,9 +219,9 @@ class Inference:
                     raise
                 self._pausing(0.2)
 
-    def _read(self, run: Run, raw: bytes) -> Run:
+    def _read(self, run: Run, reading: _Reading) -> Run:
         try:
-            response = _parsed(run, raw)
+            response = reading.response()
         except UnusableAnswer as error:
             if run.forbidden or run.loaded.journal.holds_something:
                 if self._store.drop_answer(run.claim) and not run.forbidden:
@@ -309,6 +313,34 @@ def _check_price(run: Run) -> None:
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
         "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
     )
+
+
+class _Reading:
+    """What an answer says, parsed once: when somebody wants to know, or while it is on its way to the journal."""
+
+    def __init__(self, run: Run, raw: bytes) -> None:
+        self._run = run
+        self._raw = raw
+        self._response: InferenceResponse | None = None
+        self._error: UnusableAnswer | None = None
+
+    def begin(self) -> None:
+        if self._response is None and self._error is None:
+            try:
+                self._response = _parsed(self._run, self._raw)
+            except UnusableAnswer as error:
+                self._error = error
+
+    def response(self) -> InferenceResponse:
+        """
+        Raises:
+            UnusableAnswer: It cannot be parsed.
+        """
+        self.begin()
+        if self._response is None:
+            assert self._error is not None
+            raise self._error
+        return self._response
 
 
 def _parsed(run: Run, raw: bytes) -> InferenceResponse:

@@ -16,7 +16,7 @@ from . import fields
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Begun, Claim
-from .tables import Changed, Command, Reply, Word
+from .tables import Changed, Command, Meanwhile, Reply, Word
 
 _CONFLICTS: Final = 50
 # Of the control hash: what tells whether a step is past.
@@ -40,12 +40,12 @@ class Beginnings:
     cancel: str | None
 
 
-def record_answer(ground: Ground, claim: Claim, raw: bytes) -> bytes:
+def record_answer(ground: Ground, claim: Claim, raw: bytes, meanwhile: Meanwhile | None) -> bytes:
     """Store the driver's raw answer. See `StepStore.record_answer`."""
     keys, journal = _keys(ground, claim)
     try:
         first, control = ground.tables.apply(
-            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)]
+            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)], meanwhile
         )
         bury_if_past(ground, claim, control)
     except StoreFull:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 from ..errors import StateUnreadable
-from .tables import Changed, Command, Guard, Reply, Word
+from .tables import Changed, Command, Guard, Meanwhile, Reply, Word
 
 Score = tuple[float, bytes]
 
@@ -41,9 +41,12 @@ class MemoryTables:
         with self._lock:
             return [self._run(command) for command in commands]
 
-    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """Run in order; under one lock that is atomic."""
-        return self.ask(point, commands)
+        replies = self.ask(point, commands)
+        if meanwhile is not None:
+            meanwhile()
+        return replies
 
     def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """Look and run under one lock."""

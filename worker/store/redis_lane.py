@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as TimedOut
 
 from .. import fibers
 from .redis_wire import INCOMPLETE, Wire, packed, replies_of, waits_at_most
-from .tables import Command, Reply
+from .tables import Command, Meanwhile, Reply
 
 _READ_BYTES: Final = 65_536
 # A step that is alone keeps the loop for so long; an answer that takes longer is waited for by turns.
@@ -72,8 +72,8 @@ class Lane(Wire):
         """Whether fibers of this loop can use it."""
         return self.broken is None and self._loop is loop
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        """See `Wire.exchange`; meanwhile other fibers go on.
+    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+        """See `Wire.exchange`. Other fibers go on while one waits; where there are none, there is `meanwhile`.
 
         Raises:
             RedisError, OSError: The connection is of no use any more, for none of those that wait on it.
@@ -85,7 +85,7 @@ class Lane(Wire):
         data = packed(commands)
         replies: list[Reply] | None = None
         if fiber.among.alive == 1 and not self._asking:
-            replies = self._at_once(data, len(commands))
+            replies = self._at_once(data, len(commands), meanwhile)
         else:
             self._unsent.append(data)
         if replies is None:
@@ -96,12 +96,14 @@ class Lane(Wire):
                 raise reply
         return replies
 
-    def _at_once(self, data: bytes, count: int) -> list[Reply] | None:
+    def _at_once(self, data: bytes, count: int, meanwhile: Meanwhile | None) -> list[Reply] | None:
         """Of a step that is alone: send and read without turning the loop. None: the answer takes its time."""
         try:
             if (sent := self._sent(data)) < len(data):
                 self._unsent.append(data[sent:])
                 return None
+            if meanwhile is not None:
+                self._let(meanwhile)
             sleeps_at = self._loop.time() + AWAKE_SECONDS
             while len(self._replies) < count:
                 self._replies += self._arrived_awake(sleeps_at)
@@ -114,6 +116,16 @@ class Lane(Wire):
             raise
         replies, self._replies = self._replies, []
         return replies
+
+    def _let(self, meanwhile: Meanwhile) -> None:
+        """Whatever it does, nobody takes the answer that is under way for one of theirs."""
+        try:
+            meanwhile()
+        except BaseException:
+            self.close(ConnectionLost("a step ended before its answer came"))
+            raise
+        if self.broken is not None:  # it has turned the loop, which read an answer that nobody waited for
+            raise self.broken
 
     def _in_turn(self, fiber: fibers.Fiber, count: int) -> list[Reply]:
         """Replies to what is sent or about to be; meanwhile other fibers go on."""

@@ -18,7 +18,7 @@ from ..errors import CeleryAgentsError, ConfigurationError, StateUnreadable, Sto
 from .redis_connections import Connections
 from .redis_wire import Wire
 from .scripts import SCRIPTS
-from .tables import Changed, Command, Guard, Reply, Word
+from .tables import Changed, Command, Guard, Meanwhile, Reply, Word
 
 # redis-py's connection classes are not typed far enough for a strict check.
 _ConnectionPool: Final[Any] = ConnectionPool
@@ -73,10 +73,10 @@ class RedisTables:
         with _Use(self._connections) as wire:
             return _checked(self._round_trip(point, wire, commands))
 
-    def apply(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """One MULTI/EXEC."""
         with _Use(self._connections) as wire:
-            return self._transaction(point, wire, commands)
+            return self._transaction(point, wire, commands, meanwhile)
 
     def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """One script."""
@@ -112,8 +112,10 @@ class RedisTables:
         self._loaded[name] = sha
         return sha
 
-    def _transaction(self, point: str, wire: Wire, commands: Sequence[Command]) -> list[Reply]:
-        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])
+    def _transaction(
+        self, point: str, wire: Wire, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Reply]:
+        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)
         result = replies[-1]
         if result is None:
             raise Changed
@@ -122,10 +124,12 @@ class RedisTables:
             raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
         return _checked(result)
 
-    def _round_trip(self, point: str, wire: Wire, commands: Sequence[Command]) -> list[Reply]:
+    def _round_trip(
+        self, point: str, wire: Wire, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Reply]:
         """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
         del point
-        return wire.exchange(commands)
+        return wire.exchange(commands, meanwhile)
 
 
 class _Use:

@@ -17,7 +17,7 @@ from redis.exceptions import InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from .. import fibers
-from .tables import Command, Reply
+from .tables import Command, Meanwhile, Reply
 
 try:
     import hiredis
@@ -61,14 +61,17 @@ class Wire:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """Send all commands, then read all replies.
 
+        Args:
+            meanwhile: See `Tables.apply`. Who waits in a thread does nothing meanwhile.
         Returns:
             A reply for each command; an error that Redis answered is among them, not raised.
         Raises:
             RedisError, OSError: The connection is of no use any more.
         """
+        del meanwhile
         return fibers.apart(self._exchange, commands)
 
     def _exchange(self, commands: Sequence[Command]) -> list[Reply]:

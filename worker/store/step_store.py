@@ -34,7 +34,7 @@ from .records import (
 )
 from .redis_tables import RedisTables, connect
 from .sweeps import Lookout
-from .tables import Tables
+from .tables import Meanwhile, Tables
 
 
 class StepStore(Protocol):
@@ -53,9 +53,12 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
         """Journal the driver's raw answer; the first one stored wins, whoever wrote it.
 
+        Args:
+            meanwhile: May be called while the answer is on its way, when nothing that becomes of this process keeps it
+                from getting there; see `Tables.apply`.
         Returns:
             The stored answer, which may be another worker's.
         Raises:
@@ -161,8 +164,8 @@ class KeyedStepStore:
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
         return claims.claim(self.ground, ref, claim_id, worker, alone=alone)
 
-    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
-        return journals.record_answer(self.ground, claim, raw)
+    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
+        return journals.record_answer(self.ground, claim, raw, meanwhile)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
         journals.record_failure(self.ground, claim, number, failure)

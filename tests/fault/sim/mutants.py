@@ -91,9 +91,9 @@ MUTANTS: Final = (
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
         "worker/store/redis_tables.py",
-        "replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])",
+        "replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)",
         "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
-        "lambda: self._round_trip(point, wire, [_MULTI, *commands, _EXEC]), lambda error: None)",
+        "lambda: self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile), lambda error: None)",
         seed=71,
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
-        "worker/engine/inference.py", "answered = self._read(run, stored) if stored == raw else self._adopted(run, stored, raw)", "answered = self._read(run, raw)",
+        "worker/engine/inference.py", "answered = self._read(run, reading) if stored == raw else self._adopted(run, stored, raw)", "answered = self._read(run, reading)",
         seed=469,
     ),
     Mutant(

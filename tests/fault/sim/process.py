@@ -22,6 +22,7 @@ from celery_agents.worker.store import (
     StepRef,
     Suspect,
 )
+from celery_agents.worker.store.tables import Meanwhile
 
 from .world import Actor, Crashed, Process, World
 
@@ -146,8 +147,8 @@ class SimStore(KeyedStepStore):
             actor.facts.setdefault("claims", []).append(claim_id)
         return answer
 
-    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
-        stored = super().record_answer(claim, raw)
+    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
+        stored = super().record_answer(claim, raw, meanwhile)
         if stored != raw:
             self.world.tally.answers["adopted"] += 1
         return stored

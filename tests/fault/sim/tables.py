@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.store.redis_tables import RedisTables
-from celery_agents.worker.store.tables import Command, Guard, Reply, Word
+from celery_agents.worker.store.tables import Command, Guard, Meanwhile, Reply, Word
 
 from .world import World
 
@@ -116,7 +116,9 @@ class SimTables(RedisTables):
         else:
             self._world.tally.answers[f"{point} {'refused' if isinstance(reply, Exception) else 'declined'}"] += 1
 
-    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
+    def _round_trip(
+        self, point: str, connection: Any, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Reply]:
         world = self._world
         if world.current is None:
             return super()._round_trip(point, connection, self._sent(commands))
@@ -130,6 +132,8 @@ class SimTables(RedisTables):
             self._observe_attempt(point, replies[0])
         else:
             self._observe(point, sent, replies)
+        if meanwhile is not None:
+            meanwhile()
         if fault == "swallow":
             raise ConnectionError("the reply was lost")
         world.point(f">{point}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 from redis import Connection
 
+from celery_agents.worker import fibers
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store import redis_connections
 from celery_agents.worker.store.redis_tables import RedisTables, connect
@@ -19,6 +23,7 @@ from celery_agents.worker.store.tables import Changed
 
 from support.fiber_thread import FiberThread
 from support.redis_server import RedisServer
+from support.wait import wait_until
 
 LIMIT = 0.4
 
@@ -271,3 +276,72 @@ def test_where_no_lane_can_be_each_fiber_takes_a_connection(
     monkeypatch.setattr(redis_connections, "speaks_plainly", lambda connection: False)
     answers = thread.together([echoing(tables, str(n)) for n in range(8)])
     assert answers == [[f"{n}-0".encode()] for n in range(8)]
+
+
+# Sets a key and dies while it waits for the answer.
+_DIES = """
+import os, signal, sys
+
+sys.path[:0] = sys.argv[2:]
+from celery_agents.worker.store.redis_tables import connect
+from support.fiber_thread import FiberThread
+
+tables = connect(sys.argv[1], timeout_seconds=5, connections=2, name="dies")
+thread = FiberThread()
+thread.run(lambda: tables.ask("test", [("PING",)]))
+thread.run(lambda: tables.apply("test", [("SET", "lane:last", "words")], lambda: os.kill(os.getpid(), signal.SIGKILL)))
+"""
+
+
+def test_commands_get_there_when_their_process_is_killed_meanwhile(
+    redis_url: str, tables: RedisTables, redis_server: RedisServer
+) -> None:
+    died = subprocess.run([sys.executable, "-c", _DIES, redis_url, *sys.path], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL
+    with redis_server.client() as client:
+        wait_until(lambda: client.get("lane:last") == "words", "Redis has read the commands", 5)
+        client.delete("lane:last")
+
+
+def test_meanwhile_is_over_when_the_answer_is_told_and_never_comes_with_others_at_work(
+    thread: FiberThread, tables: RedisTables
+) -> None:
+    thread.run(echoing(tables, "first"))
+    done: list[str] = []
+
+    def applied(name: str) -> list[Any]:
+        return [*tables.apply("test", [("ECHO", name)], lambda: done.append(name)), *done]
+
+    assert thread.run(applied, "alone") == [b"alone", "alone"]
+    assert thread.together([lambda name=name: applied(name) for name in "abc"]) == [
+        [name.encode(), "alone"] for name in "abc"
+    ]
+
+
+def test_meanwhile_is_left_out_while_commands_are_not_all_on_their_way(
+    thread: FiberThread, tables: RedisTables
+) -> None:
+    thread.run(echoing(tables, "first"))
+    word = b"x" * 30_000_000
+    done: list[bool] = []
+    answer = thread.run(lambda: tables.apply("test", [("ECHO", word)], lambda: done.append(True)))
+    assert answer == [word]
+    assert not done
+
+
+def test_what_ends_a_step_meanwhile_leaves_no_answer_for_the_next(thread: FiberThread, tables: RedisTables) -> None:
+    thread.run(echoing(tables, "first"))
+
+    def leave() -> None:
+        raise SystemExit
+
+    left = thread.start(lambda: tables.apply("test", [("ECHO", "left")], leave))
+    assert isinstance(left.exception(5), SystemExit)
+    assert thread.run(echoing(tables, "next")) == [b"next-0"]
+
+
+def test_who_waits_meanwhile_hears_that_the_answer_is_lost(thread: FiberThread, tables: RedisTables) -> None:
+    thread.run(echoing(tables, "first"))
+    waits = thread.start(lambda: tables.apply("test", [("ECHO", "lost")], lambda: fibers.sleep(0.1)))
+    assert isinstance(waits.exception(5), StoreUnavailable)
+    assert thread.run(echoing(tables, "next")) == [b"next-0"]
