@@ -12,8 +12,8 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from celery import Celery
@@ -37,6 +37,7 @@ _ROOT: Final = "mark0root"
 _PARENT: Final = "mark0parent"
 _PUBLISHED: Final = 987654322
 _TAG: Final = "mark0tag"
+_BODY: Final = "mark0body"
 
 
 class Publisher:
@@ -149,23 +150,23 @@ class _Template:
         self.queue = queue
         outer = json.loads(text)
         body = base64.b64decode(outer["body"]).decode()
-        outer["body"] = "mark0body"
+        outer["body"] = _BODY
         outer["properties"]["delivery_tag"] = _TAG
         self._body = _Pattern(body)
         self._outer = _Pattern(json.dumps(outer))
+        outer["properties"]["body_encoding"] = None
+        self._delivered = _maker(outer)
 
     def message(self, ref: StepRef, published_ms: int) -> str:
         values = self._values(ref, published_ms)
-        values["mark0body"] = base64.b64encode(self._body.filled(values).encode()).decode()
+        values[_BODY] = base64.b64encode(self._body.filled(values).encode()).decode()
         return self._outer.filled(values)
 
     def delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
-        """What was never written needs no encoding of its body."""
+        """What was never written needs no encoding, neither of its body nor as JSON."""
         values = self._values(ref, published_ms)
-        message: dict[str, Any] = json.loads(self._outer.filled(values | {"mark0body": ""}))
-        message["body"] = self._body.filled(values)
-        message["properties"]["body_encoding"] = None
-        return message
+        values[_BODY] = self._body.filled(values)
+        return self._delivered(values)
 
     def _values(self, ref: StepRef, published_ms: int) -> dict[str, str]:
         parent = StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id
@@ -186,14 +187,48 @@ class _Pattern:
 
     def __init__(self, text: str) -> None:
         self._parts = _split(
-            text, [_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, "mark0body"]
+            text, [_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, _BODY]
         )
         self._marks = frozenset(
             part for part in self._parts if part.startswith("mark0") or part in (str(_STEP), str(_PUBLISHED))
         )
 
+    @property
+    def has_marks(self) -> bool:
+        return bool(self._marks)
+
     def filled(self, values: dict[str, str]) -> str:
         return "".join([values[part] if part in self._marks else part for part in self._parts])
+
+
+def _maker(template: Any) -> Callable[[dict[str, str]], Any]:
+    """Makes copies of parsed JSON, with the marks in it filled in."""
+    if isinstance(template, dict):
+        fields = cast("dict[str, Any]", template)
+        makers = [(name, _maker(value)) for name, value in fields.items() if _is_made(value)]
+
+        def copy(values: dict[str, str]) -> dict[str, Any]:
+            made = fields.copy()
+            for name, make in makers:
+                made[name] = make(values)
+            return made
+
+        return copy
+    if isinstance(template, list):
+        items = [_maker(item) for item in cast("list[Any]", template)]
+        return lambda values: [make(values) for make in items]
+    if not _is_made(template):
+        return lambda values: template
+    if isinstance(template, int):
+        return lambda values: int(values[str(template)])
+    return _Pattern(template).filled
+
+
+def _is_made(template: Any) -> bool:
+    """Whether each message has its own: what holds a mark, and what its receiver may change."""
+    if isinstance(template, (dict, list)):
+        return True
+    return template in (_STEP, _PUBLISHED) or (isinstance(template, str) and _Pattern(template).has_marks)
 
 
 def _split(text: str, marks: Sequence[str]) -> list[str]:
