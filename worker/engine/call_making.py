@@ -183,14 +183,14 @@ class CallMaker:
         run = with_record(run, each.index, made)
         if each.is_pure:
             return run
-        unjournaled = {**run.unjournaled, each.index: made.to_json()}
+        run = run.changed(unjournaled=run.unjournaled.with_record(each.index, made))
         if with_commit:
-            return run.changed(unjournaled=unjournaled)
+            return run
         try:
-            self._store.record_results(run.claim, unjournaled)
-            return run.changed(unjournaled={})
+            self._store.record_results(run.claim, run.unjournaled)
+            return run.journaled()
         except (StoreFull, StoreUnavailable):
-            return run.changed(unjournaled=unjournaled)  # the commit tries again, as long as the step may live
+            return run  # the commit tries again, as long as the step may live
 
     def _context(self, run: Run, each: Planned) -> ToolContext:
         held = run.held

@@ -47,9 +47,8 @@ def record(
     started_ms: int | None = None,
 ) -> CallRecord:
     """What came of a call, at Redis's time `now_ms`."""
-    name = f"{run.ref.execution_id}-{run.ref.step}-{index}"[-64:].lstrip("-_")
     execution = ToolExecution(
-        id=ToolExecutionId(name),
+        id=ToolExecutionId.following(run.ref.execution_id, run.ref.step, index),
         tool_call=call,
         outcome=outcome,
         value=value,

@@ -40,13 +40,13 @@ def given_back(run: Run, store: StepStore, why: str, *, counts: bool = False) ->
     """
     _journal(run, store)
     publish = store.release(run.claim, delay_ms=None, give_back=not counts)
-    return run.changed(decided=PutOffUntil(run.ref, 0.0, why, publish), unjournaled={})
+    return run.journaled().changed(decided=PutOffUntil(run.ref, 0.0, why, publish))
 
 
 def _left(run: Run, store: StepStore) -> Run:
     """The claim is gone; what was obtained still counts."""
     _journal(run, store)
-    return run.changed(decided=TakenOver(run.ref), unjournaled={})
+    return run.journaled().changed(decided=TakenOver(run.ref))
 
 
 def _journal(run: Run, store: StepStore) -> None:

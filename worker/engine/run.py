@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
@@ -48,6 +48,29 @@ class CallRecord(Value):
             raise StateUnreadable(f"journal t{index}:r", "it is no record of a call") from None
 
 
+class Unjournaled(Mapping[int, bytes]):
+    """Results that the commit has to journal, by index. JSON only then: one that finds all as expected does not."""
+
+    def __init__(self, records: Mapping[int, CallRecord]) -> None:
+        self._records = records
+
+    def with_record(self, index: int, made: CallRecord) -> Unjournaled:
+        """These and another."""
+        return Unjournaled({**self._records, index: made})
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._records[index].to_json()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+_NOTHING: Final = Unjournaled({})
+
+
 @dataclass(frozen=True)
 class Run:
     """One attempt at a step.
@@ -82,7 +105,7 @@ class Run:
     stays_until: float
     response: InferenceResponse | None = None
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
-    unjournaled: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    unjournaled: Unjournaled = field(default_factory=lambda: _NOTHING)
     signals: tuple[StopSignal, ...] = ()
     failure: ErrorInfo | None = None
     forbidden: bool = False
@@ -95,6 +118,10 @@ class Run:
         made = object.__new__(Run)
         made.__dict__.update(self.__dict__, **changes)
         return made
+
+    def journaled(self) -> Run:
+        """The same run with nothing left to journal."""
+        return self.changed(unjournaled=_NOTHING)
 
     def stopping(self, *signals: StopSignal) -> Run:
         """Nothing new begins; the execution ends after what there is. A signal given again counts once."""

@@ -331,7 +331,7 @@ class StepRunner:
             self._store.record_results(run.claim, run.unjournaled)
         except (StoreFull, StoreUnavailable):
             return run
-        return run.changed(unjournaled={})
+        return run.journaled()
 
     def _reloaded(self, run: Run) -> Run | None:
         """Somebody saved the session meanwhile: the same answer and results, on what is stored now."""

@@ -98,7 +98,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
         [run.records[index].execution for index in sorted(run.records)],
         number=run.ref.step,
         inputs=run.seen,
-        step_id=AgentStepId(uuid.uuid5(_NAMESPACE, f"{run.ref.execution_id}.{run.ref.step}").hex),
+        step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
     )
     return run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
 

@@ -35,6 +35,11 @@ class Id(str):
         return super().__new__(cls, uuid4().hex)
 
     @classmethod
+    def following(cls, *parts: object) -> Self:
+        """The one that follows from these each time: their text, joined by `-`, or the end of it."""
+        return cls("-".join(map(str, parts))[-64:].lstrip("-_"))
+
+    @classmethod
     def of(cls, text: object) -> Self:
         """The id itself when it is one already."""
         return text if type(text) is cls else cls(text)  # pyright: ignore
