@@ -13,8 +13,9 @@ from ..worker.agent import AgentRegistry
 from ..worker.errors import ConfigurationError
 
 # Objects made until the youngest are looked through, and how often the older generations are. A worker keeps many
-# long-lived values and makes few cycles: Python's own 700, 10, 10 cost a tenth of a step (docs/decisions/0005).
-_COLLECT: Final = (50_000, 20, 50)
+# long-lived values and makes few cycles: Python's own 700, 10, 10 cost a tenth of a step (docs/decisions/0005). More
+# than what five hundred steps of a slow model make before they end, which is looked at for nothing.
+_COLLECT: Final = (200_000, 20, 50)
 
 # A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
 # Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
