@@ -29,6 +29,7 @@ client leaves its adapter: it is translated into one of these, with the original
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 _SHOWN_CHARS = 80
 _PRINTED = (str, int, float, datetime, type(None))
@@ -161,15 +162,20 @@ class StoreFull(CeleryAgentsError):
     """The store refuses writes because its memory is full."""
 
 
+_PART_CHARS: Final = 100
+_REASON_CHARS: Final = 500
+
+
 class StateUnreadable(CeleryAgentsError):
     """Stored data that are damaged or incomplete.
 
     Attributes:
         part: Which part, such as `head`, `messages[12]` or `steps[3]`.
-        reason: What is wrong with it; never the data themselves.
+        reason: What is wrong with it; never the data themselves. Of a damaged name that is longer the beginning.
     """
 
     def __init__(self, part: str, reason: str) -> None:
+        part, reason = part[:_PART_CHARS], reason[:_REASON_CHARS]
         super().__init__(f"The stored state cannot be read: {part}: {reason}")
         self.part = part
         self.reason = reason

@@ -226,6 +226,15 @@ def test_a_step_whose_messages_are_elsewhere_is_refused() -> None:
     assert caught.value.part == "steps[0]"
 
 
+def test_a_damaged_name_is_not_told_in_full() -> None:
+    parts = split(running().with_current_step(tool_step()).with_current_step_completed())
+    step = step_json(parts.steps[0]).replace(b'["messages",0,1,3]', b'["' + b"m" * 10_000 + b'",0,1,3]')
+    with pytest.raises(StateUnreadable) as caught:
+        join(parts.head, {"messages": parts.sections["messages"].messages}, [step])
+    assert "not in section 'mmmm" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
 def test_steps_without_an_execution_are_refused() -> None:
     state = AgentState.fresh()
     step = running().with_current_step(tool_step()).with_current_step_completed().execution.step_executions[0]  # type: ignore[union-attr]
