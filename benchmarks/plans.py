@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engines.dbos import dbos
 from engines.dramatiq import dramatiq
 from engines.floor import floor
@@ -17,8 +19,9 @@ from yardstick.rounds import Plan
 SLOTS = 100
 # 100 sessions of 50 steps: the throughput that ratios are taken of.
 MANY = Load(100, 50)
-# One session at a time: the time of a step.
-ONE = Load(5, 200, at_once=False)
+# One session: the time of a step. It is over so soon that engines take turns with it, so many times.
+ONE = Load(1, 200, at_once=False)
+TURNS, QUICK_TURNS = 20, 15
 # The same number of steps in short sessions and in a long one: what grows with a session.
 SHORT = Load(100, 10, at_once=False)
 LONG = Load(1, 1000)
@@ -53,24 +56,34 @@ def two_workers() -> tuple[Plan, ...]:
 
 def quick_products() -> tuple[Plan, ...]:
     return (
-        Plan(product("keyed"), (MANY, ONE, SHORT, LONG)),
-        Plan(product("pure"), (MANY, ONE)),
+        Plan(product("keyed"), (MANY, SHORT, LONG)),
+        Plan(product("pure"), (MANY,)),
         Plan(product("burst"), (MANY,)),
         *two_workers(),
     )
+
+
+def with_events() -> tuple[Plan, ...]:
+    """Task events on both sides, as they are by default."""
+    bare = [engine for engine in floors(events=True) if "no_ack" in engine.name]
+    return tuple(Plan(engine, (MANY, ONE), rounds=1) for engine in (*bare, product("keyed", events=True)))
+
+
+def one_session(bare: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Whose time a step is compared."""
+    return (*bare, product("keyed"), product("pure"))
 
 
 def full_plans() -> tuple[Plan, ...]:
     """Three rounds of what ratios are taken of; one of the rest."""
     return (
         Plan(naive(SLOTS), (MANY, DEEP)),
-        Plan(product("keyed"), (MANY, DEEP, ONE, SHORT, LONG)),
-        Plan(product("pure"), (MANY, ONE)),
-        Plan(product("burst"), (MANY, ONE)),
-        Plan(product("burst_pure"), (MANY,)),
-        Plan(product("keyed_plain"), (MANY, ONE)),
+        Plan(product("keyed"), (MANY, DEEP, SHORT, LONG)),
+        Plan(product("pure"), (MANY,)),
+        Plan(product("burst"), (MANY,)),
+        Plan(product("burst_pure"), (MANY,), rounds=1),
+        Plan(product("keyed_plain"), (MANY,), rounds=1),
         *two_workers(),
-        Plan(product("keyed", events=True), (MANY, ONE)),
         Plan(dbos("postgres", "1"), (MANY,)),
         Plan(langgraph("files", "1"), (MANY,)),
     )

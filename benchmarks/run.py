@@ -12,7 +12,7 @@ import plans
 from own_figures import own_figures
 from yardstick.environments import RUNS
 from yardstick.figures import Floors, quick_figures
-from yardstick.rounds import Plan, Results, alternate
+from yardstick.rounds import Plan, Results, alternate, side_by_side
 
 # No further round begins after this; one takes about 50 seconds on an idle machine.
 QUICK_SECONDS = 125.0
@@ -45,8 +45,9 @@ def quick(rounds: int) -> int:
     end = time.monotonic() + QUICK_SECONDS
     # A queue that is not acknowledged is the faster one wherever it was measured; the full run has both.
     floors = [engine for engine in plans.floors() if "no_ack" in engine.name]
-    bare = [Plan(engine, (plans.MANY, plans.ONE)) for engine in floors]
-    results = alternate([*bare, *plans.quick_products()], rounds, Results(), stop_after=end)
+    bare = [Plan(engine, (plans.MANY,)) for engine in floors]
+    results = side_by_side(plans.one_session(floors), plans.ONE, plans.QUICK_TURNS, Results())
+    alternate([*bare, *plans.quick_products()], rounds, results, stop_after=end)
     chosen = Floors.of(results, [*floors, plans.two_workers()[0].engine], plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
     print("BENCH " + json.dumps(figures))
@@ -58,14 +59,12 @@ def full(rounds: int, only: str, seconds: float) -> int:
 
     started = time.monotonic()
     floors = plans.floors()
-    bare = [Plan(engine, (plans.MANY, plans.ONE)) for engine in floors]
-    with_events = [
-        Plan(engine, (plans.MANY, plans.ONE)) for engine in plans.floors(events=True) if "no_ack" in engine.name
-    ]
+    bare = [Plan(engine, (plans.MANY,)) for engine in floors]
     often = [plan for plan in plans.full_plans() if only in plan.engine.name]
     once = [plan for plan in plans.once_plans() if only in plan.engine.name]
-    compared = [*bare, *([] if only else with_events), *often]
-    results = alternate(compared, rounds, Results(), stop_after=started + ROUNDS_SHARE * seconds)
+    compared = [*bare, *(() if only else plans.with_events()), *often]
+    results = Results() if only else side_by_side(plans.one_session(floors), plans.ONE, plans.TURNS, Results())
+    alternate(compared, rounds, results, stop_after=started + ROUNDS_SHARE * seconds)
     singles = alternate(once, 1, Results(), stop_after=started + ONCE_SHARE * seconds)
     (RUNS / "results.json").write_text(json.dumps([*results.as_json(), *singles.as_json()], indent=1))
     chosen = Floors.of(results, [*floors, plans.two_workers()[0].engine], plans.MANY, plans.ONE)

@@ -117,7 +117,8 @@ and writes this page; `make bench-quick` measures the figures with targets.
 One work for all: K steps, each a scripted model's answer of about 1 KB with one tool call and the tool's result of
 about 1 KB; durable after every step. Each engine has processes and a store of its own, started for it and ended
 after it. Rounds alternate between the engines; ratios are taken within a round, and the median of {rounds} rounds
-counts.
+counts. One session's steps are over so soon that the engines compared run side by side and take turns, {plans.TURNS}
+times; that median counts. Rows without a target are of one round.
 
 **The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
 sides. It runs in threads, as the product's pool runs what is no step of an agent, and in prefork; on a stock queue and

@@ -1,9 +1,10 @@
 """Alternating rounds. Every engine is measured once in each round, so what the machine's neighbours do hits all alike;
-ratios are taken within a round, and the median over the rounds is what counts.
+ratios are taken within a round, and the median over the rounds is what counts. Short loads take turns (`side_by_side`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import sys
@@ -103,9 +104,42 @@ def alternate(plans: Sequence[Plan], rounds: int, results: Results, *, stop_afte
                             f"{sample.steps_per_second:.0f} steps/s, {sample.cpu_ms_per_step:.2f} ms CPU a step"
                         )
             except NotMeasuredError as failed:
-                results.failures[plan.engine.name] = str(failed)
-                _say(f"FAILED {plan.engine.title}: {failed}")
+                _failed(results, plan.engine, failed)
     return results
+
+
+def side_by_side(engines: Sequence[Engine], load: Load, times: int, results: Results) -> Results:
+    """A load of less than a second, of engines that run at the same time and take turns with it.
+
+    For what neighbours on the machine change more within a minute than engines differ: each turn is a round by itself.
+    An engine that fails is left out, with its failure kept and printed.
+    """
+    with contextlib.ExitStack() as stack:
+        going: list[tuple[Engine, Running]] = []
+        for engine in engines:
+            try:
+                going.append((engine, stack.enter_context(Running(engine))))
+            except NotMeasuredError as failed:
+                _failed(results, engine, failed)
+        for number in range(times if going else 0):
+            turn = number % len(going)
+            for engine, running in [*going[turn:], *going[:turn]]:
+                if engine.name in results.failures:
+                    continue
+                try:
+                    results.add(engine, number, running.measure(load))
+                except NotMeasuredError as failed:
+                    _failed(results, engine, failed)
+        for engine, _ in going:
+            times_a_step = [sample.ms_per_step for sample in results.samples(engine.name, load)]
+            if times_a_step:
+                _say(f"{times} turns: {engine.title}: {load.title}: {statistics.median(times_a_step):.2f} ms a step")
+    return results
+
+
+def _failed(results: Results, engine: Engine, failed: NotMeasuredError) -> None:
+    results.failures[engine.name] = str(failed)
+    _say(f"FAILED {engine.title}: {failed}")
 
 
 def _say(text: str) -> None:
