@@ -10,6 +10,7 @@ from celery_agents import AgentClient
 
 from support.agents import driver_key
 from support.deadly_agents import READ, STEPS
+from support.lab import QUICK
 from support.ledger import Ledger
 from support.worker_process import WorkerProcess
 
@@ -17,8 +18,7 @@ from support.worker_process import WorkerProcess
 def test_an_answer_that_kills_who_reads_it_is_asked_for_once(
     new_worker: Callable[..., WorkerProcess], redis_url: str, ledger: Ledger, tmp_path: Path
 ) -> None:
-    lease = {"CELERY_AGENTS_LEASE_SECONDS": "2", "CELERY_AGENTS_LEASE_RENEW_SECONDS": "0.5"}
-    env = {**ledger.env, **lease, READ: str(tmp_path)}
+    env = {**ledger.env, **QUICK, READ: str(tmp_path)}
     job = AgentClient(redis_url).submit("deadly", "go")
     for _ in range(STEPS):
         worker = new_worker(agents="support.deadly_agents", env=env, wait=False)

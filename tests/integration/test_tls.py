@@ -4,52 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from celery_agents import AgentClient, AsyncAgentClient
 from celery_agents.worker.errors import StoreUnavailable
 
 from support.agents import call, plan
+from support.fault_proxy import FaultProxy
+from support.lab import QUICK
 from support.ledger import Ledger
 from support.redis_server import RedisServer
-from support.tls_proxy import TlsProxy
 from support.worker_process import WorkerProcess
 
 
 @pytest.fixture
-def proxy(redis_server: RedisServer, tmp_path: Path) -> Iterator[TlsProxy]:
-    with TlsProxy(tmp_path, redis_server.port) as started:
-        yield started
+def authority() -> trustme.CA:
+    """Who vouches for the Redis."""
+    return trustme.CA()
+
+
+@pytest.fixture
+def port(redis_server: RedisServer, authority: trustme.CA) -> Iterator[int]:
+    """Where the Redis speaks TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    proxy = FaultProxy(redis_server.port, tls=context).start()
+    yield proxy.port
+    proxy.end()
+
+
+@pytest.fixture
+def url(port: int, authority: trustme.CA, tmp_path: Path) -> str:
+    """Its address for who trusts the authority."""
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    return f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path / 'authority.pem'}"
 
 
 def test_jobs_survive_a_killed_worker_over_tls(
-    new_worker: Callable[..., WorkerProcess], proxy: TlsProxy, ledger: Ledger
+    new_worker: Callable[..., WorkerProcess], url: str, ledger: Ledger
 ) -> None:
-    lease = {"CELERY_AGENTS_LEASE_SECONDS": "2", "CELERY_AGENTS_LEASE_RENEW_SECONDS": "0.5"}
-    env = {**ledger.env, **lease}
-    doomed = new_worker(proxy.url, env={**env, "CELERY_AGENTS_CRASH": "c5:1:4"})
-    client = AgentClient(proxy.url)
+    env = {**ledger.env, **QUICK}
+    doomed = new_worker(url, env={**env, "CELERY_AGENTS_CRASH": "c5:1:4"})
+    client = AgentClient(url)
     steps = [[call("keyed", work="a"), call("keyed_async", work="b")], [call("keyed", work="c")]]
     jobs = [client.submit("planned", plan(*steps)) for _ in range(5)]
     doomed.wait(30)
     assert doomed.exit_code == -signal.SIGKILL
-    new_worker(proxy.url, env=env)
+    new_worker(url, env=env)
     assert {job.result(timeout=40).status for job in jobs} == {"completed"}
     effects = Counter(entry["key"] for entry in ledger.entries() if entry["kind"] == "effect" and entry["effect"])
     assert list(effects.values()) == [1] * 3 * len(jobs)
 
     async def followed() -> list[str]:
-        following = AsyncAgentClient(proxy.url)
+        following = AsyncAgentClient(url)
         job = await following.submit("planned", plan())
         return [event.type async for event in job.events()]
 
     assert asyncio.run(followed())[-1] == "execution_completed"
 
 
-def test_a_redis_whose_certificate_nobody_vouches_for_is_told_nothing(proxy: TlsProxy) -> None:
+def test_a_redis_whose_certificate_nobody_vouches_for_is_told_nothing(port: int) -> None:
     with pytest.raises(StoreUnavailable, match="certificate"):
-        AgentClient(f"rediss://localhost:{proxy.port}/0").submit("planned", plan())
+        AgentClient(f"rediss://127.0.0.1:{port}/0").submit("planned", plan())

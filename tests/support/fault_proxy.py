@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -125,11 +126,13 @@ class _Connection:
 class FaultProxy:
     """Forwards to `127.0.0.1:upstream_port`; `port` is its own.
 
-    Without faults it changes nothing. `exchanges` lists the commands whose replies it has seen, in order.
+    Without faults it changes nothing. `exchanges` lists the commands whose replies it has seen, in order. With `tls` it
+    decrypts what comes for a Redis that speaks none.
     """
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self._upstream_port = upstream_port
+        self._tls = tls
         self.exchanges: list[Exchange] = []
         self._connections: dict[int, _Connection] = {}
         self._numbers = 0
@@ -221,7 +224,7 @@ class FaultProxy:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def _listen(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=512)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=512, ssl=self._tls)
 
     async def _end(self) -> None:
         self._refuse()
