@@ -29,9 +29,10 @@ client leaves its adapter: it is translated into one of these, with the original
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
 
 _SHOWN_CHARS = 80
+_PART_CHARS = 100
+_REASON_CHARS = 500
 _PRINTED = (str, int, float, datetime, type(None))
 
 
@@ -160,10 +161,6 @@ class StoreUnavailable(CeleryAgentsError):
 
 class StoreFull(CeleryAgentsError):
     """The store refuses writes because its memory is full."""
-
-
-_PART_CHARS: Final = 100
-_REASON_CHARS: Final = 500
 
 
 class StateUnreadable(CeleryAgentsError):
