@@ -46,7 +46,7 @@ def quick(rounds: int) -> int:
     # A queue that is not acknowledged is the faster one wherever it was measured; the full run has both.
     floors = [engine for engine in plans.floors() if "no_ack" in engine.name]
     bare = [Plan(engine, (plans.MANY,)) for engine in floors]
-    results = side_by_side(plans.one_session(floors), plans.ONE, plans.QUICK_TURNS, Results())
+    results = side_by_side([*floors, *plans.one_session()], plans.ONE, plans.QUICK_TURNS, Results())
     alternate([*bare, *plans.quick_products()], rounds, results, stop_after=end)
     chosen = Floors.of(results, [*floors, plans.two_workers()[0].engine], plans.MANY, plans.ONE)
     figures = quick_figures(results, chosen, plans.MANY, plans.ONE, plans.SHORT, plans.LONG)
@@ -63,7 +63,8 @@ def full(rounds: int, only: str, seconds: float) -> int:
     often = [plan for plan in plans.full_plans() if only in plan.engine.name]
     once = [plan for plan in plans.once_plans() if only in plan.engine.name]
     compared = [*bare, *(() if only else plans.with_events()), *often]
-    results = Results() if only else side_by_side(plans.one_session(floors), plans.ONE, plans.TURNS, Results())
+    by_turns = [*floors, *(engine for engine in plans.one_session() if only in engine.name)]
+    results = side_by_side(by_turns, plans.ONE, plans.TURNS, Results())
     alternate(compared, rounds, results, stop_after=started + ROUNDS_SHARE * seconds)
     singles = alternate(once, 1, Results(), stop_after=started + ONCE_SHARE * seconds)
     (RUNS / "results.json").write_text(json.dumps([*results.as_json(), *singles.as_json()], indent=1))

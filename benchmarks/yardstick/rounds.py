@@ -10,10 +10,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from .engine import Engine, NotMeasuredError
 from .load import Load
 from .running import Running, Sample
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +89,7 @@ def alternate(plans: Sequence[Plan], rounds: int, results: Results, *, stop_afte
         if number and time.monotonic() > stop_after:
             _say(f"time is up after {number} of {rounds} rounds")
             break
-        # Each round begins with another engine: none is always the one that runs on a rested machine.
-        turn = number % len(plans) if plans else 0
-        for plan in [*plans[turn:], *plans[:turn]]:
+        for plan in _turned(plans, number):
             if plan.engine.name in results.failures or (plan.rounds is not None and number >= plan.rounds):
                 continue
             if time.monotonic() > stop_after and not number:
@@ -121,9 +122,8 @@ def side_by_side(engines: Sequence[Engine], load: Load, times: int, results: Res
                 going.append((engine, stack.enter_context(Running(engine))))
             except NotMeasuredError as failed:
                 _failed(results, engine, failed)
-        for number in range(times if going else 0):
-            turn = number % len(going)
-            for engine, running in [*going[turn:], *going[:turn]]:
+        for number in range(times):
+            for engine, running in _turned(going, number):
                 if engine.name in results.failures:
                     continue
                 try:
@@ -135,6 +135,12 @@ def side_by_side(engines: Sequence[Engine], load: Load, times: int, results: Res
             if times_a_step:
                 _say(f"{times} turns: {engine.title}: {load.title}: {statistics.median(times_a_step):.2f} ms a step")
     return results
+
+
+def _turned(order: Sequence[T], number: int) -> Sequence[T]:
+    """Each round begins with another engine: none is always the one that runs on a rested machine."""
+    turn = number % len(order) if order else 0
+    return [*order[turn:], *order[:turn]]
 
 
 def _failed(results: Results, engine: Engine, failed: NotMeasuredError) -> None:
