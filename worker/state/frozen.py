@@ -148,7 +148,12 @@ def _kind(value: object) -> type:
 
 
 def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
-    return {_key(key, path): freeze(value, f"{path}.{key}", depth) for key, value in items.items()}
+    made: dict[str, Json] = {}
+    for name, value in items.items():
+        key = _key(name, path)
+        # Most values are short text; what to call them costs more than to look at them.
+        made[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
+    return made
 
 
 def _key(key: object, path: str) -> str:
