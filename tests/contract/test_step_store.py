@@ -530,7 +530,9 @@ def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
 def test_a_save_between_two_reads_is_not_taken_for_damage(tables: Tables) -> None:
     bench = Bench(tables)
     bench.submit()
-    other = bench.another()
+    # It holds the session as it was in another execution, and guesses no time, so that it goes the long way.
+    blind = PatientClock(estimates=False)
+    other = KeyedStepStore(bench.spy, bench.settings, clock=blind, handover=NoHandover())
     other.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
     bench.commit(bench.claim(), final=True)
@@ -563,15 +565,18 @@ def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage
     assert "next" in [message.content for message in state.messages]
 
 
-def test_a_session_with_a_damaged_part_is_refused_and_untouched(bench: Bench) -> None:
+def test_a_session_with_a_damaged_part_is_refused_and_its_parts_are_untouched(bench: Bench) -> None:
     keys = bench.store.ground.keys(bench.session)
     bench.tables("RPUSH", keys.section("messages", 0), b"{not json")
-    before = bench.snapshot()
+    before, parts = bench.snapshot(), bench.tables("LRANGE", keys.section("messages", 0), 0, -1)
     with pytest.raises(StateUnreadable):
         bench.another().claim(bench.ref(), "claim", "worker", alone=True)
     with pytest.raises(StateUnreadable):
         bench.store.load(bench.session)
-    assert bench.snapshot() == before
+    assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
+    assert bench.tables("LRANGE", keys.section("messages", 0), 0, -1) == parts
+    taken = b"claim" if bench.claims_at == "claim.new" else b""
+    assert bench.tables("HGET", keys.ctl, "claim") == taken, "where the claim comes first, it is read behind it"
 
 
 def test_a_new_session_with_a_damaged_message_is_refused_and_its_parts_are_untouched(bench: Bench) -> None:
@@ -864,7 +869,7 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
     assert bench.spy.points == ["claim.attempt"]
 
 
-@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("behind", [0, 1, 6, None], ids=lambda behind: "unseen" if behind is None else str(behind))
 @pytest.mark.parametrize(
     "meanwhile",
     [
@@ -878,21 +883,24 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
     ids=["claimed", "message", "stop", "journal", "attempts", "put off"],
 )
 def test_a_claim_that_expects_something_else_than_there_is_looks_again(
-    tables: Tables, meanwhile: Callable[[Bench, StepRef], object], behind: int
+    tables: Tables, meanwhile: Callable[[Bench, StepRef], object], behind: int | None
 ) -> None:
     bench, blind = Bench(tables), Bench(tables, cache_bytes=0)
     bench.submit()
     bench.commit(bench.claim())
-    if behind:
-        bench.step_elsewhere(2)
-    ref = bench.ref(2 + behind)
+    for missed in range(behind or 0):
+        bench.step_elsewhere(2 + missed)
+    if behind is None:
+        bench.store = bench.another()
+    ref = bench.ref(2 + (behind or 0))
     meanwhile(bench, ref)
     blind.session, blind.execution = bench.session, bench.execution
     before = bench.snapshot()
     bench.spy.sent.clear()
     mine = bench.answer(ref.step, "mine")
     sent = bench.spy.points
-    assert "claim.read" in sent or sent == ["claim.behind"], "of a message it reads anyway"
+    reads_anyway = (["claim.behind"], ["claim.first", "claim.load"])
+    assert "claim.read" in sent or sent in reads_anyway, "of a message"
     if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
         bench.tables(
             "HSET", bench.store.ground.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
@@ -925,7 +933,7 @@ def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(t
     assert bench.store.header(bench.session).status == "completed"
 
 
-def test_a_session_with_a_history_is_not_read_by_a_script(tables: Tables) -> None:
+def test_a_session_with_a_history_is_read_behind_its_claim(tables: Tables) -> None:
     bench = Bench(tables)
     bench.submit()
     bench.commit(bench.claim(), final=True)
@@ -933,12 +941,69 @@ def test_a_session_with_a_history_is_not_read_by_a_script(tables: Tables) -> Non
     bench.spy.sent.clear()
     mine = bench.another().claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
-    assert bench.spy.points == ["claim.new", "claim.read", "claim.exec"]
+    assert bench.spy.points == ["claim.new", "claim.first", "claim.load"]
+    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert (
+        mine.loaded.started_ms == int(bench.tables("HGET", bench.store.ground.keys(bench.session).ctl, "started")) > 0
+    )
+    begun = [event.execution_id for event in bench.store.events(bench.session) if event.type == "execution_started"]
+    assert begun == [bench.execution, ref.execution_id]
+    bench.spy.sent.clear()
     bench.store.commit(mine.claim, mine.loaded, settle_step(mine, final=False), results={}, carry_on=False)
+    assert bench.spy.points == ["commit.attempt"], "what a step holds of its session is enough"
     bench.spy.sent.clear()
     again = bench.another().claim(StepRef(bench.session, ref.execution_id, 2), "again", "worker", alone=True)
     assert isinstance(again, Claimed)
-    assert bench.spy.points[:2] == ["claim.read", "claim.exec"]
+    assert bench.spy.points == ["claim.first", "claim.load"]
+    assert again.loaded.state == bench.store.load(bench.session).state
+
+
+@pytest.mark.parametrize("lost", ["claim.first", "claim.load"])
+def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_again(tables: Tables, lost: str) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.spy.lose(lost)
+    other = bench.another()
+    with pytest.raises(StoreUnavailable):
+        other.claim(bench.ref(2), "mine", "worker", alone=True)
+    assert isinstance(bench.answer(2, "a rival's"), Left)
+    mine = other.claim(bench.ref(2), "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert (mine.claim.attempt, mine.loaded.attempts) == (1, 1)
+    assert mine.loaded.state == bench.store.load(bench.session).state
+
+
+@pytest.mark.parametrize(("missed", "way"), [(4, ["claim.behind"]), (31, ["claim.first", "claim.load"])])
+def test_a_worker_that_missed_steps_reads_those_alone(tables: Tables, missed: int, way: list[str]) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    for number in range(missed):
+        bench.step_elsewhere(2 + number)
+    bench.spy.sent.clear()
+    mine = bench.claim(2 + missed)
+    assert bench.spy.points == way
+    steps = bench.store.ground.keys(bench.session).steps(bench.execution)
+    (read,) = (command for command in bench.spy.sent[-1][1] if command[:2] == ("LRANGE", steps))
+    assert read[2:] == (1, -1)
+    assert mine.loaded.state == bench.store.load(bench.session).state
+
+
+def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(tables: Tables) -> None:
+    bench = Bench(tables)
+    bench.submit()
+    bench.commit(bench.claim())
+    for number in range(40):
+        bench.step_elsewhere(2 + number)
+    bench.spy.sent.clear()
+    mine = bench.claim(42)
+    assert bench.spy.points == ["claim.first", "claim.load"]
+    assert mine.loaded.state == bench.store.load(bench.session).state
+    bench.commit(mine)
+    bench.spy.sent.clear()
+    bench.claim(43)
+    assert bench.spy.points == ["claim.attempt"], "from now on it holds the session again"
 
 
 @pytest.mark.parametrize(
@@ -1013,6 +1078,7 @@ def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -
     keys = bench.store.ground.keys(bench.session)
     head = bench.tables("HGET", keys.session, "head").replace(b'"schema_version":1', b'"schema_version":99')
     bench.tables("HSET", keys.session, "head", head)
+    bench.spy.sent.clear()
     for number in range(3):
         with pytest.raises(StateTooNew):
             bench.answer(3, f"mine-{number}")
@@ -1020,6 +1086,30 @@ def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -
     assert (claim, attempts) == (b"", b"0"), "or the steps of newer workers would end as poison"
     assert not bench.tables("EXISTS", keys.shard.lease("mine-0"))
     assert bench.spy.points.count("claim.behind") == 1, "the next look comes before the claim"
+    assert "claim.first" not in bench.spy.points
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them_only(
+    tables: Tables, step: int
+) -> None:
+    bench = Bench(tables)
+    old = bench.another()
+    for number in range(3):
+        bench.session = f"{bench.session}-{number}"
+        bench.submit()
+        if step == 2:
+            bench.commit(bench.claim())
+        keys = bench.store.ground.keys(bench.session)
+        head = bench.tables("HGET", keys.session, "head").replace(b'"schema_version":1', b'"schema_version":99')
+        bench.tables("HSET", keys.session, "head", head)
+        bench.spy.sent.clear()
+        with pytest.raises(StateTooNew):
+            old.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
+        assert bench.tables("HMGET", keys.ctl, "claim", "attempts") == [b"", b"0"]
+        if number:
+            looks = {"claim.read", "load.check"}
+            assert set(bench.spy.points) == looks, "or two old workers pass its message on for ever"
 
 
 def test_an_announced_version_that_another_worker_made_differently_is_not_taken(tables: Tables) -> None:

@@ -52,13 +52,19 @@ def as_read(stored_bytes: int) -> int:
 
 
 class SessionCache:
-    """Least recently used sessions, bounded by bytes."""
+    """Least recently used sessions, bounded by bytes.
+
+    Attributes:
+        has_met_newer: A newer version of this package has written a session that this process claimed. Others may be
+            like it: what is not held is looked at before it is claimed from then on.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         """
         Args:
             limit_bytes: 0 keeps nothing.
         """
+        self.has_met_newer = False
         self._limit = limit_bytes
         self._size = 0
         self._held: OrderedDict[str, Held] = OrderedDict()

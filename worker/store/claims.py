@@ -20,13 +20,15 @@ from .cache import Held
 from .events import event_commands
 from .ground import Ground
 from .keys import SessionKeys
-from .loading import Stored
 from .records import Claim, ClaimAnswer, Claimed, Journal, Left, LeftReason, Loaded, NewEvent, Renewal, StepRef, Suspect
+from .standing import remembers
 from .tables import Changed, Command, Guard, Reply, Watched
 from .writes import milliseconds
 
 # A claim competes with actions and the sweep; each attempt takes about a millisecond.
 _CONFLICTS: Final = 50
+# What a script reads takes Redis three times as long: of steps that others made, so many are read with a claim.
+_FEW: Final = 4
 _CTL: Final = (
     "execution",
     "step",
@@ -98,24 +100,48 @@ def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id
     if now_ms is None:
         return None
     attempt = _Attempt(ground, keys, ref, claim_id, worker, now_ms)
-    if latest is None:
-        return _claim_new(attempt) if ref.step == 1 else None
-    behind = _steps_behind(latest.state, ref)
-    if behind is None:
+    if latest is not None and _steps_behind(latest.state, ref) == 0:
+        return _claim_held(attempt, latest)
+    held = ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
+    behind = None if held is None else _steps_behind(held.state, ref)
+    if held is None or behind is None or not remembers(behind):
+        return _claim_unseen(attempt)
+    if behind < 0:
         return None
-    if behind:
-        return _claim_from_behind(attempt)
-    # Another worker's commit may bear the same version: of one that was announced here, and of one that Redis lost.
-    guards: list[Guard] = [(("HMGET", keys.session, "version", "lineage"), (latest.version, latest.standing.lineage))]
+    return _claim_from_behind(attempt, held) if behind <= _FEW else _claim_and_read(attempt, held)
+
+
+def _claim_held(attempt: _Attempt, held: Held) -> Claimed | None:
+    """The first claim of a step whose session stands as it is held.
+
+    Its version alone does not tell: another worker's commit may bear the same, of one that was announced here, and of
+    one that Redis lost.
+    """
+    guards: list[Guard] = [
+        (("HMGET", attempt.keys.session, "version", "lineage"), (held.version, held.standing.lineage))
+    ]
     taken, _ = attempt.make("claim.attempt", guards)
-    return _first(attempt, taken, Stored(latest.state, latest.version, latest.agent)) if taken is not None else None
+    return _first(attempt, taken, held, 0) if taken is not None else None
+
+
+def _claim_from_behind(attempt: _Attempt, held: Held) -> Claimed | None:
+    """The first claim of a step, by a worker that holds the session as it was a few steps ago: it reads what is new."""
+    reads = loading.reads(attempt.keys, attempt.ref.execution_id, held)
+    taken, replies = attempt.make("claim.behind", (), (), reads)
+    return _with_reads(attempt, taken, held, replies, 0)
+
+
+def _claim_unseen(attempt: _Attempt) -> Claimed | None:
+    """The first claim of a step, by a worker that holds nothing of its session that it could go on from."""
+    cache = attempt.ground.cache
+    cache.drop(attempt.ref.session_id)
+    if cache.has_met_newer:
+        return None
+    return (_claim_new(attempt) if attempt.ref.step == 1 else None) or _claim_and_read(attempt, None)
 
 
 def _claim_new(attempt: _Attempt) -> Claimed | None:
-    """The first claim of a new session's first step.
-
-    Only of that: what a script reads takes Redis three times as long, which for a message does not matter.
-    """
+    """The first claim of a new session's first step, read with it: it is one message."""
     keys, ref = attempt.keys, attempt.ref
     guards: list[Guard] = [
         (("HGET", keys.ctl, "started"), (0,)),
@@ -125,21 +151,28 @@ def _claim_new(attempt: _Attempt) -> Claimed | None:
     ]
     writes = [("HSET", keys.ctl, "started", attempt.now_ms), *_start_commands(attempt.ground, keys, ref)]
     taken, replies = attempt.make("claim.new", guards, writes, loading.reads(keys, ref.execution_id, None))
-    return _with_reads(attempt, taken, None, replies)
+    return _with_reads(attempt, taken, None, replies, 0)
 
 
-def _claim_from_behind(attempt: _Attempt) -> Claimed | None:
-    """The first claim of a step, by a worker that holds the session as it was some steps ago: it reads what is new."""
-    ref = attempt.ref
-    held = attempt.ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
-    if held is None or not _steps_behind(held.state, ref):
+def _claim_and_read(attempt: _Attempt, held: Held | None) -> Claimed | None:
+    """The first claim of a step, and behind it, in a round trip of its own, what is not held.
+
+    Who has the claim need not watch what it reads: nobody else saves the session.
+    """
+    ground, keys, ref = attempt.ground, attempt.keys, attempt.ref
+    taken, replies = attempt.make("claim.first", (), (), [("HGET", keys.ctl, "started")])
+    if taken is None:
         return None
-    reads = loading.reads(attempt.keys, ref.execution_id, held)
-    taken, replies = attempt.make("claim.behind", (), (), reads)
-    return _with_reads(attempt, taken, held, replies)
+    started_ms, begins = fields.milliseconds(replies[0]), list[Command]()
+    if not started_ms:
+        begins = [("HSET", keys.ctl, "started", attempt.now_ms), *_start_commands(ground, keys, ref)]
+    read = ground.tables.apply("claim.load", [*begins, *loading.reads(keys, ref.execution_id, held)])
+    return _with_reads(attempt, taken, held, read[len(begins) :], started_ms)
 
 
-def _with_reads(attempt: _Attempt, taken: Claim | None, held: Held | None, replies: Sequence[Reply]) -> Claimed | None:
+def _with_reads(
+    attempt: _Attempt, taken: Claim | None, held: Held | None, replies: Sequence[Reply], started_ms: int
+) -> Claimed | None:
     """What was read with a claim.
 
     None too when the claim was taken and what was read needs a closer look: the long way finds the claim its own.
@@ -151,12 +184,13 @@ def _with_reads(attempt: _Attempt, taken: Claim | None, held: Held | None, repli
         stored = loading.at_once(ground, attempt.keys, ref.execution_id, held, replies)
     except StateTooNew:
         # Not for this worker: the next look of its kind is to come before the claim.
+        ground.cache.has_met_newer = True
         ground.cache.drop(ref.session_id)
         release(ground, taken, delay_ms=None, give_back=True)
         raise
     except StateUnreadable:
         return None
-    return _first(attempt, taken, stored) if stored is not None and _is_next(stored.state, ref) else None
+    return _first(attempt, taken, stored, started_ms) if stored is not None and _is_next(stored.state, ref) else None
 
 
 def _is_next(state: AgentState, ref: StepRef) -> bool:
@@ -165,12 +199,11 @@ def _is_next(state: AgentState, ref: StepRef) -> bool:
 
 
 def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
-    """How many commits a state lacks in front of a step; None where it cannot be told from it alone."""
+    """How many commits a state lacks in front of a step; negative: it has made it. None: of another execution."""
     execution = state.execution
     if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
         return None
-    behind = ref.step - execution.step_count - 1
-    return behind if execution.execution_id == ref.execution_id and behind >= 0 else None
+    return ref.step - execution.step_count - 1 if execution.execution_id == ref.execution_id else None
 
 
 @dataclass(slots=True)
@@ -218,12 +251,17 @@ class _Attempt:
         return taken, replies[len(claiming) :]
 
 
-def _first(attempt: _Attempt, taken: Claim, stored: Stored) -> Claimed:
-    """A claim with which a step begins: nothing of it is journaled."""
-    execution = stored.state.execution
+def _first(attempt: _Attempt, taken: Claim, held: Held, started_ms: int) -> Claimed:
+    """A claim with which a step begins: nothing of it is journaled.
+
+    Args:
+        started_ms: When the execution was claimed first, if that was read; 0: the state tells, or it is now.
+    """
+    execution = held.state.execution
     assert execution is not None
-    started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
-    loaded = Loaded(stored.state, stored.version, stored.agent, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
+    if not started_ms:
+        started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
+    loaded = Loaded(held, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
     return Claimed(taken, loaded, attempt.waiting)
 
 
@@ -255,7 +293,7 @@ def _claim_once(
             watched.commit("claim.exec", _claim_commands(ground, keys, ctl, taken, journal, now_ms))
     crash_points.at("c1")
     loaded = Loaded(
-        stored.state, stored.version, stored.agent, journal, ctl.cancel if ctl.cancel == ref.execution_id else None,
+        stored, journal, ctl.cancel if ctl.cancel == ref.execution_id else None,
         taken.attempt, ctl.delays, ctl.delayed_ms, ctl.started_ms or now_ms, now_ms,
     )  # fmt: skip
     return Claimed(taken, loaded)

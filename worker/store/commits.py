@@ -18,7 +18,6 @@ from typing import Final, cast
 
 from .. import crash_points
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
-from ..state import AgentState
 from . import fields, journals, loading
 from .cache import Held
 from .claims import Ctl, ctl_read, release
@@ -71,14 +70,14 @@ def _commit_as_expected(
     None when any of that is not so, or nobody knows: nothing was written.
     """
     ref = claim.ref
-    held, estimate_ms = ground.cache.get(ref.session_id), ground.clock.estimate_ms()
-    if held is None or held.version != base.version or estimate_ms is None:
+    estimate_ms = ground.clock.estimate_ms()
+    if estimate_ms is None:
         return None
     now_ms = max(estimate_ms, claim.now_ms)
     settled = settle(Fresh(base.state, (), 0, now_ms, None))
     if settled.keep_journal:  # it has to hold the results first
         return None
-    ready = _ready(ground, keys, claim, base, held, settled, held.standing, 0, carry_on, now_ms)
+    ready = _ready(ground, keys, claim, base, settled, base.held.standing, 0, carry_on, now_ms)
     guards: list[Guard] = [
         (("HMGET", keys.session, "version"), (base.version,)),
         (("HMGET", keys.ctl, "execution", "step", "claim", "cancel"), (ref.execution_id, ref.step, claim.id, "")),
@@ -108,7 +107,6 @@ def _ready(
     keys: SessionKeys,
     claim: Claim,
     base: Loaded,
-    before: Held | None,
     settled: Settled,
     standing: Standing,
     entries: int,
@@ -122,8 +120,8 @@ def _ready(
         ground, keys, base.state, settled, standing,
         version=version, now_ms=now_ms, extra=("last", commit_id(claim)), carried=carried,
     )  # fmt: skip
-    held = Held(version, settled.state, (before.size if before else 0) + save.size, base.agent, save.standing)
-    nxt = _carried(claim, base, settled.state, following, now_ms) if carried and following else None
+    held = Held(version, settled.state, base.held.size + save.size, base.agent, save.standing)
+    nxt = _carried(claim, base, held, following, now_ms) if carried and following else None
     # What needs memory comes first: a script that has begun to write is not refused any more.
     commands = [*save.commands, *_step_commands(ground, keys, claim, settled, entries, carried, now_ms)]
     return _Ready(
@@ -183,8 +181,7 @@ def _commit_once(
         standing = Standing.read(*standing_reply)
         cancel = ctl.cancel if ctl.cancel == ref.execution_id else None
         settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
-        before = ground.cache.get(ref.session_id)
-        ready = _ready(ground, keys, claim, base, before, settled, standing, len(entries), carry_on, now_ms)
+        ready = _ready(ground, keys, claim, base, settled, standing, len(entries), carry_on, now_ms)
         with _announced(ground, ref.session_id, ready):
             watched.commit("commit.exec", ready.commands)
             crash_points.at("c7")
@@ -242,12 +239,9 @@ def _step_commands(
     return commands
 
 
-def _carried(claim: Claim, base: Loaded, state: AgentState, following: StepRef, now_ms: int) -> Claimed:
+def _carried(claim: Claim, base: Loaded, held: Held, following: StepRef, now_ms: int) -> Claimed:
     taken = Claim(claim.id, claim.worker, following, claim.fence, 1, now_ms)
-    loaded = Loaded(
-        state, base.version + 1, base.agent, Journal(tries=1), None, 1, 0, 0, base.started_ms, now_ms
-    )  # fmt: skip
-    return Claimed(taken, loaded)
+    return Claimed(taken, Loaded(held, Journal(tries=1), None, 1, 0, 0, base.started_ms, now_ms))
 
 
 def reload(ground: Ground, claim: Claim) -> Loaded:
@@ -274,7 +268,7 @@ def reload(ground: Ground, claim: Claim) -> Loaded:
             if fields.number(version) != stored.version:
                 continue
             return Loaded(
-                stored.state, stored.version, stored.agent, fields.journal(watched.replies[2]),
+                stored, fields.journal(watched.replies[2]),
                 ctl.cancel if ctl.cancel == ref.execution_id else None, claim.attempt, ctl.delays, ctl.delayed_ms,
                 ctl.started_ms, ground.clock.milliseconds(watched.replies[1]),
             )  # fmt: skip

@@ -45,7 +45,7 @@ def reads(keys: SessionKeys, execution_id: str, held: Held | None) -> list[Comma
 
 def finish(
     ground: Ground, keys: SessionKeys, execution_id: str, held: Held | None, watched: Watched, replies: Sequence[Reply]
-) -> Stored:
+) -> Held:
     """The session from the replies to `reads`, with further reads under the same WATCH where they are needed.
 
     Raises:
@@ -57,10 +57,10 @@ def finish(
     if not version:
         raise SessionNotFound(keys.session_id)
     if held is not None and held.is_at(version, standing.lineage):
-        return Stored(held.state, version, agent)
+        return held
     announced = ground.cache.announced(keys.session_id, version, standing.lineage)
     if announced is not None:
-        return Stored(announced.state, version, agent)
+        return announced
     try:
         stored = _present(replies[0][-1])
         head, size = read_head(stored), len(stored)
@@ -78,13 +78,12 @@ def finish(
         if fields.number(now) != version:
             raise Changed from None
         raise
-    ground.cache.put(keys.session_id, Held(version, state, size, agent, standing))
-    return Stored(state, version, agent)
+    return _kept(ground, keys, Held(version, state, size, agent, standing))
 
 
 def at_once(
     ground: Ground, keys: SessionKeys, execution_id: str, held: Held | None, replies: Sequence[Reply]
-) -> Stored | None:
+) -> Held | None:
     """The session from what is held and the replies to `reads`, which were made at one moment.
 
     Returns:
@@ -102,8 +101,7 @@ def at_once(
     if found is None:
         return None
     state, size = found
-    ground.cache.put(keys.session_id, Held(version, state, size, agent, standing))
-    return Stored(state, version, agent)
+    return _kept(ground, keys, Held(version, state, size, agent, standing))
 
 
 def load(ground: Ground, session_id: str) -> Stored:
@@ -133,6 +131,11 @@ def load(ground: Ground, session_id: str) -> Stored:
                 return Stored(state, fields.number(version), fields.text(agent))
             version, head = again, head_now
     raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+def _kept(ground: Ground, keys: SessionKeys, read: Held) -> Held:
+    ground.cache.put(keys.session_id, read)
+    return read
 
 
 def _known(reply: Sequence[bytes | None]) -> tuple[int, str, Standing]:

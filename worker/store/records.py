@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..state import AgentState
 from ..unique import unique_hex
+from .cache import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,13 @@ class Loaded:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
+        held: The session itself, as its worker holds it until the step has ended.
         cancel: Somebody asked for this execution to stop.
         delays: How often the step was put off already; `delayed_since_ms` when that began (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.
     """
 
-    state: AgentState
-    version: int
-    agent: str
+    held: Held
     journal: Journal
     cancel: str | None
     attempts: int
@@ -109,6 +109,18 @@ class Loaded:
     delayed_since_ms: int
     started_ms: int
     now_ms: int
+
+    @property
+    def state(self) -> AgentState:
+        return self.held.state
+
+    @property
+    def version(self) -> int:
+        return self.held.version
+
+    @property
+    def agent(self) -> str:
+        return self.held.agent
 
 
 class LeftReason(StrEnum):

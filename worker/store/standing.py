@@ -43,6 +43,11 @@ class Standing:
         return (unique_bytes(_MARK_BYTES) + self.lineage)[: _MARKS * _MARK_BYTES]
 
 
+def remembers(saves: int) -> bool:
+    """Whether a lineage reaches back so many saves."""
+    return saves < _MARKS
+
+
 def descends(lineage: bytes, older: bytes, saves: int) -> bool:
     """Whether a session of this lineage was, so many saves ago, the one with the older lineage.
 

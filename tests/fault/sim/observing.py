@@ -163,7 +163,7 @@ class History:
         if point == "stop.exec":
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
-        if claim and point in ("claim.exec", "claim.attempt", "claim.behind", "claim.new"):
+        if claim and point in ("claim.exec", "claim.attempt", "claim.behind", "claim.new", "claim.first"):
             self._taken(session, ctl, claim)
         if fields.get("cancel"):
             self.stops.setdefault(fields["cancel"], world.seq)

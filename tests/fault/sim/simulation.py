@@ -54,7 +54,7 @@ _WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
 # Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
 CRASH_POINTS = tuple(crash_points.POINTS)
 ROUND_TRIPS = (
-    "claim.attempt", "claim.behind", "claim.new", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
+    "claim.attempt", "claim.behind", "claim.new", "claim.first", "claim.load", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
     "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
     "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.attempt",
     "commit.read", "commit.entry", "commit.exec", "reload.read", "reload.check", "sweep.now", "sweep.pass",
@@ -241,6 +241,9 @@ class Simulation:
             ">claim.behind",
             "<claim.new",
             ">claim.new",
+            "<claim.first",
+            ">claim.first",
+            ">claim.load",
             ">claim.read",
             "driver",
             "tool",
