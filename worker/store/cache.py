@@ -18,6 +18,13 @@ from .standing import Standing
 # hold the same text, and 12.9 kB where they were read (docs/decisions/0007).
 _OBJECTS_BYTES: Final = 800
 _READ_TIMES: Final = 2
+# Of the time after which sessions come back: what it is taken for before any has, how much of it each that comes back
+# tells, how much of it is forgotten with each that does not, and how many times it has to have passed.
+_FIRST_RETURN: Final = 65_536.0
+_LEARN: Final = 1 / 64
+_FORGET: Final = 1 / 8192
+_MUCH_LONGER: Final = 2
+_NOTHING: Final = (None, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,15 @@ def as_read(stored_bytes: int) -> int:
 
 
 class SessionCache:
-    """Least recently used sessions, bounded by bytes.
+    """Sessions that are likely to be asked for again, bounded by bytes.
+
+    Sessions take turns in a queue: of more than there is room for, the least recently used is the one that comes next,
+    and whoever drops that one never finds any. Therefore first those leave that were not asked for in a much longer
+    time than sessions usually come back after; they have ended, or are another worker's now. Where there are none, a
+    session that is not held is not kept, and one that has grown takes the place of the most recently used, which come
+    last.
+
+    Time is counted in sessions put here.
 
     Attributes:
         has_met_newer: A newer version of this package has written a session that this process claimed. Others may be
@@ -67,17 +82,16 @@ class SessionCache:
         self.has_met_newer = False
         self._limit = limit_bytes
         self._size = 0
-        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._held: OrderedDict[str, tuple[Held, int]] = OrderedDict()  # with the time they were asked for last
         self._announced: dict[str, Held] = {}
+        self._puts = 0
+        self._return: float = _FIRST_RETURN  # after how long sessions come back
         self._lock = threading.Lock()
 
     def get(self, session_id: str) -> Held | None:
         """What is held of a session, of whatever version."""
         with self._lock:
-            held = self._held.get(session_id)
-            if held is not None:
-                self._held.move_to_end(session_id)
-            return held
+            return self._found(session_id)
 
     def announce(self, session_id: str, held: Held) -> None:
         """What a session will be if a commit goes through.
@@ -90,11 +104,9 @@ class SessionCache:
     def latest(self, session_id: str) -> Held | None:
         """The newest that may be stored: what was announced, or what was proven."""
         with self._lock:
-            announced, held = self._announced.get(session_id), self._held.get(session_id)
+            announced, held = self._announced.get(session_id), self._found(session_id)
             if announced is not None and (held is None or held.version < announced.version):
                 return announced
-            if held is not None:
-                self._held.move_to_end(session_id)
             return held
 
     def announced(self, session_id: str, version: int, lineage: bytes) -> Held | None:
@@ -109,27 +121,51 @@ class SessionCache:
             self._announced.pop(session_id, None)
 
     def put(self, session_id: str, held: Held) -> None:
-        """Keep the newer of two versions."""
+        """Keep the newer of two versions, if there is room for it."""
         with self._lock:
             announced = self._announced.get(session_id)
             if announced is not None and announced.version <= held.version:
                 del self._announced[session_id]
-            before = self._held.pop(session_id, None)
-            if before is not None:
-                self._size -= before.weight
-                held = held if held.version >= before.version else before
-            if held.weight > self._limit:
-                return
-            self._held[session_id] = held
-            self._size += held.weight
-            while self._size > self._limit:
-                _, oldest = self._held.popitem(last=False)
-                self._size -= oldest.weight
+            self._puts += 1
+            before = self._taken(session_id)
+            if before is not None and before.version >= held.version:
+                held = before
+            self._let_leave(held.weight, others=before is not None)
+            if self._size + held.weight <= self._limit:
+                self._held[session_id] = held, self._puts
+                self._size += held.weight
 
     def drop(self, session_id: str) -> None:
         """Forget a session."""
         with self._lock:
             self._announced.pop(session_id, None)
-            before = self._held.pop(session_id, None)
-            if before is not None:
-                self._size -= before.weight
+            self._taken(session_id)
+
+    def _found(self, session_id: str) -> Held | None:
+        found = self._held.get(session_id)
+        if found is None:
+            self._return -= self._return * _FORGET
+            return None
+        held, asked = found
+        if asked != self._puts:  # else it is asked for again at once
+            self._return += (self._puts - asked - self._return) * _LEARN
+        self._held[session_id] = held, self._puts
+        self._held.move_to_end(session_id)
+        return held
+
+    def _taken(self, session_id: str) -> Held | None:
+        held, _ = self._held.pop(session_id, _NOTHING)
+        if held is not None:
+            self._size -= held.weight
+        return held
+
+    def _let_leave(self, weight: int, *, others: bool) -> None:
+        """Make room for so much: of those that have not come back, and then, with `others`, of those that come last."""
+        while self._size + weight > self._limit and self._held:
+            oldest = next(iter(self._held))
+            if self._puts - self._held[oldest][1] > _MUCH_LONGER * self._return:
+                self._taken(oldest)
+            elif others:
+                self._taken(next(reversed(self._held)))
+            else:
+                break
