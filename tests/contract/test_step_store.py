@@ -974,6 +974,87 @@ def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_agai
     assert mine.loaded.state == bench.store.load(bench.session).state
 
 
+def follow_up(bench: Bench) -> StepRef:
+    """The first step of an execution that follows on one which has ended: nobody holds its session."""
+    bench.submit()
+    bench.commit(bench.claim(), final=True)
+    bench.execution = bench.message("the next execution").execution_id
+    bench.spy.sent.clear()
+    return bench.ref(1)
+
+
+def begun(bench: Bench) -> int:
+    events = bench.store.events(bench.session)
+    return [(event.type, event.execution_id) for event in events].count(("execution_started", bench.execution))
+
+
+@pytest.mark.parametrize("point", ["claim.first", "claim.load"])
+@pytest.mark.parametrize("is_applied", [True, False], ids=["reply lost", "never sent"])
+def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
+    tables: Tables, point: str, *, is_applied: bool
+) -> None:
+    bench = Bench(tables)
+    ref = follow_up(bench)
+
+    def fail() -> None:
+        raise StoreUnavailable("nothing was sent")
+
+    if is_applied:
+        bench.spy.lose(point)
+    else:
+        bench.spy.before(point, fail)
+    with pytest.raises(StoreUnavailable):
+        bench.store.claim(ref, "mine", "worker", alone=True)
+    mine = bench.store.claim(ref, "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert (mine.loaded.attempts, begun(bench)) == (1, 1)
+    assert (
+        int(bench.tables("HGET", bench.store.ground.keys(bench.session).ctl, "started")) == mine.loaded.started_ms > 0
+    )
+    assert bench.store.header(bench.session).status == "in_progress"
+
+
+def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(tables: Tables) -> None:
+    bench = Bench(tables)
+    ref = follow_up(bench)
+
+    def take_over() -> None:
+        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.commit(bench.claim(), final=True)
+
+    bench.spy.before("claim.load", take_over)
+    assert bench.another().claim(ref, "slept", "worker", alone=True) == Left(LeftReason.ENDED)
+    assert bench.store.header(bench.session).status == "completed"
+    assert bench.store.outcome(bench.session, bench.execution) is not None
+    assert begun(bench) == 1
+
+
+def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(tables: Tables) -> None:
+    bench = Bench(tables)
+    ref = follow_up(bench)
+
+    def stop() -> None:
+        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.store.stop(bench.session, None, settle_stop)
+
+    bench.spy.before("claim.load", stop)
+    assert bench.another().claim(ref, "slept", "worker", alone=True) == Left(LeftReason.ENDED)
+    assert bench.store.header(bench.session).status == "stopped"
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(tables: Tables, step: int) -> None:
+    bench = Bench(tables)
+    follow_up(bench)
+    if step == 2:
+        bench.commit(bench.claim())
+    keys = bench.store.ground.keys(bench.session)
+    bench.tables("DEL", keys.session, keys.events)
+    with pytest.raises(SessionNotFound):
+        bench.another().claim(bench.ref(step), "mine", "worker", alone=True)
+    assert bench.tables("EXISTS", keys.session, keys.events) == 0
+
+
 @pytest.mark.parametrize(("missed", "way"), [(4, ["claim.behind"]), (31, ["claim.first", "claim.load"])])
 def test_a_worker_that_missed_steps_reads_those_alone(tables: Tables, missed: int, way: list[str]) -> None:
     bench = Bench(tables)

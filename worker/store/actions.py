@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 from ..errors import ActionRefused, IdempotencyMismatch, SessionNotFound, StateUnreadable, StoreUnavailable
 from ..state import AgentState
 from ..unique import unique_hex
-from . import fields, loading
+from . import decoding, fields, loading
 from .claims import Ctl, ctl_read
 from .events import event_commands
 from .ground import Ground
@@ -93,7 +93,7 @@ def _act_once(ground: Ground, keys: SessionKeys, operation: Operation, settle: S
         known = standing.operations
         if operation.id in known:
             return Applied("again", "", fields.number(version))
-        waiting = fields.inbox(entries, known)
+        waiting = decoding.inbox(entries, known)
         if any(entry.id == operation.id for entry in waiting):
             return Applied("again", "", fields.number(version))
         if ctl.phase == "run" and (ctl.claim or _has_journal(keys, ctl, watched)):
@@ -121,7 +121,7 @@ def _queue(
     event = NewEvent("message_received", ctl.execution, ctl.step, {"operation": operation.id, "queued": True})
     watched.commit(
         "act.push",
-        [("RPUSH", keys.inbox, fields.inbox_entry(operation)), *event_commands(ground, keys, [event])],
+        [("RPUSH", keys.inbox, decoding.inbox_entry(operation)), *event_commands(ground, keys, [event])],
     )
     return Applied("queued", "", version)
 
@@ -212,7 +212,7 @@ def _stop_once(
         # Watched, so that a worker that was only paused cannot begin something between this look and the end.
         journal = keys.journal(ctl.execution, ctl.step)
         (stored_journal,) = watched.ask("stop.journal", [("HGETALL", journal)], also=(journal,))
-        if alive or fields.journal(stored_journal).holds_something:
+        if alive or decoding.journal(stored_journal).holds_something:
             asking, commands = _asking_to_stop(
                 ground, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched
             )
@@ -221,7 +221,7 @@ def _stop_once(
             return asking
         before = _stored(ground, keys, ctl, fields.number(version), watched)
         standing = Standing.read(*standing_reply)
-        inbox = fields.inbox(entries, standing.operations)
+        inbox = decoding.inbox(entries, standing.operations)
         settled = settle(Fresh(before, inbox, len(entries), now_ms, ctl.execution))
         save = saving(ground, keys, before, settled, standing, version=fields.number(version) + 1, now_ms=now_ms)
         trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []

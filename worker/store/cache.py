@@ -22,7 +22,7 @@ _READ_TIMES: Final = 2
 # tells, how much of it is forgotten with each that does not, and how many times it has to have passed.
 _FIRST_RETURN: Final = 65_536.0
 _LEARN: Final = 1 / 64
-_FORGET: Final = 1 / 8192
+_FORGET: Final = 1 / 1024
 _MUCH_LONGER: Final = 2
 _NOTHING: Final = (None, 0)
 
@@ -130,8 +130,7 @@ class SessionCache:
             before = self._taken(session_id)
             if before is not None and before.version >= held.version:
                 held = before
-            self._let_leave(held.weight, others=before is not None)
-            if self._size + held.weight <= self._limit:
+            if self._has_room(held.weight, for_one_of_them=before is not None):
                 self._held[session_id] = held, self._puts
                 self._size += held.weight
 
@@ -159,13 +158,16 @@ class SessionCache:
             self._size -= held.weight
         return held
 
-    def _let_leave(self, weight: int, *, others: bool) -> None:
-        """Make room for so much: of those that have not come back, and then, with `others`, of those that come last."""
-        while self._size + weight > self._limit and self._held:
+    def _has_room(self, weight: int, *, for_one_of_them: bool) -> bool:
+        """Whether there is room for so much, after those that may leave for it have left."""
+        if weight > self._limit:
+            return False
+        while self._size + weight > self._limit:
             oldest = next(iter(self._held))
             if self._puts - self._held[oldest][1] > _MUCH_LONGER * self._return:
                 self._taken(oldest)
-            elif others:
+            elif for_one_of_them:
                 self._taken(next(reversed(self._held)))
             else:
-                break
+                return False
+        return True

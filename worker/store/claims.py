@@ -15,7 +15,7 @@ from typing import Final
 from .. import crash_points
 from ..errors import StateTooNew, StateUnreadable, StoreUnavailable
 from ..state import DEFAULT, AgentState, ExecutionStatus
-from . import fields, loading
+from . import decoding, fields, loading
 from .cache import Held
 from .events import event_commands
 from .ground import Ground
@@ -102,7 +102,8 @@ def _claim_as_expected(ground: Ground, keys: SessionKeys, ref: StepRef, claim_id
     attempt = _Attempt(ground, keys, ref, claim_id, worker, now_ms)
     if latest is not None and _steps_behind(latest.state, ref) == 0:
         return _claim_held(attempt, latest)
-    held = ground.cache.get(ref.session_id)  # what was only announced is no beginning of what is read
+    # What was only announced is no beginning of what is read.
+    held = None if latest is None else ground.cache.get(ref.session_id)
     behind = None if held is None else _steps_behind(held.state, ref)
     if held is None or behind is None or not remembers(behind):
         return _claim_unseen(attempt)
@@ -121,21 +122,19 @@ def _claim_held(attempt: _Attempt, held: Held) -> Claimed | None:
         (("HMGET", attempt.keys.session, "version", "lineage"), (held.version, held.standing.lineage))
     ]
     taken, _ = attempt.make("claim.attempt", guards)
-    return _first(attempt, taken, held, 0) if taken is not None else None
+    return _first(attempt, taken, held) if taken is not None else None
 
 
 def _claim_from_behind(attempt: _Attempt, held: Held) -> Claimed | None:
     """The first claim of a step, by a worker that holds the session as it was a few steps ago: it reads what is new."""
     reads = loading.reads(attempt.keys, attempt.ref.execution_id, held)
     taken, replies = attempt.make("claim.behind", (), (), reads)
-    return _with_reads(attempt, taken, held, replies, 0)
+    return _with_reads(attempt, taken, held, replies)
 
 
 def _claim_unseen(attempt: _Attempt) -> Claimed | None:
     """The first claim of a step, by a worker that holds nothing of its session that it could go on from."""
-    cache = attempt.ground.cache
-    cache.drop(attempt.ref.session_id)
-    if cache.has_met_newer:
+    if attempt.ground.cache.has_met_newer:
         return None
     return (_claim_new(attempt) if attempt.ref.step == 1 else None) or _claim_and_read(attempt, None)
 
@@ -143,36 +142,42 @@ def _claim_unseen(attempt: _Attempt) -> Claimed | None:
 def _claim_new(attempt: _Attempt) -> Claimed | None:
     """The first claim of a new session's first step, read with it: it is one message."""
     keys, ref = attempt.keys, attempt.ref
+    not_begun, writes = _beginning(attempt)
     guards: list[Guard] = [
-        (("HGET", keys.ctl, "started"), (0,)),
+        *not_begun,
         (("EXISTS", keys.session), (1,)),
         (("LLEN", keys.section(DEFAULT, 0)), (1,)),
         (("EXISTS", keys.steps(ref.execution_id)), (0,)),
     ]
-    writes = [("HSET", keys.ctl, "started", attempt.now_ms), *_start_commands(attempt.ground, keys, ref)]
     taken, replies = attempt.make("claim.new", guards, writes, loading.reads(keys, ref.execution_id, None))
-    return _with_reads(attempt, taken, None, replies, 0)
+    return _with_reads(attempt, taken, None, replies)
+
+
+def _beginning(attempt: _Attempt) -> tuple[Sequence[Guard], Sequence[Command]]:
+    """Of the first claim of an execution: that it is the first, and what it writes."""
+    keys, first = attempt.keys, ("HSET", attempt.keys.ctl, "started", attempt.now_ms)
+    return [(("HGET", keys.ctl, "started"), (0,))], [first, *_start_commands(attempt.ground, keys, attempt.ref)]
 
 
 def _claim_and_read(attempt: _Attempt, held: Held | None) -> Claimed | None:
     """The first claim of a step, and behind it, in a round trip of its own, what is not held.
 
-    Who has the claim need not watch what it reads: nobody else saves the session.
+    Who has the claim need not watch what it reads: nobody else saves the session, and what is saved after its lease is
+    of a later version than the commit expects.
     """
     ground, keys, ref = attempt.ground, attempt.keys, attempt.ref
-    taken, replies = attempt.make("claim.first", (), (), [("HGET", keys.ctl, "started")])
+    guards, writes = _beginning(attempt) if ref.step == 1 else ((), ())
+    taken, _ = attempt.make("claim.first", [(("EXISTS", keys.session), (1,)), *guards], writes)
     if taken is None:
         return None
-    started_ms, begins = fields.milliseconds(replies[0]), list[Command]()
-    if not started_ms:
-        begins = [("HSET", keys.ctl, "started", attempt.now_ms), *_start_commands(ground, keys, ref)]
-    read = ground.tables.apply("claim.load", [*begins, *loading.reads(keys, ref.execution_id, held)])
-    return _with_reads(attempt, taken, held, read[len(begins) :], started_ms)
+    if held is None:
+        ground.cache.drop(ref.session_id)  # what there is of it is no beginning of what is read
+    return _with_reads(
+        attempt, taken, held, ground.tables.apply("claim.load", loading.reads(keys, ref.execution_id, held))
+    )
 
 
-def _with_reads(
-    attempt: _Attempt, taken: Claim | None, held: Held | None, replies: Sequence[Reply], started_ms: int
-) -> Claimed | None:
+def _with_reads(attempt: _Attempt, taken: Claim | None, held: Held | None, replies: Sequence[Reply]) -> Claimed | None:
     """What was read with a claim.
 
     None too when the claim was taken and what was read needs a closer look: the long way finds the claim its own.
@@ -190,12 +195,14 @@ def _with_reads(
         raise
     except StateUnreadable:
         return None
-    return _first(attempt, taken, stored, started_ms) if stored is not None and _is_next(stored.state, ref) else None
+    return _first(attempt, taken, stored) if stored is not None and _is_next(stored.state, ref) else None
 
 
 def _is_next(state: AgentState, ref: StepRef) -> bool:
     execution = state.execution
-    return execution is not None and (execution.execution_id, execution.step_count + 1) == (ref.execution_id, ref.step)
+    if execution is None or execution.status.is_terminal():
+        return False
+    return (execution.execution_id, execution.step_count + 1) == (ref.execution_id, ref.step)
 
 
 def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
@@ -251,16 +258,11 @@ class _Attempt:
         return taken, replies[len(claiming) :]
 
 
-def _first(attempt: _Attempt, taken: Claim, held: Held, started_ms: int) -> Claimed:
-    """A claim with which a step begins: nothing of it is journaled.
-
-    Args:
-        started_ms: When the execution was claimed first, if that was read; 0: the state tells, or it is now.
-    """
+def _first(attempt: _Attempt, taken: Claim, held: Held) -> Claimed:
+    """A claim with which a step begins: nothing of it is journaled."""
     execution = held.state.execution
     assert execution is not None
-    if not started_ms:
-        started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
+    started_ms = attempt.now_ms if execution.started_at is None else milliseconds(execution.started_at)
     loaded = Loaded(held, Journal(), None, 1, 0, 0, started_ms, taken.now_ms)
     return Claimed(taken, loaded, attempt.waiting)
 
@@ -284,7 +286,7 @@ def _claim_once(
             return Left(left)
         if ctl.attempts + 1 >= ground.settings.suspect_attempts and not alone and ctl.claim != claim_id:
             return Suspect(ctl.attempts)
-        journal = fields.journal(watched.replies[2])
+        journal = decoding.journal(watched.replies[2])
         stored = loading.finish(ground, keys, ref.execution_id, held, watched, watched.replies[3:])
         if not _is_next(stored.state, ref):
             raise StateUnreadable("head", "it tells of another execution or step than the control fields")

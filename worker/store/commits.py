@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from .. import crash_points
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
-from . import fields, journals, loading
+from . import decoding, fields, journals, loading
 from .cache import Held
 from .claims import Ctl, ctl_read, release
 from .ground import Ground
@@ -180,7 +180,7 @@ def _commit_once(
         now_ms = ground.clock.milliseconds(now_reply)
         standing = Standing.read(*standing_reply)
         cancel = ctl.cancel if ctl.cancel == ref.execution_id else None
-        settled = settle(Fresh(base.state, fields.inbox(entries, standing.operations), len(entries), now_ms, cancel))
+        settled = settle(Fresh(base.state, decoding.inbox(entries, standing.operations), len(entries), now_ms, cancel))
         ready = _ready(ground, keys, claim, base, settled, standing, len(entries), carry_on, now_ms)
         with _announced(ground, ref.session_id, ready):
             watched.commit("commit.exec", ready.commands)
@@ -268,7 +268,7 @@ def reload(ground: Ground, claim: Claim) -> Loaded:
             if fields.number(version) != stored.version:
                 continue
             return Loaded(
-                stored, fields.journal(watched.replies[2]),
+                stored, decoding.journal(watched.replies[2]),
                 ctl.cancel if ctl.cancel == ref.execution_id else None, claim.attempt, ctl.delays, ctl.delayed_ms,
                 ctl.started_ms, ground.clock.milliseconds(watched.replies[1]),
             )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final
 
 from .. import crash_points
 from ..errors import ClaimLost, StoreFull, StoreUnavailable
-from . import fields
+from . import decoding, fields
 from .ground import Ground
 from .keys import SessionKeys
 from .records import Begun, Claim
@@ -74,7 +74,7 @@ def begin_calls(
     replies = _begin_again(ground, claim, keys, whole) if again else ground.tables.apply("journal.begin", whole)
     control, results, begun = replies[0], replies[1], replies[-1]
     finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
-    records = {i: fields.begun_record(value) for i, value in zip(wanted, begun, strict=True)}
+    records = {i: decoding.begun_record(value) for i, value in zip(wanted, begun, strict=True)}
     fresh = [i for i, written in zip(wanted, replies[2:-1], strict=True) if written]
     cancel = fields.text(control[4])
     cancel = cancel if cancel == claim.ref.execution_id else ""
@@ -134,7 +134,7 @@ def drop_answer(ground: Ground, claim: Claim) -> bool:
         try:
             # Watched: after a pause another claim's answer may stand in its place.
             with ground.tables.watch("journal.look", (keys.ctl, journal), reads) as watched:
-                control, stored = fields.text(watched.replies[0]), fields.journal(watched.replies[1])
+                control, stored = fields.text(watched.replies[0]), decoding.journal(watched.replies[1])
                 if control != claim.id or stored.begun or stored.results:
                     return False
                 watched.commit("journal.drop", [("HDEL", journal, "llm")])

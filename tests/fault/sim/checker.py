@@ -104,6 +104,7 @@ def _session(sim: Simulation, session: str) -> None:
     _messages(sim, session, state, steps)
     _effects(sim, session, steps)
     world.expect(store.header(session).version == history.versions[session], "I1", f"{session}: version lost")
+    begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
     committed = Counter((e.execution_id, e.step) for e in events if e.type == "step_committed")
     for execution, done in steps.items():
@@ -113,6 +114,9 @@ def _session(sim: Simulation, session: str) -> None:
         world.expect(
             ended[execution] == 1 + retried, "I1", f"{execution} ended {ended[execution]} times, retried {retried}"
         )
+        # One that was stopped before it began, and is retried, goes on.
+        is_told = begun[execution] == 1 or (not begun[execution] and (retried or not done))
+        world.expect(is_told, "I1", f"{execution} has begun {begun[execution]} times")
         for number in range(1, len(done) + 1):
             count = committed[execution, number]
             world.expect(count == 1, "I1", f"{execution}.{number} has {count} events of its commit")

@@ -151,8 +151,13 @@ MUTANTS: Final = (
         seed=10,
     ),
     Mutant(
+        "beginning_not_told", "a worker that does not hold a session tells nobody of the execution that it begins",
+        "worker/store/claims.py", "_beginning(attempt) if ref.step == 1 else ((), ())", "((), ())",
+        seed=1,
+    ),
+    Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
-        "worker/store/actions.py", "if alive or fields.journal(stored_journal).holds_something:", "if alive:",
+        "worker/store/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
         seed=1122,
     ),
     Mutant(

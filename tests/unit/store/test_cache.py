@@ -44,6 +44,13 @@ def test_sessions_that_grow_beyond_the_limit_leave_one_after_the_other() -> None
     assert all(kept is None or kept.version == 11 for kept in map(cache.get, names))
 
 
+def test_one_that_has_grown_beyond_the_limit_leaves_alone() -> None:
+    cache = SessionCache(held().weight * 4)
+    steps(cache, "abc", 1)
+    cache.put("a", held(2, messages=100))
+    assert [name for name in "abc" if cache.get(name) is not None] == ["b", "c"]
+
+
 def test_sessions_that_do_not_come_back_make_room() -> None:
     cache = SessionCache(held().weight * 50)
     alive = [str(number) for number in range(10)]
