@@ -156,6 +156,15 @@ MUTANTS: Final = (
         seed=1,
     ),
     Mutant(
+        "begins_behind_the_claim", "what begins an execution is written by the look behind its claim, which may come late or never",
+        "worker/store/claims.py", "(1,)), *guards], writes)", "(1,)), *guards])",
+        seed=218,
+        also=(
+            ("worker/store/claims.py", 'apply("claim.load", loading.reads(keys, ref.execution_id, held))',
+             'apply("claim.load", [*writes, *loading.reads(keys, ref.execution_id, held)])[len(writes) :]'),
+        ),
+    ),
+    Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
         "worker/store/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
         seed=1122,
