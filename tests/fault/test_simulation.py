@@ -31,6 +31,7 @@ RARE = {
     "round trip restore.exec",
     "answer stop.exec aborted",
     "answer journal.answer refused",
+    "answer commit.exec refused",
     "answer poison parked",
     "answer submit again",
 }

@@ -162,6 +162,7 @@ class Simulation:
         self.fused = rng.random() < 0.5
         self.sticky = seed % 3 == 1  # not drawn: it leaves the other seeds as they were
         self.settings = settings(rng.choice((1, 1, 1, 3)), rng.choice((1_000_000, 1_000_000, 0)))
+        self.guesses = bool(self.settings.cache_bytes) or seed % 2 == 0
         self.restarted = [world.now - 1e9]
         self.stage = Stage(world)
         enter(self.stage)
@@ -271,9 +272,8 @@ class Simulation:
     def _store(self, process: Process) -> SimStore:
         world = self.world
         tables = SimTables(self.ground.tables, world, self.history.observe, self.restarted)
-        store = SimStore(
-            tables, self.settings, clock=SimClock(world), handover=QueueHandover() if self.fused else NoHandover()
-        )
+        handover = QueueHandover() if self.fused else NoHandover()
+        store = SimStore(tables, self.settings, clock=SimClock(world, guesses=self.guesses), handover=handover)
         store.world = world
         return store
 
