@@ -244,6 +244,30 @@ class Bench:
         score = self.tables("ZSCORE", self.store.ground.keys(self.session).shard.due, self.session)
         return None if score is None else float(score)
 
+    @property
+    def started_ms(self) -> int:
+        """When the execution was claimed first, by the control fields."""
+        return int(self.tables("HGET", self.store.ground.keys(self.session).ctl, "started"))
+
+    def begun(self) -> int:
+        """How often the execution was said to begin."""
+        events = self.store.events(self.session)
+        return [(event.type, event.execution_id) for event in events].count(("execution_started", self.execution))
+
+    def follow_up(self) -> StepRef:
+        """The first step of an execution that follows on one which has ended: nobody holds its session."""
+        self.submit()
+        self.commit(self.claim(), final=True)
+        self.execution = self.message("the next execution").execution_id
+        self.spy.sent.clear()
+        return self.ref()
+
+    def become_newer(self) -> None:
+        """As if a newer version of the package had written the session."""
+        session = self.store.ground.keys(self.session).session
+        head = self.tables("HGET", session, "head")
+        self.tables("HSET", session, "head", head.replace(b'"schema_version":1', b'"schema_version":99'))
+
     def make_due(self) -> None:
         self.tables("ZADD", self.store.ground.keys(self.session).shard.due, 1, self.session)
 
@@ -935,24 +959,19 @@ def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(t
 
 def test_a_session_with_a_history_is_read_behind_its_claim(tables: Tables) -> None:
     bench = Bench(tables)
-    bench.submit()
-    bench.commit(bench.claim(), final=True)
-    ref = StepRef(bench.session, bench.message("the next execution").execution_id, 1)
-    bench.spy.sent.clear()
+    first, ref = bench.execution, bench.follow_up()
     mine = bench.another().claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
     assert bench.spy.points == ["claim.new", "claim.first", "claim.load"]
     assert mine.loaded.state == bench.store.load(bench.session).state
-    assert (
-        mine.loaded.started_ms == int(bench.tables("HGET", bench.store.ground.keys(bench.session).ctl, "started")) > 0
-    )
+    assert bench.started_ms == mine.loaded.started_ms > 0
     begun = [event.execution_id for event in bench.store.events(bench.session) if event.type == "execution_started"]
-    assert begun == [bench.execution, ref.execution_id]
+    assert begun == [first, ref.execution_id]
     bench.spy.sent.clear()
     bench.store.commit(mine.claim, mine.loaded, settle_step(mine, final=False), results={}, carry_on=False)
     assert bench.spy.points == ["commit.attempt"], "what a step holds of its session is enough"
     bench.spy.sent.clear()
-    again = bench.another().claim(StepRef(bench.session, ref.execution_id, 2), "again", "worker", alone=True)
+    again = bench.another().claim(bench.ref(2), "again", "worker", alone=True)
     assert isinstance(again, Claimed)
     assert bench.spy.points == ["claim.first", "claim.load"]
     assert again.loaded.state == bench.store.load(bench.session).state
@@ -974,27 +993,13 @@ def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_agai
     assert mine.loaded.state == bench.store.load(bench.session).state
 
 
-def follow_up(bench: Bench) -> StepRef:
-    """The first step of an execution that follows on one which has ended: nobody holds its session."""
-    bench.submit()
-    bench.commit(bench.claim(), final=True)
-    bench.execution = bench.message("the next execution").execution_id
-    bench.spy.sent.clear()
-    return bench.ref(1)
-
-
-def begun(bench: Bench) -> int:
-    events = bench.store.events(bench.session)
-    return [(event.type, event.execution_id) for event in events].count(("execution_started", bench.execution))
-
-
 @pytest.mark.parametrize("point", ["claim.first", "claim.load"])
 @pytest.mark.parametrize("is_applied", [True, False], ids=["reply lost", "never sent"])
 def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
     tables: Tables, point: str, *, is_applied: bool
 ) -> None:
     bench = Bench(tables)
-    ref = follow_up(bench)
+    ref = bench.follow_up()
 
     def fail() -> None:
         raise StoreUnavailable("nothing was sent")
@@ -1007,16 +1012,14 @@ def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
         bench.store.claim(ref, "mine", "worker", alone=True)
     mine = bench.store.claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
-    assert (mine.loaded.attempts, begun(bench)) == (1, 1)
-    assert (
-        int(bench.tables("HGET", bench.store.ground.keys(bench.session).ctl, "started")) == mine.loaded.started_ms > 0
-    )
+    assert (mine.loaded.attempts, bench.begun()) == (1, 1)
+    assert bench.started_ms == mine.loaded.started_ms > 0
     assert bench.store.header(bench.session).status == "in_progress"
 
 
 def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(tables: Tables) -> None:
     bench = Bench(tables)
-    ref = follow_up(bench)
+    ref = bench.follow_up()
 
     def take_over() -> None:
         bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
@@ -1026,12 +1029,12 @@ def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_me
     assert bench.another().claim(ref, "slept", "worker", alone=True) == Left(LeftReason.ENDED)
     assert bench.store.header(bench.session).status == "completed"
     assert bench.store.outcome(bench.session, bench.execution) is not None
-    assert begun(bench) == 1
+    assert bench.begun() == 1
 
 
 def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(tables: Tables) -> None:
     bench = Bench(tables)
-    ref = follow_up(bench)
+    ref = bench.follow_up()
 
     def stop() -> None:
         bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
@@ -1045,7 +1048,7 @@ def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(tables: Tabl
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(tables: Tables, step: int) -> None:
     bench = Bench(tables)
-    follow_up(bench)
+    bench.follow_up()
     if step == 2:
         bench.commit(bench.claim())
     keys = bench.store.ground.keys(bench.session)
@@ -1157,8 +1160,7 @@ def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -
     bench.commit(bench.claim())
     bench.step_elsewhere(2)
     keys = bench.store.ground.keys(bench.session)
-    head = bench.tables("HGET", keys.session, "head").replace(b'"schema_version":1', b'"schema_version":99')
-    bench.tables("HSET", keys.session, "head", head)
+    bench.become_newer()
     bench.spy.sent.clear()
     for number in range(3):
         with pytest.raises(StateTooNew):
@@ -1181,13 +1183,12 @@ def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them
         bench.submit()
         if step == 2:
             bench.commit(bench.claim())
-        keys = bench.store.ground.keys(bench.session)
-        head = bench.tables("HGET", keys.session, "head").replace(b'"schema_version":1', b'"schema_version":99')
-        bench.tables("HSET", keys.session, "head", head)
+        bench.become_newer()
         bench.spy.sent.clear()
         with pytest.raises(StateTooNew):
             old.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
-        assert bench.tables("HMGET", keys.ctl, "claim", "attempts") == [b"", b"0"]
+        ctl = bench.store.ground.keys(bench.session).ctl
+        assert bench.tables("HMGET", ctl, "claim", "attempts") == [b"", b"0"]
         if number:
             looks = {"claim.read", "load.check"}
             assert set(bench.spy.points) == looks, "or two old workers pass its message on for ever"
