@@ -151,7 +151,7 @@ def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, 
     made: dict[str, Json] = {}
     for name, value in items.items():
         key = _key(name, path)
-        # Most values are short text; what to call them costs more than to look at them.
+        # Most values are ASCII text; what to call them costs more than to look at them.
         made[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
     return made
 

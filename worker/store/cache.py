@@ -130,7 +130,7 @@ class SessionCache:
             before = self._taken(session_id)
             if before is not None and before.version >= held.version:
                 held = before
-            if self._has_room(held.weight, for_one_of_them=before is not None):
+            if self._make_room(held.weight, for_one_of_them=before is not None):
                 self._held[session_id] = held, self._puts
                 self._size += held.weight
 
@@ -158,8 +158,8 @@ class SessionCache:
             self._size -= held.weight
         return held
 
-    def _has_room(self, weight: int, *, for_one_of_them: bool) -> bool:
-        """Whether there is room for so much, after those that may leave for it have left."""
+    def _make_room(self, weight: int, *, for_one_of_them: bool) -> bool:
+        """Let those leave that may leave for so much; whether there is room for it then."""
         if weight > self._limit:
             return False
         while self._size + weight > self._limit:

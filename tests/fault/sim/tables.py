@@ -48,7 +48,7 @@ class SimClock:
     def __init__(self, world: World, *, guesses: bool) -> None:
         """
         Args:
-            guesses: Without, claims and commits go the long way, as long as a process has not heard from Redis.
+            guesses: Without, claims and commits go the long way, since nobody knows what time it is.
         """
         self._world = world
         self._guesses = guesses
