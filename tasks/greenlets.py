@@ -19,10 +19,13 @@ import celery.concurrency.thread as celery_threads
 from celery.concurrency.base import apply_target
 
 from ..worker.engine import EventLoopThread
-from ..worker.fibers import Fibers
+from ..worker.fibers import Fibers, Line
+from .collecting import collect_in_a_quiet_moment
 from .names import STEP
 
 _LOOK_UP_SECONDS: Final = 0.25
+# For each so many slots one step more may be alive, of those that have their answers and need no slot.
+_SLOTS_FOR_ONE_MORE: Final = 4
 _result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
 
 
@@ -39,7 +42,10 @@ def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> Non
 class TaskPool(celery_threads.TaskPool):
     """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
+    A step that has its model's answer, and whose turn to go on has not come, leaves its slot to another one.
+
     Attributes:
+        line: Steps that have their answers.
         newest_id: The task id of the step that was handed over last.
         consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
     """
@@ -49,14 +55,22 @@ class TaskPool(celery_threads.TaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self._plain = concurrent.futures.ThreadPoolExecutor(self.limit, thread_name_prefix="celery-agents-plain")
-        self._fibers = Fibers(self._plain)
+        self.line = Line(self.limit // _SLOTS_FOR_ONE_MORE)
+        self._plain = concurrent.futures.ThreadPoolExecutor(
+            self.limit + self.line.allowance, thread_name_prefix="celery-agents-plain"
+        )
+        self._fibers = Fibers(self._plain, self.line)
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_called = False
         self._has_just_ended = False
         self._handed_over: set[concurrent.futures.Future[None]] = set()
         self.newest_id = ""
         self.consumer: Any = None
+
+    @property
+    def num_processes(self) -> int:
+        """Celery's name for how many tasks the worker takes at a time: one for each slot, and those that need none."""
+        return self.limit + self.line.without_slot
 
     @property
     def is_idle(self) -> bool:
@@ -93,12 +107,19 @@ class TaskPool(celery_threads.TaskPool):
             else:
                 ended.set_result(None)
             self._has_just_ended = True
-            if self._waiting:
-                self._call()
+            if self.line.is_empty:
+                collect_in_a_quiet_moment()
+            self.begin_waiting()
 
         self._waiting.append(carry_out)
-        self._call()
+        self.begin_waiting()
         return _result_of(ended)
+
+    def begin_waiting(self) -> None:
+        """Begin steps that wait for slots, as many as there are, with the loop's next turn."""
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            self.loop.call_soon(self._begin)
 
     def on_stop(self) -> None:
         """Wait for the steps that were handed over, then for the threads."""
@@ -111,12 +132,7 @@ class TaskPool(celery_threads.TaskPool):
         """Steps that run end with the process: without threads they would take what cannot run for a failure."""
         self.loop.close()
 
-    def _call(self) -> None:
-        if not self._is_called:
-            self._is_called = True
-            self.loop.call_soon(self._begin)
-
     def _begin(self) -> None:
         self._is_called = False
-        free = min(len(self._waiting), self.limit - self._fibers.alive)
+        free = min(len(self._waiting), self.num_processes - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))

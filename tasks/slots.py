@@ -10,16 +10,18 @@ from typing import Any
 
 from celery.worker import state
 
+from .greenlets import TaskPool
+
 
 def wake_for_free_slots(pool: Any, hub: Any) -> None:
-    """Let every task that ends in a full pool of threads or fibers turn the worker's loop; others do so by themselves.
+    """Let a slot that gets free in a full pool of threads or fibers turn the worker's loop; others do by themselves.
 
     Args:
         hub: That loop; None where the worker has none. kombu forgets which one it is when a connection was lost.
     """
     if hub is None or not hasattr(pool, "executor"):
         return
-    apply, slots = pool.on_apply, pool.limit
+    apply = pool.on_apply
 
     def on_apply(*args: Any, **kwargs: Any) -> Any:
         result = apply(*args, **kwargs)
@@ -28,10 +30,19 @@ def wake_for_free_slots(pool: Any, hub: Any) -> None:
 
     def on_done(future: Any) -> None:
         del future
-        if len(state.reserved_requests) >= slots - 1:
+        turn_if_full()
+
+    def turn_if_full() -> None:
+        if len(state.reserved_requests) >= pool.num_processes - 1:
             hub.call_soon(_turn)
 
+    def on_entry() -> None:
+        pool.begin_waiting()
+        turn_if_full()
+
     pool.on_apply = on_apply
+    if isinstance(pool, TaskPool):
+        pool.line.on_entry = on_entry
 
 
 def _turn() -> None:

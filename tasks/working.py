@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 from pathlib import Path
@@ -11,11 +10,7 @@ from typing import Final
 from ..config.settings import Settings
 from ..worker.agent import AgentRegistry
 from ..worker.errors import ConfigurationError
-
-# Objects made until the youngest are looked through, and how often the older generations are. A worker keeps many
-# long-lived values and makes few cycles: Python's own 700, 10, 10 cost a tenth of a step (docs/decisions/0005). More
-# than what five hundred steps of a slow model make before they end, which is looked at for nothing.
-_COLLECT: Final = (200_000, 20, 50)
+from .collecting import collect_rarely, spare_what_is_loaded
 
 # A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
 # Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
@@ -48,18 +43,12 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
 
     for agent in _agents_from_here(settings.agent_modules):
         agent.answering.check()
-    gc.set_threshold(*_COLLECT)
+    collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    worker_ready.connect(_spare_what_is_loaded, weak=False)
+    worker_ready.connect(spare_what_is_loaded, weak=False)
     # As Celery.worker_main does, which forgets the exit code.
     command.params[0].default = create_app(settings)
     return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)
-
-
-def _spare_what_is_loaded(**_: object) -> None:
-    """Modules and classes live as long as the process; the collector need not look through them again."""
-    gc.collect()
-    gc.freeze()
 
 
 def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:

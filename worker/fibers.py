@@ -12,13 +12,21 @@ import concurrent.futures
 import contextvars
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
 
 R = TypeVar("R")
 Future = concurrent.futures.Future[Any]
+
+# Who has waited for that long stands in line: a model, or a tool that does something.
+_LONG_SECONDS: Final = 0.1
+# So many of the line compute at a time; more of them share round trips, and end later.
+_AT_ONCE: Final = 2
+# Who waits again no longer than that, for a function that returns at once, keeps the place.
+_BRIEF_SECONDS: Final = 0.02
 
 
 class Fibers:
@@ -28,13 +36,15 @@ class Fibers:
         loop: Set with the first of them: asking asyncio each time takes a call to the kernel.
         threads: Where their plain functions run; at least one for each fiber at a time.
         alive: How many have begun and not ended.
+        line: Those that have what they waited for.
     """
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, threads: concurrent.futures.Executor) -> None:
+    def __init__(self, threads: concurrent.futures.Executor, line: Line | None = None) -> None:
         self.threads = threads
         self.alive = 0
+        self.line = line or Line(0)
 
     def begin(self, *calls: Callable[[], object]) -> None:
         """Run calls as fibers; comes back when each waits for the first time or has ended. Only for callbacks.
@@ -50,11 +60,18 @@ class Fibers:
 
 
 class Fiber(greenlet):
-    """A call that takes turns with others on the loop of its thread."""
+    """A call that takes turns with others on the loop of its thread.
+
+    Attributes:
+        has_waited: For long, since it came or stood in line.
+        is_in_line: Whether it has a place there, or goes on from there.
+    """
 
     def __init__(self, among: Fibers, call: Callable[[], object]) -> None:
         super().__init__(self._carry_out)
         self.among = among
+        self.has_waited = False
+        self.is_in_line = False
         self._call = call
 
     def _carry_out(self) -> None:
@@ -62,6 +79,7 @@ class Fiber(greenlet):
             self._call()
         finally:
             self.among.alive -= 1
+            self.among.line.leave(self)
 
     def park(self) -> Any:
         """Let others go on until somebody calls `resume`, and return what they say. Only for the fiber itself."""
@@ -71,6 +89,96 @@ class Fiber(greenlet):
     def resume(self, said: object = None) -> None:
         """Go on; comes back when the fiber parks again or ends. Only for callbacks of the loop."""
         self.switch(said)
+
+
+class Line:
+    """Fibers that have what they waited for, such as their model's answer: first come, first served, a few at a time.
+
+    Where all that can go on take turns, those that came together end together, all of them late, and come together
+    again with their next answers. One after the other they end after half that time on average, and drift apart. What
+    is left to do takes milliseconds; so that meanwhile others can begin to wait, they need no slot.
+
+    Attributes:
+        allowance: So many are in line without a slot. What is beyond goes on at once: who computes all the time is
+            faster with everybody taking turns, who share their round trips.
+        on_entry: Called when one has come in, which may have freed a slot.
+    """
+
+    def __init__(self, allowance: int) -> None:
+        self.allowance = allowance
+        self.on_entry: Callable[[], object] = _nothing
+        self._size = 0  # with a place, be it that they wait for it, go on, or are briefly elsewhere
+        self._going = 0
+        self._waiting: deque[Fiber] = deque()
+        self._is_called = False
+
+    @property
+    def without_slot(self) -> int:
+        """How many of the fibers that are alive need none."""
+        return min(self._size, self.allowance)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits to go on."""
+        return not self._waiting
+
+    def enter(self, fiber: Fiber) -> None:
+        """Come in, and wait until those in front are through. Only for the fiber itself, while it has no place."""
+        fiber.is_in_line, fiber.has_waited = True, False
+        self._size += 1
+        self.on_entry()
+        if self._waiting or self._going >= self._most:
+            self._waiting.append(fiber)
+            self._call(fiber.among.loop)
+            fiber.park()
+        else:
+            self._going += 1
+
+    def leave(self, fiber: Fiber) -> None:
+        """Have no place any more, if it has one: it has ended."""
+        if fiber.is_in_line:
+            fiber.is_in_line = False
+            self._size -= 1
+            self._give_way(fiber)
+
+    def step_aside(self, fiber: Fiber) -> asyncio.TimerHandle:
+        """Wait for something else; who does so for longer loses the place, and needs a slot again."""
+        self._give_way(fiber)
+        return fiber.among.loop.call_later(_BRIEF_SECONDS, self._lose, fiber)
+
+    def come_back(self, fiber: Fiber, until: asyncio.TimerHandle) -> None:
+        """Go on after `step_aside`, whoever else does."""
+        until.cancel()
+        if fiber.is_in_line:
+            self._going += 1
+
+    @property
+    def _most(self) -> int:
+        return max(_AT_ONCE, self._size - self.allowance)
+
+    def _give_way(self, fiber: Fiber) -> None:
+        self._going -= 1
+        self._call(fiber.among.loop)
+
+    def _lose(self, fiber: Fiber) -> None:
+        fiber.is_in_line = False
+        self._size -= 1
+
+    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._waiting and not self._is_called and self._going < self._most:
+            self._is_called = True
+            loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        self._is_called = False
+        admitted = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most - self._going))]
+        self._going += len(admitted)
+        for fiber in admitted:
+            fiber.resume()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def current() -> Fiber | None:
@@ -117,13 +225,30 @@ def apart(call: Callable[..., R], /, *args: Any) -> R:
     return result(fiber.among.threads.submit(contextvars.copy_context().run, call, *args))
 
 
+def line_up() -> None:
+    """Where this step has waited for long: let those go on first that have what they waited for since before.
+
+    A step says so when nothing is lost by its waiting a little longer. In a thread of its own it does not wait.
+    """
+    fiber = current()
+    if fiber is not None and fiber.has_waited and not fiber.is_in_line:
+        fiber.among.line.enter(fiber)
+
+
 def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:
     """Let others go on until one has ended, no longer than so many seconds. None may have ended before."""
+    loop, line = fiber.among.loop, fiber.among.line
     waker = _Waker(fiber)
-    timer = None if seconds is None else fiber.among.loop.call_later(seconds, waker.wake)
+    timer = None if seconds is None else loop.call_later(seconds, waker.wake)
     for future in futures:
         future.add_done_callback(waker)
+    aside = line.step_aside(fiber) if fiber.is_in_line else None
+    began = loop.time()
     fiber.park()
+    if loop.time() - began >= _LONG_SECONDS:
+        fiber.has_waited = True
+    if aside is not None:
+        line.come_back(fiber, aside)
     if timer is not None:
         timer.cancel()
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from celery_agents.worker.engine import EventLoopThread
-from celery_agents.worker.fibers import Fibers
+from celery_agents.worker.fibers import Fibers, Line, current
 
 
 class FiberThread:
     """Calls run as fibers of one loop; `close` ends it."""
 
-    def __init__(self, threads: int = 16) -> None:
+    def __init__(self, threads: int = 16, line: Line | None = None) -> None:
         self.loop = EventLoopThread()
         self.threads = concurrent.futures.ThreadPoolExecutor(threads)
-        self.fibers = Fibers(self.threads)
+        self.fibers = Fibers(self.threads, line)
 
     def start(self, call: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
         """What it returns or raises in a fiber is the future's."""
@@ -38,6 +38,15 @@ class FiberThread:
     def close(self) -> None:
         self.loop.close()
         self.threads.shutdown(wait=False)
+
+
+def compute(turns: int = 1) -> None:
+    """Go on for so many turns of the loop, as a step does that only waits for Redis."""
+    fiber = current()
+    assert fiber is not None
+    for _ in range(turns):
+        fiber.among.loop.call_soon(fiber.resume)
+        fiber.park()
 
 
 def _noting(call: Callable[[], Any]) -> tuple[Callable[[], None], concurrent.futures.Future[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,9 @@ from celery_agents.tasks.greenlets import TaskPool
 from celery_agents.tasks.names import STEP
 from celery_agents.tasks.one_loop import OneLoop
 from celery_agents.worker import fibers
+
+from support.counted import Counted
+from support.fiber_thread import compute
 
 
 def consumer(pool: Any, dispatcher: Any) -> Any:
@@ -46,24 +48,6 @@ def pool() -> Iterator[TaskPool]:
     opened = TaskPool(limit=2)
     yield opened
     opened.on_stop()
-
-
-class Counted:
-    """What runs at the same time, and how much of it there was at most."""
-
-    def __init__(self) -> None:
-        self.now = self.most = self.done = 0
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        with self._lock:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        yield
-        with self._lock:
-            self.now -= 1
-            self.done += 1
 
 
 def hand_over(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
@@ -120,3 +104,24 @@ def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
         hand_over(pool, step)
     pool.on_stop()
     assert counted.done == 4
+
+
+def test_a_step_that_has_its_answer_leaves_its_slot_to_another_one() -> None:
+    pool, alive, asking = TaskPool(limit=8), Counted(), Counted()
+    assert pool.num_processes == 8
+
+    def step(name: str) -> None:
+        with alive.one():
+            with asking.one():
+                fibers.sleep(0.12)
+            fibers.line_up()
+            compute(40)
+
+    pool.line.on_entry = pool.begin_waiting
+    handed = [hand_over(pool, step) for _ in range(40)]
+    for each in handed:
+        each.result(20)
+    pool.on_stop()
+    assert asking.most == 8, "its slots"
+    assert alive.most == 10, "and one for each four of them"
+    assert pool.num_processes == 8
