@@ -113,7 +113,9 @@ class Settings(BaseSettings):
     )
 
     # --- the worker -------------------------------------------------------------------------------------------
-    concurrency: int = Field(100, ge=1, description="Slots of one worker process: steps that wait for their models.")
+    concurrency: int = Field(
+        100, ge=1, description="Slots of one worker process: steps that wait for models and tools."
+    )
     pool: str = Field(
         "greenlets",
         pattern="^(greenlets|threads|prefork|solo)$",

@@ -20,11 +20,12 @@ _AT_LEISURE: Final = 40_000
 _MIDDLE_AT_LATEST: Final = 20
 _MIDDLE_AT_LEISURE: Final = _MIDDLE_AT_LATEST * _AT_LATEST // _AT_LEISURE
 _OLD: Final = 50
+_RARELY: Final = (_AT_LATEST, _MIDDLE_AT_LATEST, _OLD)
 
 
 def collect_rarely() -> None:
     """For the whole process."""
-    gc.set_threshold(_AT_LATEST, _MIDDLE_AT_LATEST, _OLD)
+    gc.set_threshold(*_RARELY)
 
 
 def spare_what_is_loaded(**_: object) -> None:
@@ -34,7 +35,9 @@ def spare_what_is_loaded(**_: object) -> None:
 
 
 def collect_in_a_quiet_moment() -> None:
-    """Look now if it is worth it. Nothing to do in a process that collects as often as Python does by itself."""
+    """Look now if it is worth it; nothing where not `collect_rarely` decides when this process looks."""
+    if gc.get_threshold() != _RARELY or not gc.isenabled():
+        return
     young, middle, old = gc.get_count()
     if young >= _AT_LEISURE:
         gc.collect(2 if old > _OLD else 1 if middle > _MIDDLE_AT_LEISURE else 0)

@@ -19,13 +19,11 @@ import celery.concurrency.thread as celery_threads
 from celery.concurrency.base import apply_target
 
 from ..worker.engine import EventLoopThread
-from ..worker.fibers import Fibers, Line
+from ..worker.fibers import Fibers, Line, places_in_line
 from .collecting import collect_in_a_quiet_moment
 from .names import STEP
 
 _LOOK_UP_SECONDS: Final = 0.25
-# For each so many slots one step more may be alive, of those that have their answers and need no slot.
-_SLOTS_FOR_ONE_MORE: Final = 4
 _result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
 
 
@@ -42,7 +40,7 @@ def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> Non
 class TaskPool(celery_threads.TaskPool):
     """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
-    A step that has its model's answer, and whose turn to go on has not come, leaves its slot to another one.
+    A step that has waited for its model leaves its slot to another one, and goes on when those with slots cannot.
 
     Attributes:
         line: Steps that have their answers.
@@ -55,9 +53,10 @@ class TaskPool(celery_threads.TaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self.line = Line(self.limit // _SLOTS_FOR_ONE_MORE)
+        self.line = Line(places_in_line(self.limit))
+        self.line.on_entry = self.begin_waiting
         self._plain = concurrent.futures.ThreadPoolExecutor(
-            self.limit + self.line.allowance, thread_name_prefix="celery-agents-plain"
+            self.limit + self.line.places, thread_name_prefix="celery-agents-plain"
         )
         self._fibers = Fibers(self._plain, self.line)
         self._waiting: deque[Callable[[], None]] = deque()

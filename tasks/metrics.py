@@ -138,7 +138,10 @@ class _Standing:
 
         runtime = self._runtime()
         facts = {
-            "slots": ("Steps that this worker can run at once", runtime.settings.concurrency),
+            "slots": (
+                "Steps that this worker can have wait for models and tools",
+                runtime.settings.concurrency,
+            ),
             "slots_busy": ("Steps that it runs", runtime.keeper.running),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
             **self._backlog(runtime),

@@ -36,12 +36,14 @@ def wake_for_free_slots(pool: Any, hub: Any) -> None:
         if len(state.reserved_requests) >= pool.num_processes - 1:
             hub.call_soon(_turn)
 
-    def on_entry() -> None:
-        pool.begin_waiting()
-        turn_if_full()
-
     pool.on_apply = on_apply
     if isinstance(pool, TaskPool):
+        begin_waiting = pool.line.on_entry
+
+        def on_entry() -> None:
+            begin_waiting()
+            turn_if_full()
+
         pool.line.on_entry = on_entry
 
 

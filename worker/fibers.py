@@ -23,10 +23,12 @@ Future = concurrent.futures.Future[Any]
 
 # Who has waited for that long stands in line: a model, or a tool that does something.
 _LONG_SECONDS: Final = 0.1
-# So many of the line compute at a time; more of them share round trips, and end later.
-_AT_ONCE: Final = 2
-# Who waits again no longer than that, for a function that returns at once, keeps the place.
+# Who waits in line for longer goes on beside those that have slots.
+_PATIENCE_SECONDS: Final = 0.25
+# Who waits again no longer than that, for a function that returns at once, still needs no slot.
 _BRIEF_SECONDS: Final = 0.02
+# For each so many slots there is one place in line.
+_SLOTS_FOR_A_PLACE: Final = 2
 
 
 class Fibers:
@@ -36,6 +38,7 @@ class Fibers:
         loop: Set with the first of them: asking asyncio each time takes a call to the kernel.
         threads: Where their plain functions run; at least one for each fiber at a time.
         alive: How many have begun and not ended.
+        turns: How often one of them has begun or gone on.
         line: Those that have what they waited for.
     """
 
@@ -44,6 +47,7 @@ class Fibers:
     def __init__(self, threads: concurrent.futures.Executor, line: Line | None = None) -> None:
         self.threads = threads
         self.alive = 0
+        self.turns = 0
         self.line = line or Line(0)
 
     def begin(self, *calls: Callable[[], object]) -> None:
@@ -55,6 +59,7 @@ class Fibers:
         if not self.alive:
             self.loop = asyncio.get_running_loop()
         self.alive += len(calls)
+        self.turns += len(calls)
         for call in calls:
             Fiber(self, call).switch()
 
@@ -64,7 +69,7 @@ class Fiber(greenlet):
 
     Attributes:
         has_waited: For long, since it came or stood in line.
-        is_in_line: Whether it has a place there, or goes on from there.
+        is_in_line: Whether it waits there, or goes on from there.
     """
 
     def __init__(self, among: Fibers, call: Callable[[], object]) -> None:
@@ -88,34 +93,33 @@ class Fiber(greenlet):
 
     def resume(self, said: object = None) -> None:
         """Go on; comes back when the fiber parks again or ends. Only for callbacks of the loop."""
+        self.among.turns += 1
         self.switch(said)
 
 
 class Line:
-    """Fibers that have what they waited for, such as their model's answer: first come, first served, a few at a time.
+    """Fibers that have what they waited for, such as their model's answer: first come, first served, in quiet moments.
 
     Where all that can go on take turns, those that came together end together, all of them late, and come together
-    again with their next answers. One after the other they end after half that time on average, and drift apart. What
-    is left to do takes milliseconds; so that meanwhile others can begin to wait, they need no slot.
+    again with their next answers. What these have left to do delays nobody but themselves. So they need no slot, in
+    which others can begin to wait meanwhile, and go on when nobody else can.
 
     Attributes:
-        allowance: So many are in line without a slot. What is beyond goes on at once: who computes all the time is
-            faster with everybody taking turns, who share their round trips.
+        places: So many may wait here, and so many need no slot. Who is beyond goes on at once.
         on_entry: Called when one has come in, which may have freed a slot.
     """
 
-    def __init__(self, allowance: int) -> None:
-        self.allowance = allowance
+    def __init__(self, places: int) -> None:
+        self.places = places
         self.on_entry: Callable[[], object] = _nothing
-        self._size = 0  # with a place, be it that they wait for it, go on, or are briefly elsewhere
-        self._going = 0
-        self._waiting: deque[Fiber] = deque()
+        self._size = 0  # be it that they wait, or go on from here
+        self._waiting: deque[tuple[Fiber, float]] = deque()  # since when, by the loop's clock
         self._is_called = False
 
     @property
     def without_slot(self) -> int:
         """How many of the fibers that are alive need none."""
-        return min(self._size, self.allowance)
+        return min(self._size, self.places)
 
     @property
     def is_empty(self) -> bool:
@@ -123,58 +127,38 @@ class Line:
         return not self._waiting
 
     def enter(self, fiber: Fiber) -> None:
-        """Come in, and wait until those in front are through. Only for the fiber itself, while it has no place."""
+        """Wait for the fiber's turn. Only for the fiber itself, while it is not in line."""
         fiber.is_in_line, fiber.has_waited = True, False
         self._size += 1
         self.on_entry()
-        if self._waiting or self._going >= self._most:
-            self._waiting.append(fiber)
-            self._call(fiber.among.loop)
-            fiber.park()
-        else:
-            self._going += 1
+        self._waiting.append((fiber, fiber.among.loop.time()))
+        self._look_in_next_turn(fiber.among)
+        fiber.park()
 
     def leave(self, fiber: Fiber) -> None:
-        """Have no place any more, if it has one: it has ended."""
+        """Need a slot again, or have ended."""
         if fiber.is_in_line:
             fiber.is_in_line = False
             self._size -= 1
-            self._give_way(fiber)
 
-    def step_aside(self, fiber: Fiber) -> asyncio.TimerHandle:
-        """Wait for something else; who does so for longer loses the place, and needs a slot again."""
-        self._give_way(fiber)
-        return fiber.among.loop.call_later(_BRIEF_SECONDS, self._lose, fiber)
-
-    def come_back(self, fiber: Fiber, until: asyncio.TimerHandle) -> None:
-        """Go on after `step_aside`, whoever else does."""
-        until.cancel()
-        if fiber.is_in_line:
-            self._going += 1
-
-    @property
-    def _most(self) -> int:
-        return max(_AT_ONCE, self._size - self.allowance)
-
-    def _give_way(self, fiber: Fiber) -> None:
-        self._going -= 1
-        self._call(fiber.among.loop)
-
-    def _lose(self, fiber: Fiber) -> None:
-        fiber.is_in_line = False
-        self._size -= 1
-
-    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._waiting and not self._is_called and self._going < self._most:
+    def _look_in_next_turn(self, among: Fibers) -> None:
+        if self._waiting and not self._is_called:
             self._is_called = True
-            loop.call_soon(self._admit)
+            among.loop.call_soon(self._look, among, among.turns)
 
-    def _admit(self) -> None:
+    def _look(self, among: Fibers, turns: int) -> None:
+        """Whether it is anybody's turn: when none has gone on since this was asked to be done."""
         self._is_called = False
-        admitted = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most - self._going))]
-        self._going += len(admitted)
-        for fiber in admitted:
+        beyond = len(self._waiting) - self.places
+        one = among.turns == turns or among.loop.time() - self._waiting[0][1] >= _PATIENCE_SECONDS
+        for fiber in [self._waiting.popleft()[0] for _ in range(max(one, beyond))]:
             fiber.resume()
+        self._look_in_next_turn(among)
+
+
+def places_in_line(slots: int) -> int:
+    """How many fibers may be alive without a slot, beside those in so many slots."""
+    return slots // _SLOTS_FOR_A_PLACE
 
 
 def _nothing() -> None:
@@ -237,18 +221,18 @@ def line_up() -> None:
 
 def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:
     """Let others go on until one has ended, no longer than so many seconds. None may have ended before."""
-    loop, line = fiber.among.loop, fiber.among.line
+    loop = fiber.among.loop
     waker = _Waker(fiber)
     timer = None if seconds is None else loop.call_later(seconds, waker.wake)
     for future in futures:
         future.add_done_callback(waker)
-    aside = line.step_aside(fiber) if fiber.is_in_line else None
+    elsewhere = loop.call_later(_BRIEF_SECONDS, fiber.among.line.leave, fiber) if fiber.is_in_line else None
     began = loop.time()
     fiber.park()
     if loop.time() - began >= _LONG_SECONDS:
         fiber.has_waited = True
-    if aside is not None:
-        line.come_back(fiber, aside)
+    if elsewhere is not None:
+        elsewhere.cancel()
     if timer is not None:
         timer.cancel()
 

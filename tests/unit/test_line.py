@@ -1,8 +1,9 @@
-"""Who has waited for long goes on in order, a few at a time, and needs no slot meanwhile."""
+"""Who has waited for long goes on in order, when those with slots cannot, and needs none meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -28,6 +29,12 @@ def thread(line: Line) -> Iterator[FiberThread]:
         yield opened
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes on for having waited long enough."""
+    monkeypatch.setattr(fibers, "_PATIENCE_SECONDS", 60.0)
+
+
 def numbered(count: int, body: Callable[[int], None]) -> list[Callable[[], None]]:
     return [lambda number=number: body(number) for number in range(count)]
 
@@ -36,19 +43,75 @@ def is_left_by_all(line: Line) -> None:
     wait_until(lambda: line.is_empty and line.without_slot == 0, "nobody has a place in line")
 
 
-def test_who_was_there_first_goes_on_first_and_two_at_a_time(thread: FiberThread, line: Line) -> None:
-    going, ended = Counted(), list[int]()
+def test_who_was_there_first_goes_on_first(thread: FiberThread, line: Line) -> None:
+    went_on, ended = list[int](), list[int]()
 
     def body(number: int) -> None:
         fibers.sleep(LONG)
         fibers.line_up()
-        with going.one():
-            compute(3)
+        went_on.append(number)
+        compute(3)
         ended.append(number)
 
     thread.together(numbered(20, body))
-    assert ended == list(range(20))
-    assert going.most == 2
+    assert went_on == ended == list(range(20))
+    is_left_by_all(line)
+
+
+@pytest.mark.usefixtures("patient")
+def test_those_with_slots_go_on_before_those_in_line(thread: FiberThread, line: Line) -> None:
+    went_on = list[str]()
+
+    def waits_for_long() -> None:
+        fibers.sleep(LONG)
+        fibers.line_up()
+        went_on.append("in line")
+
+    def computes() -> None:
+        while line.without_slot < 5:
+            compute()
+        compute(50)
+        went_on.append("with a slot")
+
+    thread.together([*[waits_for_long] * 5, *[computes] * 3])
+    assert went_on == [*["with a slot"] * 3, *["in line"] * 5]
+    is_left_by_all(line)
+
+
+def test_however_busy_others_are_the_line_goes_on_in_the_end(thread: FiberThread, line: Line) -> None:
+    went_on, waited = list[int](), list[float]()
+
+    def waits_for_long(number: int) -> None:
+        fibers.sleep(LONG)
+        began = time.monotonic()
+        fibers.line_up()
+        waited.append(time.monotonic() - began)
+        went_on.append(number)
+
+    def computes() -> None:
+        while len(went_on) < 5:
+            compute()
+
+    thread.together([*numbered(5, waits_for_long), computes])
+    assert went_on == list(range(5))
+    assert min(waited) > 0.2
+    is_left_by_all(line)
+
+
+def test_who_waits_for_redis_holds_nobody_up(thread: FiberThread, line: Line) -> None:
+    waiting = Counted()
+
+    def body(number: int) -> None:
+        fibers.sleep(LONG)
+        fibers.line_up()
+        with waiting.one():
+            fiber = fibers.current()
+            assert fiber is not None
+            fiber.among.loop.call_later(0.2, fiber.resume)
+            fiber.park()
+
+    thread.together(numbered(20, body))
+    assert waiting.most == 20
     is_left_by_all(line)
 
 
@@ -85,20 +148,28 @@ def test_those_in_line_need_no_slot_and_their_coming_is_told(thread: FiberThread
     is_left_by_all(line)
 
 
-def test_what_is_beyond_the_allowance_goes_on_at_once() -> None:
-    line, going, without_slot = Line(4), Counted(), list[int]()
+@pytest.mark.usefixtures("patient")
+def test_who_is_beyond_the_places_goes_on_at_once_and_has_a_slot() -> None:
+    line, went_on, without_slot, at_first = Line(4), list[int](), list[int](), list[int]()
 
-    def body(number: int) -> None:
+    def waits_for_long(number: int) -> None:
         fibers.sleep(LONG)
         fibers.line_up()
-        with going.one():
-            without_slot.append(line.without_slot)
-            compute(3)
+        without_slot.append(line.without_slot)
+        went_on.append(number)
+
+    def computes() -> None:
+        while len(went_on) < 16:
+            compute()
+        compute(50)
+        at_first.extend(went_on)
 
     with contextlib.closing(FiberThread(line=line)) as thread:
-        thread.together(numbered(20, body))
-    assert going.most == 16
+        thread.together([*numbered(20, waits_for_long), computes])
+    assert at_first == list(range(16))
+    assert went_on == list(range(20))
     assert max(without_slot) == 4
+    is_left_by_all(line)
 
 
 def test_a_tool_that_takes_long_keeps_nobody_waiting_and_needs_a_slot(thread: FiberThread, line: Line) -> None:

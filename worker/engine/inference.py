@@ -153,7 +153,6 @@ class Inference:
             crash_points.at("c2")
             reading = _Reading(run, raw)
             stored = self._record(run, raw, reading.begin)
-            fibers.line_up()
             answered = self._read(run, reading) if stored == raw else self._adopted(run, stored, raw)
             self._observe(run, started, answered.response, "")
             return answered

@@ -169,6 +169,7 @@ class StepRunner:
         try:
             run = self._guard(run)
             run = self._infer(run)
+            fibers.line_up()
             run = self._call_tools(run)
             fibers.line_up()
             asked = self._monotonic()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_agents.tasks.collecting import collect_in_a_quiet_moment
+from celery_agents.tasks.collecting import collect_in_a_quiet_moment, collect_rarely
 
 
 class Node:
@@ -22,8 +22,9 @@ class Node:
 def rarely() -> Iterator[None]:
     before = gc.get_threshold()
     gc.collect()
-    gc.set_threshold(10_000_000)
+    collect_rarely()
     yield
+    gc.enable()
     gc.set_threshold(*before)
 
 
@@ -37,6 +38,18 @@ def test_it_looks_where_it_is_worth_it(count: int, is_found: bool) -> None:
     assert len(kept) == count
 
 
+@pytest.mark.usefixtures("rarely")
+@pytest.mark.parametrize("decide", [gc.disable, lambda: gc.set_threshold(150_000)])
+def test_who_decides_otherwise_is_left_alone(decide: Callable[[], None]) -> None:
+    decide()
+    kept: list[object] = [[] for _ in range(60_000)]
+    cycle = weakref.ref(Node())
+    collect_in_a_quiet_moment()
+    assert cycle() is not None
+    assert len(kept) == 60_000
+
+
+@pytest.mark.usefixtures("rarely")
 @pytest.mark.parametrize(
     ("counts", "collected"),
     [
