@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .tasks.app import install
-    from .tasks.async_client import AsyncAgentClient
-    from .tasks.client import AgentClient
+    from .tasks.client.async_client import AsyncAgentClient
+    from .tasks.client.client import AgentClient
     from .worker.agent import Agent
     from .worker.guards import FinishReasonGuard
     from .worker.hooks import Hook, HookPoint
@@ -41,9 +41,9 @@ __all__ = [
 
 _HOME = {
     "Agent": ".worker.agent",
-    "AgentClient": ".tasks.client",
+    "AgentClient": ".tasks.client.client",
     "AgentState": ".worker.state",
-    "AsyncAgentClient": ".tasks.async_client",
+    "AsyncAgentClient": ".tasks.client.async_client",
     "ExecutionBudget": ".worker.state",
     "FinishReasonGuard": ".worker.guards",
     "Hook": ".worker.hooks",

@@ -61,7 +61,7 @@ def event_times(url: str) -> dict[str, object]:
 def many_sessions(url: str, running: Running) -> dict[str, object]:
     """100 000 sessions stored, 10 000 of them due later, 1 000 due at once: a sweep pass, a page, and the memory."""
     from celery_agents import AgentClient
-    from celery_agents.worker.store import Lookout
+    from celery_agents.worker.store import QueueSnapshot
 
     client = AgentClient(redis_url=url)
     database = redis.Redis.from_url(url)
@@ -77,7 +77,7 @@ def many_sessions(url: str, running: Running) -> dict[str, object]:
     pages: list[float] = []
     for _ in range(LOOKS):
         _make_due(database, store.now_ms())
-        swept, passed = _timed(lambda: store.sweep(0, Lookout()))
+        swept, passed = _timed(lambda: store.sweep(0, QueueSnapshot()))
         assert len(swept.lost) == DUE_NOW, swept
         sweeps.append(passed)
         page, passed = _timed(lambda: client.list(limit=50))

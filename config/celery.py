@@ -8,7 +8,7 @@ from kombu import Exchange, Queue
 
 from .settings import Settings
 
-GREENLETS: Final = "celery_agents.tasks.greenlets:TaskPool"
+GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
 
 

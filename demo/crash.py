@@ -16,14 +16,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..tasks.children import Child
-from ..tasks.embedded import free_port
+from ..tasks.local.child_processes import Child
+from ..tasks.local.embedded_redis import free_port
 from .ledger import DRIVER_CALL, EFFECT, URL_VARIABLE, Entry, Ledger
-from .run import Follow, Research, machine_for, say, submitted
+from .run import Follow, Research, dev_stack_for, say, submitted
 
 if TYPE_CHECKING:
-    from ..tasks.job import Result
-    from ..tasks.machine import Machine
+    from ..tasks.client.job import Result
+    from ..tasks.local.dev_stack import DevStack
 
 AGENTS_MODULE: Final = "celery_agents.demo.crash_agents"
 WORKERS: Final = 2
@@ -99,7 +99,7 @@ class Account:
 
 def crash(research: Research, follow: Follow) -> Account:
     """Run the job, kill its worker in the middle of a step, print the answer and the account."""
-    with machine_for(research, AGENTS_MODULE) as machine:
+    with dev_stack_for(research, AGENTS_MODULE) as machine:
         ledger = _start_ledger(machine)
         workers = [machine.start_worker() for _ in range(WORKERS)]
         say(research.headline())
@@ -126,7 +126,7 @@ def _account(ledger: Ledger, killing: Killing, result: Result) -> Account:
     return Account(result, calls, ledger.entries(EFFECT), killing.at)
 
 
-def _start_ledger(machine: Machine) -> Ledger:
+def _start_ledger(machine: DevStack) -> Ledger:
     """A process that no worker can take down."""
     port = free_port()
     ledger = Ledger(f"http://127.0.0.1:{port}/")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..tasks.machine import Machine
+from ..tasks.local.dev_stack import DevStack
 from ..worker.errors import ConfigurationError
 from .agent import BASE_URL_VARIABLE, DEFAULT_QUESTION, MODEL_VARIABLE, NAME, research_agent
 from .folder import Folder, NotReadable
 from .tools import PATH_VARIABLE, documentation
 
 if TYPE_CHECKING:
-    from ..tasks.job import Job, Result
+    from ..tasks.client.job import Job, Result
 
 AGENTS_MODULE: Final = "celery_agents.demo.agents"
 _DRAIN_SECONDS: Final = 5.0
@@ -79,7 +79,7 @@ def answer(research: Research, follow: Follow, *, keep: bool) -> Result:
     Args:
         keep: Leave Redis and the worker running, and say how to look at them.
     """
-    with machine_for(research, AGENTS_MODULE) as machine:
+    with dev_stack_for(research, AGENTS_MODULE) as machine:
         worker = machine.start_worker()
         say(research.headline())
         say(f"Redis {machine.redis.url}, worker {worker.pid}")
@@ -94,16 +94,16 @@ def answer(research: Research, follow: Follow, *, keep: bool) -> Result:
 
 
 @contextmanager
-def machine_for(research: Research, agents_module: str) -> Generator[Machine]:
+def dev_stack_for(research: Research, agents_module: str) -> Generator[DevStack]:
     """A machine with its Redis running, and logs in files."""
     environment = research.environment(agents_module)
-    with Machine(environment, data=research.data, drain_seconds=_DRAIN_SECONDS, logs=True) as machine:
+    with DevStack(environment, data=research.data, drain_seconds=_DRAIN_SECONDS, logs=True) as machine:
         yield machine
 
 
-def submitted(machine: Machine, question: str) -> Job:
+def submitted(machine: DevStack, question: str) -> Job:
     """The question as a job of the machine's workers."""
-    from ..tasks.client import AgentClient
+    from ..tasks.client.client import AgentClient
 
     client = AgentClient(settings=machine.settings())
     client.wait_for_agent(NAME, timeout=30.0, check=machine.check)
@@ -115,7 +115,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _say_how_to_look(machine: Machine, job: Job) -> None:
+def _say_how_to_look(machine: DevStack, job: Job) -> None:
     pids = " ".join(str(each.pid) for each in machine.workers)
     say(f"Still running, with its data and logs in {machine.redis.data}. Look at it:")
     say(f"  export CELERY_AGENTS_REDIS_URL={machine.redis.url}")

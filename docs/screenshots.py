@@ -18,8 +18,8 @@ import urllib.request
 from pathlib import Path
 
 from celery_agents import AgentClient
-from celery_agents.tasks.job import Job
-from celery_agents.tasks.machine import Machine
+from celery_agents.tasks.client.job import Job
+from celery_agents.tasks.local.dev_stack import DevStack
 
 AGENTS = '''
 from celery_agents import Agent, ExecutionBudget, tool
@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pictured.py").write_text(AGENTS, encoding="utf-8")
         environment = {"CELERY_AGENTS_AGENTS": "pictured", "PYTHONPATH": folder, "CELERY_AGENTS_CONCURRENCY": "8"}
-        with Machine(environment) as machine:
+        with DevStack(environment) as machine:
             flower = machine.start_flower(5555, "docs:pictures") and machine.flower_url
             address = flower.replace("://", "://docs:pictures@")
             wait_for(flower)

@@ -17,26 +17,26 @@ from celery.worker import state as worker_state
 from ..config.celery import celery_configuration, is_redis, queues
 from ..config.logs import configure_logging, logged_as
 from ..config.settings import Settings
-from ..worker import fibers
-from ..worker.engine import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
+from ..worker.concurrency import fibers
+from ..worker.engine import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
 from ..worker.errors import CeleryAgentsError, ConfigurationError, ExecutionFailed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
+from .consumer.fetching import enable_batch_fetch
+from .consumer.free_slots import wake_for_free_slots
+from .consumer.local_delivery import LocalDelivery
+from .consumer.loop_watch import LoopWatch
+from .consumer.one_loop import OneLoop
+from .consumer.pool import TaskPool
+from .consumer.quarantine import guard_message_decoding
+from .consumer.requests import StepRequest
+from .consumer.revoking import turn_revokes_into_stops
 from .controls import ClientOf, register_controls
-from .doctor import check_server
-from .fetching import fetch_together
-from .greenlets import TaskPool
-from .loop_watch import LoopWatch
-from .metrics import serve_metrics
+from .housekeeping.sweeper import Sweeper, queue_length
 from .names import CONTROL, QUARANTINE, STEP
-from .one_loop import OneLoop
-from .quarantine import guard_decoding
-from .requests import StepRequest
-from .revoking import stop_what_is_revoked
-from .runtime import Runtime, RuntimeOf
-from .slots import wake_for_free_slots
-from .staying import LocalDelivery
+from .observability.doctor import check_server
+from .observability.metrics import serve_metrics
+from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
-from .sweeping import Sweeper, queue_length
 
 log = logging.getLogger(__name__)
 
@@ -94,19 +94,19 @@ def settings_of(app: Celery) -> Settings:
         ConfigurationError: They were not.
     """
     runtime = getattr(app, "celery_agents_runtime", None)
-    if not isinstance(runtime, RuntimeOf):
+    if not isinstance(runtime, LazyRuntime):
         raise ConfigurationError(f"app {app.main!r} has no agents: call celery_agents.install(app) first")
     return runtime.settings
 
 
-def attach(app: Celery, settings: Settings) -> RuntimeOf:
+def attach(app: Celery, settings: Settings) -> LazyRuntime:
     """Register tasks and bootsteps on an app; what they need is made in the worker that runs them."""
-    runtime = RuntimeOf(app, settings)
+    runtime = LazyRuntime(app, settings)
     app.celery_agents_runtime = runtime  # pyright: ignore[reportAttributeAccessIssue]
     _register_step(app, settings, runtime)
     client_of = register_controls(app, settings)
     app.steps["worker"].add(_machinery(app, settings, runtime, client_of))
-    app.steps["consumer"].update((runtime.pulse.step(), OneLoop))
+    app.steps["consumer"].update((runtime.liveness.step(), OneLoop))
     return runtime
 
 
@@ -123,7 +123,7 @@ def worker_arguments(settings: Settings) -> list[str]:
     ]
 
 
-def _register_step(app: Celery, settings: Settings, runtime: RuntimeOf) -> None:
+def _register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None:
     # No limit, no retry and no result of Celery's: the engine has its own, that survive a worker.
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
@@ -180,7 +180,7 @@ def translated(outcome: Outcome, runtime: Runtime) -> str:
         case NothingToDo():
             log.debug("step %s of %s: %s", outcome.ref.step, outcome.ref.session_id, outcome.reason)
             raise Ignore
-        case PutOffUntil():
+        case RetryLater():
             _publish(runtime, outcome.publish)
             log.info(
                 "step %s of session %s is put off for %.1f s: %s",
@@ -201,7 +201,7 @@ def _publish(runtime: Runtime, ref: Any) -> None:
     if ref is None:
         return
     try:
-        fibers.apart(runtime.publisher.publish, ref, runtime.store.now_ms())
+        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.now_ms())
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return
@@ -211,7 +211,7 @@ def _publish(runtime: Runtime, ref: Any) -> None:
 
 
 def _machinery(
-    app: Celery, settings: Settings, runtime: RuntimeOf, client_of: ClientOf
+    app: Celery, settings: Settings, runtime: LazyRuntime, client_of: ClientOf
 ) -> type[bootsteps.StartStopStep]:
     """The worker's own threads, begun with its pool and ended after it."""
 
@@ -242,19 +242,19 @@ def _machinery(
             if steps is None and settings.control_queue not in consumed:
                 return  # a worker of an existing project that has nothing to do with agents
             unacknowledged = settings.queue if steps is not None and steps.no_ack else None
-            guard_decoding((settings.queue, settings.control_queue), app.tasks, unacknowledged)
+            guard_message_decoding((settings.queue, settings.control_queue), app.tasks, unacknowledged)
             if steps is None:
                 return
             runtime.settings = _as_started(settings, parent)
             if unacknowledged is not None:
-                fetch_together(unacknowledged, lambda: parent.max_concurrency or parent.pool.num_processes)
+                enable_batch_fetch(unacknowledged, lambda: parent.max_concurrency or parent.pool.num_processes)
             wake_for_free_slots(parent.pool, parent.hub)
             _wait_for_redis(runtime())
             if unacknowledged is not None and isinstance(parent.pool, TaskPool):
                 local = LocalDelivery(parent.pool, runtime().handover, unacknowledged)
                 sticky = runtime().runner.sticky
                 sticky.deliver, sticky.has_room = local, local.has_room
-            stop_what_is_revoked(
+            turn_revokes_into_stops(
                 app, lambda session, execution: client_of().stop(session, execution_id=execution, timeout=0)
             )
             connection: Callable[[], Any] = app.connection_for_read
@@ -313,7 +313,7 @@ def _wait_for_redis(runtime: Runtime) -> None:
             time.sleep(_WAIT_FOR_REDIS_SECONDS)
 
 
-def _on_shutdown(runtime: RuntimeOf, settings: Settings) -> Callable[..., None]:
+def _on_shutdown(runtime: LazyRuntime, settings: Settings) -> Callable[..., None]:
     def on_shutdown(**_: Any) -> None:
         runtime().drain()
         # A plain function that does not end would keep a threads pool, and with it the process, for ever.
@@ -322,7 +322,7 @@ def _on_shutdown(runtime: RuntimeOf, settings: Settings) -> Callable[..., None]:
     return on_shutdown
 
 
-def _let_steps_end(runtime: RuntimeOf, settings: Settings, pool: Any) -> None:
+def _let_steps_end(runtime: LazyRuntime, settings: Settings, pool: Any) -> None:
     def is_busy() -> bool:
         return (runtime.current is not None and runtime.current.keeper.running > 0) or (
             isinstance(pool, TaskPool) and not pool.is_idle
@@ -342,7 +342,7 @@ def _exit_after(seconds: float, code: int) -> None:
     threading.Thread(target=leave, name="celery-agents-exit", daemon=True).start()
 
 
-def _watch_abandoned(runtime: RuntimeOf, settings: Settings) -> None:
+def _watch_abandoned(runtime: LazyRuntime, settings: Settings) -> None:
     """A worker whose slots are lost to functions that never end is worth more restarted."""
 
     def watch() -> None:

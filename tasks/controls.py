@@ -95,7 +95,7 @@ class ClientOf:
         self._client: Any = None
 
     def __call__(self) -> Any:
-        from .client import AgentClient
+        from .client.client import AgentClient
 
         with self._lock:
             if self._client is None:

@@ -23,7 +23,7 @@ from ..config.celery import is_redis
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
 from ..worker.store import StepRef
-from ..worker.store.tables import Command
+from ..worker.store.database import Command
 from ..worker.unique import unique_hex
 from .names import PUBLISHED_HEADER, STEP
 
@@ -40,7 +40,7 @@ _TAG: Final = "mark0tag"
 _BODY: Final = "mark0body"
 
 
-class Publisher:
+class SeparatePublisher:
     """Publishes step messages on their own."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
@@ -74,7 +74,7 @@ def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict
     }
 
 
-class FusedHandover:
+class TransactionPublisher:
     """Publishes inside the store's transaction, with what kombu would have written."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:

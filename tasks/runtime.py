@@ -17,12 +17,12 @@ from ..worker.engine import EventLoopThread, Interruption, LeaseKeeper, StepRunn
 from ..worker.engine.runner import schema_version
 from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_step_store
+from ..worker.store.housekeeping.sweeps import worker_name
 from ..worker.store.keys import WAKE_CHANNEL
-from ..worker.store.sweeps import worker_name
-from .callbacks import CallbackCaller
-from .publishing import FusedHandover, Publisher
-from .pulse import Pulse
-from .watching import Observers
+from .housekeeping.callbacks import CallbackCaller
+from .observability.liveness import Liveness
+from .observability.observers import Observers
+from .publishing import SeparatePublisher, TransactionPublisher
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 class Runtime:
     """One process's engine. Made once; a forked child makes its own."""
 
-    def __init__(self, app: Celery, settings: Settings, pulse: Pulse) -> None:
+    def __init__(self, app: Celery, settings: Settings, liveness: Liveness) -> None:
         self.settings = settings
-        self._pulse = pulse
+        self._pulse = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
-        self.publisher = Publisher(app, settings)
-        self.handover = FusedHandover(app, settings)
+        self.publisher = SeparatePublisher(app, settings)
+        self.handover = TransactionPublisher(app, settings)
         self.store = redis_step_store(settings, name=f"celery-agents-{self.name}", handover=self.handover)
         self.agents = AgentRegistry.from_modules(settings.agent_modules)
         self.observers = Observers(settings)
@@ -44,7 +44,7 @@ class Runtime:
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
         self.runner = StepRunner(
             self.store, self.agents, settings, worker=self.name, keeper=self.keeper, loop=self.loop,
-            watching=self.observers.watching,
+            observer=self.observers.observer,
         )  # fmt: skip
         self._ended = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="celery-agents-wake", daemon=True)
@@ -95,19 +95,19 @@ class Runtime:
                 self._ended.wait(1.0)
 
     def _hear(self) -> None:
-        from ..worker.store.redis_wake import wake_ups
+        from ..worker.store.redis.wake_ups import wake_ups
 
         for claim_id in wake_ups(self.settings, WAKE_CHANNEL + self.name, self._ended):
             self.keeper.wake(claim_id)
 
 
-class RuntimeOf:
+class LazyRuntime:
     """The runtime of this process, made on first use and anew after a fork."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self.settings = settings
-        self.pulse = Pulse()
+        self.liveness = Liveness()
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
         self._pid = 0
@@ -116,7 +116,7 @@ class RuntimeOf:
         if self._runtime is None or self._pid != os.getpid():
             with self._lock:
                 if self._runtime is None or self._pid != os.getpid():
-                    runtime = Runtime(self._app, self.settings, self.pulse)
+                    runtime = Runtime(self._app, self.settings, self.liveness)
                     runtime.start()
                     self._runtime, self._pid = runtime, os.getpid()
         return self._runtime

@@ -16,15 +16,15 @@ from ..worker.drivers import InferenceRequest
 from ..worker.engine import EventLoopThread, Outcome, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
 from ..worker.state import AgentState, ExecutionState, Message, ToolOutcome
-from ..worker.store import KeyedStepStore, Lookout, Settled, StepRef
+from ..worker.store import KeyedStepStore, NextState, QueueSnapshot, StepRef
 from ..worker.store.clock import RedisClock
-from ..worker.store.ground import NoHandover
-from ..worker.store.memory_tables import MemoryTables
-from ..worker.store.tables import Tables
+from ..worker.store.context import NoPublisher
+from ..worker.store.database import Database
+from ..worker.store.memory.database import MemoryDatabase
+from .databases import DatabaseUnderFire, RedisOnVirtualTime
 from .drivers import WatchedDriver
 from .faults import MESSAGE, Fault, FaultKind
 from .ledger import EffectLedger
-from .tables import RedisOnVirtualTime, TablesUnderFire
 from .workers import SimulatedWorker
 from .world import WorkerKilled, World
 
@@ -89,10 +89,10 @@ class Simulation:
         self._message = message
         self._settings = settings
         self._loop = loop
-        self._tables: Tables = redis or MemoryTables(self._world.now_ms)
+        self._database: Database = redis or MemoryDatabase(self._world.now_ms)
         if redis is not None:
             redis.enter(self._world)
-        self._client = self._store(self._tables)
+        self._client = self._store(self._database)
         self._driver = WatchedDriver(agent.answering, self._is_journaled)
         self._agent = _under_watch(agent, self._driver, ledger)
         self._workers: list[SimulatedWorker] = []
@@ -120,12 +120,12 @@ class Simulation:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        def settle(now_ms: int) -> Settled:
+        def transition(now_ms: int) -> NextState:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             message = Message.user(self._message)
             return first_state(AgentState.fresh(now=now), message, _EXECUTION, "submit", None, now)
 
-        self._client.submit(_SESSION, self._agent.name, "", settle)
+        self._client.submit(_SESSION, self._agent.name, "", transition)
         self._world.say("submitted")
         self._queue.append(StepRef(_SESSION, _EXECUTION, 1))
 
@@ -148,7 +148,7 @@ class Simulation:
 
     def _sweep(self) -> None:
         for shard in range(self._settings.shards):
-            for ref in self._client.sweep(shard, Lookout()).lost:
+            for ref in self._client.sweep(shard, QueueSnapshot()).lost:
                 self._world.say(f"the sweep finds step {ref.step} and sends it again")
                 self._queue.append(StepRef(ref.session_id, ref.execution_id, ref.step))
 
@@ -185,7 +185,7 @@ class Simulation:
         idle = [worker for worker in self._workers if not worker.is_busy]
         while len(self._workers) < 2 or not idle:
             self._born += 1
-            store = self._store(TablesUnderFire(self._tables, self._world))
+            store = self._store(DatabaseUnderFire(self._database, self._world))
             registry = AgentRegistry([self._agent])
             born = SimulatedWorker(f"w{self._born}", self._world, store, registry, self._settings, self._loop)
             self._workers.append(born)
@@ -194,12 +194,12 @@ class Simulation:
         self._workers.append(idle[0])
         return idle[0]
 
-    def _store(self, tables: Tables) -> KeyedStepStore:
-        return KeyedStepStore(tables, self._settings, clock=_WorldClock(self._world), handover=NoHandover())
+    def _store(self, database: Database) -> KeyedStepStore:
+        return KeyedStepStore(database, self._settings, clock=_WorldClock(self._world), handover=NoPublisher())
 
     def _is_journaled(self, request: InferenceRequest) -> bool:
-        key = self._client.ground.keys(request.session_id).journal(request.execution_id, request.step)
-        (answer,) = self._tables.ask("look", [("HGET", key, "llm")])
+        key = self._client.context.keys(request.session_id).journal(request.execution_id, request.step)
+        (answer,) = self._database.pipeline("look", [("HGET", key, "llm")])
         return answer is not None
 
     # --- the verdict ----------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from ..config.settings import Settings
 from ..worker.agent import Agent
 from ..worker.drivers import Driver
 from ..worker.engine import EventLoopThread
+from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger
 from .simulation import Ending, Simulation
-from .tables import RedisOnVirtualTime
 
 _EVENTS_KEPT: Final = 100_000
 _SHOWN: Final = 60

@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Final, Protocol
 
-from . import fibers
+from .concurrency import fibers
 from .errors import ConfigurationError, InvalidInput
 from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
 
@@ -59,7 +59,7 @@ class StopWith:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class Delay:
     """The step is tried again later. Only before the driver call; before the next step it means `Proceed`.
 
     Attributes:
@@ -75,7 +75,7 @@ class PutOff:
             raise InvalidInput("PutOff.seconds", self.seconds, "give the seconds to wait, from 0.")
 
 
-Verdict = Proceed | StopWith | PutOff
+Verdict = Proceed | StopWith | Delay
 PROCEED = Proceed()
 
 
@@ -192,15 +192,15 @@ def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
         InvalidInput: A guard answered something else.
     """
     signals: list[StopSignal] = []
-    delay: PutOff | None = None
+    delay: Delay | None = None
     for guard in guards:
-        verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.apart(guard.check, view)
+        verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.run_in_thread(guard.check, view)
         match verdict:
             case Proceed():
                 continue
             case StopWith():
                 signals += verdict.signals
-            case PutOff():
+            case Delay():
                 delay = max(delay or verdict, verdict, key=lambda each: each.seconds)
             case _ as other:  # pyright: ignore[reportUnnecessaryComparison]
                 raise InvalidInput(

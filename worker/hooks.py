@@ -17,7 +17,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from . import fibers
+from .concurrency import fibers
 from .drivers import InferenceRequest
 from .errors import ConfigurationError
 from .redaction import describe_exception
@@ -163,7 +163,7 @@ class HookStack:
 def _run_one(hook: Hook, context: HookContext) -> HookContext:
     started = time.monotonic()
     try:
-        changed = fibers.apart(hook.function, context)
+        changed = fibers.run_in_thread(hook.function, context)
         if changed is None:
             return context
         _check_contract(hook, context, changed)

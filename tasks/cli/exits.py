@@ -7,7 +7,7 @@ from typing import Final
 
 from ...config.settings import SettingsError
 from ...worker import errors
-from ..children import ChildEnded
+from ..local.child_processes import ChildEnded
 
 
 class ExitCode(IntEnum):

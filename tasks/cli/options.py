@@ -11,7 +11,7 @@ import typer
 from ...config.settings import Settings
 
 if TYPE_CHECKING:
-    from ..client import AgentClient
+    from ..client.client import AgentClient
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
@@ -59,6 +59,6 @@ def client_for(redis_url: str | None) -> AgentClient:
     Raises:
         SettingsError: A setting is wrong.
     """
-    from ..client import AgentClient
+    from ..client.client import AgentClient
 
     return AgentClient(settings=settings_for(redis_url))

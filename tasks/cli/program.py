@@ -11,7 +11,24 @@ from typing import Annotated, NoReturn
 import typer
 
 from ... import __version__
-from . import doctoring, jobs, machinery, probing, readers, tryout
+from . import (
+    demo_command as tryout,
+)
+from . import (
+    doctor_command as doctoring,
+)
+from . import (
+    health_command as probing,
+)
+from . import (
+    job_commands as jobs,
+)
+from . import (
+    read_commands as readers,
+)
+from . import (
+    run_commands as machinery,
+)
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 
 _EPILOG = """\b

@@ -13,7 +13,7 @@ from .story import Story
 
 if TYPE_CHECKING:
     from ...worker.store import Event
-    from ..job import Job, Result
+    from ..client.job import Job, Result
 
 
 class Screen(Protocol):

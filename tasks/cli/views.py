@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...worker.store import Event
-    from ..doctor import Finding
-    from ..job import Job, Result
+    from ..client.job import Job, Result
+    from ..observability.doctor import Finding
 
 _MAX_LINE: Final = 160
 

@@ -19,7 +19,7 @@ import yaml
 
 from celery_agents.config.settings import PREFIX, Settings
 from celery_agents.tasks.cli.program import program
-from celery_agents.tasks.metrics import Metrics
+from celery_agents.tasks.observability.metrics import Metrics
 
 from support import deployed
 from support.deployed import DEPLOY, container, manifest, manifests
@@ -29,7 +29,7 @@ PAGE = ROOT / "docs" / "deploying.md"
 BIN = Path(sys.executable).parent
 DRAIN = 30.0
 FORCED = 5.0  # after the drain, until a worker with a function that does not end leaves it
-STANDING = {"slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds"}
+BOOKKEEPING = {"slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds"}
 
 # Of KEDA's own definition what we use; the whole of it is in no package.
 KEDA: dict[str, Any] = {
@@ -183,7 +183,7 @@ def test_the_dashboard_is_laid_out() -> None:
 
 
 def test_queries_ask_for_what_workers_count() -> None:
-    known = {f"celery_agents_{name}" for name in STANDING} | {"process_resident_memory_bytes"}
+    known = {f"celery_agents_{name}" for name in BOOKKEEPING} | {"process_resident_memory_bytes"}
     labels: dict[str, set[str]] = {}
     for metric in _described():
         stem = metric._name
@@ -305,18 +305,22 @@ def rights(user: str) -> set[str]:
 
 def commands(*modules: str) -> set[str]:
     """The Redis commands that modules of worker/store name, in Python and in Lua."""
-    texts = [(ROOT / "worker" / "store" / f"{name}.py").read_text() for name in modules]
+    texts = [(ROOT / "worker" / "store" / name).read_text() for name in modules]
     found = {name for text in texts for name in re.findall(r"\(\s*\"([A-Z]{3,})\"", text)}
     found |= {name for text in texts for name in re.findall(r"redis\.call\('([A-Z]+)'", text)}
     return found - {"SCRIPT", "BLOCK", "COUNT", "NOAUTH", "NOPERM", "WRONGTYPE", "EXEC"} | {"EXEC"}
 
 
 def test_each_user_may_give_the_commands_of_its_part() -> None:
-    stored = [path.stem for path in (ROOT / "worker" / "store").glob("*.py") if path.stem != "memory_tables"]
+    store = ROOT / "worker" / "store"
+    stored = [str(path.relative_to(store)) for path in store.rglob("*.py") if path.parent.name != "memory"]
     assert {"ZADD", "XADD", "PTTL", "INFO"} <= commands(*stored) <= rights("worker")
     assert {"SCRIPT LOAD", "SUBSCRIBE", "BRPOP"} <= rights("worker")
-    assert commands("actions", "writes", "loading", "events") - rights("producer") == set()
-    assert commands("reads", "loading") - {"EXEC"} - rights("monitor") == set()
+    assert (
+        commands("sessions/actions.py", "sessions/saving.py", "sessions/loading.py", "events.py") - rights("producer")
+        == set()
+    )
+    assert commands("sessions/reads.py", "sessions/loading.py") - {"EXEC"} - rights("monitor") == set()
     assert "EXEC" not in rights("monitor")
 
 

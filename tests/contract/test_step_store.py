@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from celery_agents.config.settings import Settings
-from celery_agents.tasks.job import Job
-from celery_agents.worker.engine import first_state, settle_operation, settle_retry, settle_stop
+from celery_agents.tasks.client.job import Job
+from celery_agents.worker.engine import first_state, operation_transition, retry_transition, stop_transition
 from celery_agents.worker.engine.run import moment
-from celery_agents.worker.engine.settling import started
+from celery_agents.worker.engine.transitions import started
 from celery_agents.worker.errors import (
     ActionRefused,
     ClaimLost,
@@ -41,31 +41,31 @@ from celery_agents.worker.state import (
     ToolCall,
 )
 from celery_agents.worker.store import (
-    Applied,
+    ActionResult,
     Callback,
     Claim,
     Claimed,
-    Fresh,
     InboxKind,
     KeyedStepStore,
-    Left,
-    LeftReason,
-    Lookout,
     NewEvent,
+    NextState,
+    NotClaimed,
+    NotClaimedReason,
     Operation,
-    Settle,
-    Settled,
+    QueueSnapshot,
+    Snapshot,
     StepRef,
     Suspect,
+    Transition,
 )
 from celery_agents.worker.store.clock import RedisClock
-from celery_agents.worker.store.ground import NoHandover
+from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.database import Command, Database, Guard, Meanwhile
 from celery_agents.worker.store.keys import PERMANENT, shard_of
-from celery_agents.worker.store.memory_tables import MemoryTables
-from celery_agents.worker.store.redis_tables import connect
-from celery_agents.worker.store.tables import Command, Guard, Meanwhile, Tables
+from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.redis.database import connect
 
-from support.fiber_thread import FiberThread, TablesInFibers
+from support.fiber_thread import DatabaseInFibers, FiberThread
 from support.redis_server import RedisServer
 from support.wait import wait_until
 
@@ -75,9 +75,9 @@ _numbers = itertools.count(1)
 
 
 class SpyTables:
-    """`Tables` that notes what was sent, and loses replies: the commands are applied, and nobody hears of it."""
+    """`Database` that notes what was sent, and loses replies: the commands are applied, and nobody hears of it."""
 
-    def __init__(self, inner: Tables) -> None:
+    def __init__(self, inner: Database) -> None:
         self.inner = inner
         self.sent: list[tuple[str, Sequence[Command]]] = []
         self.losing: dict[str, int] = {}
@@ -106,21 +106,21 @@ class SpyTables:
         commands = next(commands for name, commands in reversed(self.sent) if name == point)
         return sum(len(word) if isinstance(word, bytes) else len(str(word)) for c in commands for word in c)
 
-    def ask(self, point: str, commands: Sequence[Command]) -> list[Any]:
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Any]:
         self._note(point, commands)
-        return self._heard(point, self.inner.ask(point, commands))
+        return self._heard(point, self.inner.pipeline(point, commands))
 
-    def apply(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Any]:
+    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Any]:
         self._note(point, commands)
-        return self._heard(point, self.inner.apply(point, commands, meanwhile))
+        return self._heard(point, self.inner.transaction(point, commands, meanwhile))
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         self._note(point, [])
         return self._heard(point, self.inner.script(point, name, keys, args))
 
-    def attempt(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Any] | None:
+    def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Any] | None:
         self._note(point, [*(read for read, _ in guards), *commands])
-        return self._heard(point, self.inner.attempt(point, guards, commands))
+        return self._heard(point, self.inner.compare_and_apply(point, guards, commands))
 
     @contextlib.contextmanager
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[Any]:
@@ -152,9 +152,9 @@ class _SpyWatched:
         self._spy = spy
         self._inner = inner
 
-    def ask(self, point: str, commands: Sequence[Command], **options: Any) -> list[Any]:
+    def pipeline(self, point: str, commands: Sequence[Command], **options: Any) -> list[Any]:
         self._spy._note(point, commands)
-        return self._spy._heard(point, self._inner.ask(point, commands, **options))
+        return self._spy._heard(point, self._inner.pipeline(point, commands, **options))
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Any]:
         self._spy._note(point, commands)
@@ -164,8 +164,8 @@ class _SpyWatched:
 class Bench:
     """A store with a session or two, and short words for what tests do with it."""
 
-    def __init__(self, tables: Tables, **settings: Any) -> None:
-        self.spy = SpyTables(tables)
+    def __init__(self, database: Database, **settings: Any) -> None:
+        self.spy = SpyTables(database)
         values = {"lease_seconds": 5.0, "lease_renew_seconds": 1.0, "due_seconds": 5.0, **settings}
         self.settings = Settings.build(**values)
         self.clock = PatientClock(estimates=bool(self.settings.cache_bytes))
@@ -175,7 +175,7 @@ class Bench:
 
     def another(self) -> KeyedStepStore:
         """A store of another process on the same data."""
-        return KeyedStepStore(self.spy, self.settings, clock=self.clock, handover=NoHandover())
+        return KeyedStepStore(self.spy, self.settings, clock=self.clock, handover=NoPublisher())
 
     @property
     def commits_at(self) -> str:
@@ -193,14 +193,14 @@ class Bench:
         fingerprint: str = "f",
         execution: str | None = None,
         notify: dict[str, Any] | None = None,
-    ) -> Applied:
-        def settle(now_ms: int) -> Settled:
+    ) -> ActionResult:
+        def transition(now_ms: int) -> NextState:
             now, first = moment(now_ms), Message.user("first")
             return first_state(
                 AgentState.fresh(now=now), first, execution or self.execution, "op-first", None, now, notify
             )
 
-        return self.store.submit(session or self.session, "agent", fingerprint, settle)
+        return self.store.submit(session or self.session, "agent", fingerprint, transition)
 
     def ref(self, step: int = 1) -> StepRef:
         return StepRef(self.session, self.execution, step)
@@ -215,14 +215,18 @@ class Bench:
 
     def end_lease(self, claim: Claim) -> None:
         """As if its worker had been silent for a lease."""
-        self.tables("DEL", self.store.ground.keys(claim.ref.session_id).shard.lease(claim.id))
+        self.database("DEL", self.store.context.keys(claim.ref.session_id).shard.lease(claim.id))
 
-    def tables(self, *command: Any) -> Any:
-        return self.spy.inner.ask("test", [command])[0]
+    def database(self, *command: Any) -> Any:
+        return self.spy.inner.pipeline("test", [command])[0]
 
-    def commit(self, claimed: Claimed, *, final: bool = False, text: str = "text", carry_on: bool = False) -> Any:
+    def commit(self, claimed: Claimed, *, final: bool = False, text: str = "text", keep_claim: bool = False) -> Any:
         return self.store.commit(
-            claimed.claim, claimed.loaded, settle_step(claimed, final=final, text=text), results={}, carry_on=carry_on
+            claimed.claim,
+            claimed.loaded,
+            step_transition(claimed, final=final, text=text),
+            results={},
+            keep_claim=keep_claim,
         )
 
     def step_elsewhere(self, number: int) -> None:
@@ -230,24 +234,24 @@ class Bench:
         other = self.another()
         claimed = other.claim(self.ref(number), uuid.uuid4().hex, "other", alone=True)
         assert isinstance(claimed, Claimed)
-        settle = settle_step(claimed, final=False, text=f"step {number}")
-        other.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+        transition = step_transition(claimed, final=False, text=f"step {number}")
+        other.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
 
     def journal(self, ref: StepRef) -> str:
         """The key of a step's journal."""
-        return self.store.ground.keys(self.session).journal(ref.execution_id, ref.step)
+        return self.store.context.keys(self.session).journal(ref.execution_id, ref.step)
 
-    def message(self, text: str, operation: str | None = None) -> Applied:
-        return self.store.act(self.session, an_operation(text, operation), settle_operation)
+    def message(self, text: str, operation: str | None = None) -> ActionResult:
+        return self.store.act(self.session, an_operation(text, operation), operation_transition)
 
     def due(self) -> float | None:
-        score = self.tables("ZSCORE", self.store.ground.keys(self.session).shard.due, self.session)
+        score = self.database("ZSCORE", self.store.context.keys(self.session).shard.due, self.session)
         return None if score is None else float(score)
 
     @property
     def started_ms(self) -> int:
         """When the execution was claimed first, by the control fields."""
-        return int(self.tables("HGET", self.store.ground.keys(self.session).ctl, "started"))
+        return int(self.database("HGET", self.store.context.keys(self.session).ctl, "started"))
 
     def begun(self) -> int:
         """How often the execution was said to begin."""
@@ -264,19 +268,19 @@ class Bench:
 
     def become_newer(self) -> None:
         """As if a newer version of the package had written the session."""
-        session = self.store.ground.keys(self.session).session
-        head = self.tables("HGET", session, "head")
-        self.tables("HSET", session, "head", head.replace(b'"schema_version":1', b'"schema_version":99'))
+        session = self.store.context.keys(self.session).session
+        head = self.database("HGET", session, "head")
+        self.database("HSET", session, "head", head.replace(b'"schema_version":1', b'"schema_version":99'))
 
     def make_due(self) -> None:
-        self.tables("ZADD", self.store.ground.keys(self.session).shard.due, 1, self.session)
+        self.database("ZADD", self.store.context.keys(self.session).shard.due, 1, self.session)
 
     def snapshot(self) -> Any:
         """All of a session that a transaction could change."""
-        keys = self.store.ground.keys(self.session)
-        session = dict(zip(*[iter(self.tables("HGETALL", keys.session))] * 2, strict=True))
-        ctl = dict(zip(*[iter(self.tables("HGETALL", keys.ctl))] * 2, strict=True))
-        return session, ctl, self.tables("LRANGE", keys.inbox, 0, -1), self.due()
+        keys = self.store.context.keys(self.session)
+        session = dict(zip(*[iter(self.database("HGETALL", keys.session))] * 2, strict=True))
+        ctl = dict(zip(*[iter(self.database("HGETALL", keys.ctl))] * 2, strict=True))
+        return session, ctl, self.database("LRANGE", keys.inbox, 0, -1), self.due()
 
 
 class PatientClock(RedisClock):
@@ -315,10 +319,10 @@ def an_operation(text: str, operation: str | None = None) -> Operation:
     return Operation(operation or uuid.uuid4().hex, InboxKind.MESSAGE, {"message": message})
 
 
-def settle_step(claimed: Claimed, *, final: bool, text: str = "text", failed: bool = False) -> Settle:
+def step_transition(claimed: Claimed, *, final: bool, text: str = "text", failed: bool = False) -> Transition:
     """A step that answers, or calls a tool; what is in the inbox joins or starts the next execution."""
 
-    def settle(fresh: Fresh) -> Settled:
+    def transition(fresh: Snapshot) -> NextState:
         now = moment(fresh.now_ms)
         claim = claimed.claim
         state = started(fresh.state, ExecutionBudget.unlimited(), now)
@@ -331,22 +335,22 @@ def settle_step(claimed: Claimed, *, final: bool, text: str = "text", failed: bo
             state = state.with_execution_completed(claim=claim.id, now=now)
         else:
             state = state.with_current_step_completed(claim=claim.id, now=now)
-        after = settle_operation(Fresh(state, fresh.inbox, fresh.entries, fresh.now_ms, None)).state
+        after = operation_transition(Snapshot(state, fresh.inbox, fresh.entries, fresh.now_ms, None)).state
         event = NewEvent("step_committed", claim.ref.execution_id, claim.ref.step, {})
-        return Settled(
+        return NextState(
             after,
             ended=state if after is not state and state.status is not ExecutionStatus.IN_PROGRESS else None,
             events=(event,),
             operations=tuple(operation.id for operation in fresh.inbox),
         )
 
-    return settle
+    return transition
 
 
 @pytest.fixture(params=["redis", "redis in fibers", "memory"])
-def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "memory":
-        yield MemoryTables()
+        yield MemoryDatabase()
         return
     url = request.getfixturevalue("redis_url")
     opened = connect(url, timeout_seconds=5, connections=16, name="contract")
@@ -354,14 +358,14 @@ def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
         yield opened
     else:
         with contextlib.closing(FiberThread()) as thread:
-            yield TablesInFibers(opened, thread)
+            yield DatabaseInFibers(opened, thread)
     opened.close()
 
 
 @pytest.fixture(params=["as expected", "the long way"])
-def bench(request: pytest.FixtureRequest, tables: Tables) -> Bench:
+def bench(request: pytest.FixtureRequest, database: Database) -> Bench:
     """What a claim and a commit do in one script each, and by WATCH and a transaction; both keep the promises."""
-    found = Bench(tables) if request.param == "as expected" else Bench(tables, cache_bytes=0)
+    found = Bench(database) if request.param == "as expected" else Bench(database, cache_bytes=0)
     found.submit()
     return found
 
@@ -390,16 +394,16 @@ def test_another_request_under_the_same_id_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("estimates", "way"), [(True, ["submit.attempt"]), (False, ["submit.read", "submit.exec"])])
-def test_a_lost_reply_to_a_submit_makes_one_session(tables: Tables, estimates: bool, way: list[str]) -> None:
-    bench = Bench(tables, cache_bytes=1_000_000 if estimates else 0)
+def test_a_lost_reply_to_a_submit_makes_one_session(database: Database, estimates: bool, way: list[str]) -> None:
+    bench = Bench(database, cache_bytes=1_000_000 if estimates else 0)
     bench.spy.lose(way[-1])
     assert bench.submit().execution_id == bench.execution
     assert bench.spy.points == [*way, "submit.read"]
     assert bench.store.header(bench.session).version == 1
 
 
-def test_a_submit_that_was_not_sent_goes_the_long_way(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_submit_that_was_not_sent_goes_the_long_way(database: Database) -> None:
+    bench = Bench(database)
 
     def fail() -> None:
         raise StoreUnavailable("the connection was refused")
@@ -414,9 +418,9 @@ def test_unknown_sessions_are_named(bench: Bench) -> None:
         with pytest.raises(SessionNotFound):
             ask("nobody")
     with pytest.raises(SessionNotFound):
-        bench.store.act("nobody", an_operation("hello"), settle_operation)
+        bench.store.act("nobody", an_operation("hello"), operation_transition)
     with pytest.raises(SessionNotFound):
-        bench.store.stop("nobody", None, settle_stop)
+        bench.store.stop("nobody", None, stop_transition)
 
 
 # --- claim and lease --------------------------------------------------------------------------------------------------
@@ -433,7 +437,7 @@ def test_a_claim_gives_the_session_and_counts_the_attempt(bench: Bench) -> None:
 def test_a_live_claim_keeps_others_away_and_nothing_changes(bench: Bench) -> None:
     bench.claim()
     before = bench.snapshot()
-    assert bench.answer() == Left(LeftReason.BUSY)
+    assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
     assert bench.snapshot() == before
 
 
@@ -457,8 +461,8 @@ def test_a_claim_whose_lease_has_ended_is_taken_over_and_counted(bench: Bench) -
     assert (second.claim.attempt, second.claim.fence) == (2, first.claim.fence + 1)
 
 
-def test_a_lease_ends_by_itself(tables: Tables) -> None:
-    bench = Bench(tables, lease_seconds=0.2, lease_renew_seconds=0.05)
+def test_a_lease_ends_by_itself(database: Database) -> None:
+    bench = Bench(database, lease_seconds=0.2, lease_renew_seconds=0.05)
     bench.submit()
     first = bench.claim()
     wait_until(lambda: isinstance(bench.answer(), Claimed), "the lease ends", 5)
@@ -468,38 +472,38 @@ def test_a_lease_ends_by_itself(tables: Tables) -> None:
 @pytest.mark.parametrize(
     ("execution", "step", "reason"),
     [
-        ("own", 0, LeftReason.STALE),
-        ("own", 2, LeftReason.AHEAD),
-        ("own", 10**9, LeftReason.AHEAD),
-        ("own", -7, LeftReason.STALE),
-        ("forged", 1, LeftReason.STALE),
-        ("", 1, LeftReason.STALE),
+        ("own", 0, NotClaimedReason.STALE),
+        ("own", 2, NotClaimedReason.AHEAD),
+        ("own", 10**9, NotClaimedReason.AHEAD),
+        ("own", -7, NotClaimedReason.STALE),
+        ("forged", 1, NotClaimedReason.STALE),
+        ("", 1, NotClaimedReason.STALE),
     ],
 )
 def test_a_message_that_is_stale_early_or_forged_changes_nothing(
-    bench: Bench, execution: str, step: int, reason: LeftReason
+    bench: Bench, execution: str, step: int, reason: NotClaimedReason
 ) -> None:
     before = bench.snapshot()
     ref = StepRef(bench.session, bench.execution if execution == "own" else execution, step)
-    assert bench.store.claim(ref, "claim", "worker", alone=True) == Left(reason)
+    assert bench.store.claim(ref, "claim", "worker", alone=True) == NotClaimed(reason)
     assert bench.snapshot() == before
 
 
 def test_a_message_for_nobody_leaves_nothing_behind(bench: Bench) -> None:
     answer = bench.store.claim(StepRef("nobody", "nothing", 1), "claim", "worker", alone=True)
-    assert answer == Left(LeftReason.MISSING)
-    assert bench.tables("EXISTS", bench.store.ground.keys("nobody").ctl) == 0
+    assert answer == NotClaimed(NotClaimedReason.MISSING)
+    assert bench.database("EXISTS", bench.store.context.keys("nobody").ctl) == 0
 
 
 def test_a_step_that_was_committed_is_stale(bench: Bench) -> None:
     bench.commit(bench.claim())
-    assert bench.answer(1) == Left(LeftReason.STALE)
+    assert bench.answer(1) == NotClaimed(NotClaimedReason.STALE)
     assert isinstance(bench.answer(2), Claimed)
 
 
 def test_the_step_of_an_ended_execution_is_over(bench: Bench) -> None:
     bench.commit(bench.claim(), final=True)
-    assert bench.answer(1) == Left(LeftReason.ENDED)
+    assert bench.answer(1) == NotClaimed(NotClaimedReason.ENDED)
 
 
 def test_a_step_that_died_often_is_a_suspect_until_it_is_claimed_alone(bench: Bench) -> None:
@@ -515,7 +519,7 @@ def test_a_renewal_tells_of_the_lease_and_of_a_stop(bench: Bench) -> None:
     claim = bench.claim().claim
     (renewal,) = bench.store.renew([claim])
     assert (renewal.alive, renewal.cancel) == (True, None)
-    bench.store.stop(bench.session, None, settle_stop)
+    bench.store.stop(bench.session, None, stop_transition)
     assert bench.store.renew([claim])[0].cancel == bench.execution
     bench.end_lease(claim)
     assert bench.store.renew([claim])[0].alive is False
@@ -525,7 +529,7 @@ def test_a_lease_is_taken_back_only_while_the_claim_stands(bench: Bench) -> None
     first = bench.claim().claim
     bench.end_lease(first)
     assert bench.store.restore(first) is True
-    assert bench.answer() == Left(LeftReason.BUSY)
+    assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
     bench.end_lease(first)
     second = bench.claim().claim
     assert bench.store.restore(first) is False
@@ -536,7 +540,7 @@ def test_a_rival_that_has_only_looked_loses_against_a_lease_taken_back(bench: Be
     first = bench.claim().claim
     bench.end_lease(first)
     bench.spy.before("claim.exec", lambda: bench.store.restore(first))
-    assert bench.answer() == Left(LeftReason.BUSY)
+    assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
 
 
 def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
@@ -551,12 +555,12 @@ def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
     assert [message.content for message in claimed.loaded.state.messages] == ["first", "one", "two"]
 
 
-def test_a_save_between_two_reads_is_not_taken_for_damage(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_save_between_two_reads_is_not_taken_for_damage(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     # It holds the session as it was in another execution, and guesses no time, so that it goes the long way.
     blind = PatientClock(estimates=False)
-    other = KeyedStepStore(bench.spy, bench.settings, clock=blind, handover=NoHandover())
+    other = KeyedStepStore(bench.spy, bench.settings, clock=blind, handover=NoPublisher())
     other.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
     bench.commit(bench.claim(), final=True)
@@ -572,17 +576,17 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(tables: Tables) -> Non
 @pytest.mark.parametrize("act", ["stop", "message", "retry"])
 def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage(bench: Bench, act: str) -> None:
     def begin_another() -> None:
-        bench.store.stop(bench.session, bench.execution, settle_stop)
+        bench.store.stop(bench.session, bench.execution, stop_transition)
         bench.message("next")
 
     bench.spy.before("act.load", begin_another)
     if act == "stop":
-        assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
+        assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
     elif act == "message":
         assert bench.message("and this").outcome == "joined"
     else:
         with pytest.raises(InvalidTransition):  # there is nothing to retry: the other one runs
-            bench.store.retry(bench.session, settle_retry(None))
+            bench.store.retry(bench.session, retry_transition(None))
     state = bench.store.load(bench.session).state
     assert state.execution is not None
     assert state.execution.execution_id != bench.execution
@@ -590,31 +594,31 @@ def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage
 
 
 def test_a_session_with_a_damaged_part_is_refused_and_its_parts_are_untouched(bench: Bench) -> None:
-    keys = bench.store.ground.keys(bench.session)
-    bench.tables("RPUSH", keys.section("messages", 0), b"{not json")
-    before, parts = bench.snapshot(), bench.tables("LRANGE", keys.section("messages", 0), 0, -1)
+    keys = bench.store.context.keys(bench.session)
+    bench.database("RPUSH", keys.section("messages", 0), b"{not json")
+    before, parts = bench.snapshot(), bench.database("LRANGE", keys.section("messages", 0), 0, -1)
     with pytest.raises(StateUnreadable):
         bench.another().claim(bench.ref(), "claim", "worker", alone=True)
     with pytest.raises(StateUnreadable):
         bench.store.load(bench.session)
-    assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
-    assert bench.tables("LRANGE", keys.section("messages", 0), 0, -1) == parts
+    assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
+    assert bench.database("LRANGE", keys.section("messages", 0), 0, -1) == parts
     taken = b"claim" if bench.claims_at == "claim.new" else b""
-    assert bench.tables("HGET", keys.ctl, "claim") == taken, "where the claim comes first, it is read behind it"
+    assert bench.database("HGET", keys.ctl, "claim") == taken, "where the claim comes first, it is read behind it"
 
 
 def test_a_new_session_with_a_damaged_message_is_refused_and_its_parts_are_untouched(bench: Bench) -> None:
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     section = keys.section("messages", 0)
-    bench.tables("DEL", section)
-    bench.tables("RPUSH", section, b"{not json")
+    bench.database("DEL", section)
+    bench.database("RPUSH", section, b"{not json")
     before = bench.snapshot()
     with pytest.raises(StateUnreadable, match="messages"):
         bench.another().claim(bench.ref(), "claim", "worker", alone=True)
-    assert bench.tables("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
-    assert bench.tables("LRANGE", section, 0, -1) == [b"{not json"]
+    assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
+    assert bench.database("LRANGE", section, 0, -1) == [b"{not json"]
     taken = b"claim" if bench.claims_at == "claim.new" else b""
-    assert bench.tables("HGET", keys.ctl, "claim") == taken, "in one round trip it is read with the claim"
+    assert bench.database("HGET", keys.ctl, "claim") == taken, "in one round trip it is read with the claim"
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
@@ -679,7 +683,7 @@ def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
 
 def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.stop(bench.session, None, settle_stop)
+    bench.store.stop(bench.session, None, stop_transition)
     begun = bench.store.begin_calls(claim, {0: 1000}, 5)
     assert begun.cancel == bench.execution
     assert begun.mine == frozenset()
@@ -728,9 +732,9 @@ def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write
     slept = bench.claim().claim
     bench.end_lease(slept)
     bench.commit(bench.claim(), final=True)
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     journal = keys.journal(bench.execution, 1)
-    bench.tables("DEL", journal)
+    bench.database("DEL", journal)
     with contextlib.suppress(ClaimLost):
         match write:
             case "answer":
@@ -741,7 +745,7 @@ def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write
                 bench.store.record_failure(slept, 1, b"{}")
             case _:
                 bench.store.begin_calls(slept, {0: 1000}, 5)
-    assert bench.tables("PTTL", journal) != -1
+    assert bench.database("PTTL", journal) != -1
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
@@ -803,8 +807,8 @@ def test_whoever_lost_the_claim_commits_nothing(bench: Bench) -> None:
 
 def test_a_commit_over_a_later_save_is_a_conflict_until_it_is_applied_to_it(bench: Bench) -> None:
     claimed = bench.claim()
-    keys = bench.store.ground.keys(bench.session)
-    bench.tables("HSET", keys.session, "version", 2)  # somebody saved the same state
+    keys = bench.store.context.keys(bench.session)
+    bench.database("HSET", keys.session, "version", 2)  # somebody saved the same state
     with pytest.raises(VersionConflict):
         bench.commit(claimed)
     loaded = bench.store.reload(claimed.claim)
@@ -823,11 +827,11 @@ def test_a_reload_is_refused_to_whoever_lost_the_claim(bench: Bench) -> None:
 
 def test_a_commit_may_carry_the_claim_on(bench: Bench) -> None:
     claimed = bench.claim()
-    committed = bench.commit(claimed, carry_on=True)
+    committed = bench.commit(claimed, keep_claim=True)
     assert committed.carried is not None
     assert committed.carried.claim.id == claimed.claim.id
     assert committed.carried.claim.ref == bench.ref(2)
-    assert bench.answer(2) == Left(LeftReason.BUSY)
+    assert bench.answer(2) == NotClaimed(NotClaimedReason.BUSY)
     assert bench.commit(committed.carried, final=True).version == 3
 
 
@@ -838,10 +842,10 @@ def test_the_end_takes_the_session_out_of_the_due_index_and_gives_its_keys_a_lif
     record = bench.store.record(bench.session, bench.execution)
     assert record is not None
     assert (record.status, record.step_count) == ("completed", 2)
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     lasting = [keys.session, keys.ctl, keys.events, keys.steps(bench.execution), keys.section("messages", 0)]
     lasting += [keys.journal(bench.execution, step) for step in (1, 2)]
-    assert [name for name in lasting if bench.tables("PTTL", name) == -1] == []
+    assert [name for name in lasting if bench.database("PTTL", name) == -1] == []
 
 
 def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -> None:
@@ -853,8 +857,8 @@ def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -
     assert first not in bench.store.events(bench.session, after=first.id)
 
 
-def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_the_bytes_of_a_commit_do_not_grow_with_the_session(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     written: list[int] = []
     read: list[int] = []
@@ -867,8 +871,8 @@ def test_the_bytes_of_a_commit_do_not_grow_with_the_session(tables: Tables) -> N
     assert max(read[32:]) - min(read[32:]) < 10
 
 
-def test_the_bytes_of_a_commit_the_long_way_do_not_grow_with_the_session(tables: Tables) -> None:
-    bench, written = Bench(tables, cache_bytes=0), list[int]()
+def test_the_bytes_of_a_commit_the_long_way_do_not_grow_with_the_session(database: Database) -> None:
+    bench, written = Bench(database, cache_bytes=0), list[int]()
     bench.submit()
     for step in range(1, 81):
         bench.commit(bench.claim(step), text="x" * 200)
@@ -884,8 +888,8 @@ def test_a_commit_takes_few_round_trips(bench: Bench) -> None:
     assert bench.spy.points == expected
 
 
-def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_is_known(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_is_known(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     bench.spy.sent.clear()
@@ -899,17 +903,17 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
     [
         lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
         lambda bench, ref: bench.message("joined"),
-        lambda bench, ref: bench.store.stop(bench.session, None, settle_stop),
-        lambda bench, ref: bench.tables("HSET", bench.journal(ref), "llm", "x"),
-        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
-        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
+        lambda bench, ref: bench.store.stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
     ],
     ids=["claimed", "message", "stop", "journal", "attempts", "put off"],
 )
 def test_a_claim_that_expects_something_else_than_there_is_looks_again(
-    tables: Tables, meanwhile: Callable[[Bench, StepRef], object], behind: int | None
+    database: Database, meanwhile: Callable[[Bench, StepRef], object], behind: int | None
 ) -> None:
-    bench, blind = Bench(tables), Bench(tables, cache_bytes=0)
+    bench, blind = Bench(database), Bench(database, cache_bytes=0)
     bench.submit()
     bench.commit(bench.claim())
     for missed in range(behind or 0):
@@ -926,10 +930,10 @@ def test_a_claim_that_expects_something_else_than_there_is_looks_again(
     reads_anyway = (["claim.behind"], ["claim.first", "claim.load"])
     assert "claim.read" in sent or sent in reads_anyway, "of a message"
     if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
-        bench.tables(
-            "HSET", bench.store.ground.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
+        bench.database(
+            "HSET", bench.store.context.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
         )
-        bench.tables("HDEL", bench.journal(ref), "try:mine")
+        bench.database("HDEL", bench.journal(ref), "try:mine")
         theirs = blind.answer(ref.step, "mine")
         assert isinstance(theirs, Claimed)
         assert (mine.loaded.state, mine.loaded.attempts, mine.loaded.cancel) == (
@@ -941,8 +945,8 @@ def test_a_claim_that_expects_something_else_than_there_is_looks_again(
         assert bench.snapshot() == before
 
 
-def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.spy.sent.clear()
     mine = bench.claim()
@@ -957,8 +961,8 @@ def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(t
     assert bench.store.header(bench.session).status == "completed"
 
 
-def test_a_session_with_a_history_is_read_behind_its_claim(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_session_with_a_history_is_read_behind_its_claim(database: Database) -> None:
+    bench = Bench(database)
     first, ref = bench.execution, bench.follow_up()
     mine = bench.another().claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
@@ -968,7 +972,7 @@ def test_a_session_with_a_history_is_read_behind_its_claim(tables: Tables) -> No
     begun = [event.execution_id for event in bench.store.events(bench.session) if event.type == "execution_started"]
     assert begun == [first, ref.execution_id]
     bench.spy.sent.clear()
-    bench.store.commit(mine.claim, mine.loaded, settle_step(mine, final=False), results={}, carry_on=False)
+    bench.store.commit(mine.claim, mine.loaded, step_transition(mine, final=False), results={}, keep_claim=False)
     assert bench.spy.points == ["commit.attempt"], "what a step holds of its session is enough"
     bench.spy.sent.clear()
     again = bench.another().claim(bench.ref(2), "again", "worker", alone=True)
@@ -978,15 +982,17 @@ def test_a_session_with_a_history_is_read_behind_its_claim(tables: Tables) -> No
 
 
 @pytest.mark.parametrize("lost", ["claim.first", "claim.load"])
-def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_again(tables: Tables, lost: str) -> None:
-    bench = Bench(tables)
+def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_again(
+    database: Database, lost: str
+) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     bench.spy.lose(lost)
     other = bench.another()
     with pytest.raises(StoreUnavailable):
         other.claim(bench.ref(2), "mine", "worker", alone=True)
-    assert isinstance(bench.answer(2, "a rival's"), Left)
+    assert isinstance(bench.answer(2, "a rival's"), NotClaimed)
     mine = other.claim(bench.ref(2), "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
     assert (mine.claim.attempt, mine.loaded.attempts) == (1, 1)
@@ -996,9 +1002,9 @@ def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_agai
 @pytest.mark.parametrize("point", ["claim.first", "claim.load"])
 @pytest.mark.parametrize("is_applied", [True, False], ids=["reply lost", "never sent"])
 def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
-    tables: Tables, point: str, *, is_applied: bool
+    database: Database, point: str, *, is_applied: bool
 ) -> None:
-    bench = Bench(tables)
+    bench = Bench(database)
     ref = bench.follow_up()
 
     def fail() -> None:
@@ -1017,8 +1023,8 @@ def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
     assert bench.store.header(bench.session).status == "in_progress"
 
 
-def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(database: Database) -> None:
+    bench = Bench(database)
     ref = bench.follow_up()
 
     def take_over() -> None:
@@ -1026,41 +1032,41 @@ def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_me
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before("claim.load", take_over)
-    assert bench.another().claim(ref, "slept", "worker", alone=True) == Left(LeftReason.ENDED)
+    assert bench.another().claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
     assert bench.store.header(bench.session).status == "completed"
     assert bench.store.outcome(bench.session, bench.execution) is not None
     assert bench.begun() == 1
 
 
-def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Database) -> None:
+    bench = Bench(database)
     ref = bench.follow_up()
 
     def stop() -> None:
         bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
-        bench.store.stop(bench.session, None, settle_stop)
+        bench.store.stop(bench.session, None, stop_transition)
 
     bench.spy.before("claim.load", stop)
-    assert bench.another().claim(ref, "slept", "worker", alone=True) == Left(LeftReason.ENDED)
+    assert bench.another().claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
     assert bench.store.header(bench.session).status == "stopped"
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(tables: Tables, step: int) -> None:
-    bench = Bench(tables)
+def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(database: Database, step: int) -> None:
+    bench = Bench(database)
     bench.follow_up()
     if step == 2:
         bench.commit(bench.claim())
-    keys = bench.store.ground.keys(bench.session)
-    bench.tables("DEL", keys.session, keys.events)
+    keys = bench.store.context.keys(bench.session)
+    bench.database("DEL", keys.session, keys.events)
     with pytest.raises(SessionNotFound):
         bench.another().claim(bench.ref(step), "mine", "worker", alone=True)
-    assert bench.tables("EXISTS", keys.session, keys.events) == 0
+    assert bench.database("EXISTS", keys.session, keys.events) == 0
 
 
 @pytest.mark.parametrize(("missed", "way"), [(4, ["claim.behind"]), (31, ["claim.first", "claim.load"])])
-def test_a_worker_that_missed_steps_reads_those_alone(tables: Tables, missed: int, way: list[str]) -> None:
-    bench = Bench(tables)
+def test_a_worker_that_missed_steps_reads_those_alone(database: Database, missed: int, way: list[str]) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     for number in range(missed):
@@ -1068,14 +1074,14 @@ def test_a_worker_that_missed_steps_reads_those_alone(tables: Tables, missed: in
     bench.spy.sent.clear()
     mine = bench.claim(2 + missed)
     assert bench.spy.points == way
-    steps = bench.store.ground.keys(bench.session).steps(bench.execution)
+    steps = bench.store.context.keys(bench.session).steps(bench.execution)
     (read,) = (command for command in bench.spy.sent[-1][1] if command[:2] == ("LRANGE", steps))
     assert read[2:] == (1, -1)
     assert mine.loaded.state == bench.store.load(bench.session).state
 
 
-def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     for number in range(40):
@@ -1094,20 +1100,20 @@ def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(
     "meanwhile",
     [
         lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
-        lambda bench, ref: bench.another().act(bench.session, an_operation("joined"), settle_operation),
-        lambda bench, ref: bench.another().stop(bench.session, None, settle_stop),
-        lambda bench, ref: bench.tables("HSET", bench.journal(ref), "llm", "x"),
-        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "attempts", 1),
-        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "not_before", 9),
-        lambda bench, ref: bench.tables("HSET", bench.store.ground.keys(bench.session).ctl, "started", 9),
-        lambda bench, ref: bench.tables("DEL", bench.store.ground.keys(bench.session).session),
+        lambda bench, ref: bench.another().act(bench.session, an_operation("joined"), operation_transition),
+        lambda bench, ref: bench.another().stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "started", 9),
+        lambda bench, ref: bench.database("DEL", bench.store.context.keys(bench.session).session),
     ],
     ids=["claimed", "message", "stop", "journal", "attempts", "put off", "started", "gone"],
 )
 def test_a_first_claim_in_one_round_trip_answers_what_the_long_way_does(
-    tables: Tables, meanwhile: Callable[[Bench, StepRef], object]
+    database: Database, meanwhile: Callable[[Bench, StepRef], object]
 ) -> None:
-    quick, blind = Bench(tables), Bench(tables, cache_bytes=0)
+    quick, blind = Bench(database), Bench(database, cache_bytes=0)
     answers: list[object] = []
     for bench in (quick, blind):
         bench.submit()
@@ -1128,8 +1134,8 @@ def test_a_first_claim_in_one_round_trip_answers_what_the_long_way_does(
     assert "claim.new" not in blind.spy.points
 
 
-def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     bench.step_elsewhere(2)
@@ -1144,39 +1150,39 @@ def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_tr
     assert bench.store.header(bench.session).status == "completed"
 
 
-def test_a_worker_that_missed_steps_finds_a_damaged_part(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_worker_that_missed_steps_finds_a_damaged_part(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     bench.step_elsewhere(2)
-    bench.tables("RPUSH", bench.store.ground.keys(bench.session).section("messages", 0), b"{not json")
+    bench.database("RPUSH", bench.store.context.keys(bench.session).section("messages", 0), b"{not json")
     with pytest.raises(StateUnreadable, match="messages"):
         bench.answer(3, "mine")
 
 
-def test_a_worker_too_old_for_the_session_gives_its_claim_back(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_a_worker_too_old_for_the_session_gives_its_claim_back(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim())
     bench.step_elsewhere(2)
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     bench.become_newer()
     bench.spy.sent.clear()
     for number in range(3):
         with pytest.raises(StateTooNew):
             bench.answer(3, f"mine-{number}")
-    claim, attempts = bench.tables("HMGET", keys.ctl, "claim", "attempts")
+    claim, attempts = bench.database("HMGET", keys.ctl, "claim", "attempts")
     assert (claim, attempts) == (b"", b"0"), "or the steps of newer workers would end as poison"
-    assert not bench.tables("EXISTS", keys.shard.lease("mine-0"))
+    assert not bench.database("EXISTS", keys.shard.lease("mine-0"))
     assert bench.spy.points.count("claim.behind") == 1, "the next look comes before the claim"
     assert "claim.first" not in bench.spy.points
 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them_only(
-    tables: Tables, step: int
+    database: Database, step: int
 ) -> None:
-    bench = Bench(tables)
+    bench = Bench(database)
     old = bench.another()
     for number in range(3):
         bench.session = f"{bench.session}-{number}"
@@ -1187,15 +1193,15 @@ def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them
         bench.spy.sent.clear()
         with pytest.raises(StateTooNew):
             old.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
-        ctl = bench.store.ground.keys(bench.session).ctl
-        assert bench.tables("HMGET", ctl, "claim", "attempts") == [b"", b"0"]
+        ctl = bench.store.context.keys(bench.session).ctl
+        assert bench.database("HMGET", ctl, "claim", "attempts") == [b"", b"0"]
         if number:
             looks = {"claim.read", "load.check"}
             assert set(bench.spy.points) == looks, "or two old workers pass its message on for ever"
 
 
-def test_an_announced_version_that_another_worker_made_differently_is_not_taken(tables: Tables) -> None:
-    bench = Bench(tables)
+def test_an_announced_version_that_another_worker_made_differently_is_not_taken(database: Database) -> None:
+    bench = Bench(database)
     bench.submit()
     first = bench.claim()
     other = bench.another()
@@ -1209,9 +1215,9 @@ def test_an_announced_version_that_another_worker_made_differently_is_not_taken(
         other.commit(
             taken[0].claim,
             taken[0].loaded,
-            settle_step(taken[0], final=False, text="theirs"),
+            step_transition(taken[0], final=False, text="theirs"),
             results={},
-            carry_on=False,
+            keep_claim=False,
         )
 
     bench.spy.before("commit.attempt", rival)
@@ -1224,15 +1230,15 @@ def test_an_announced_version_that_another_worker_made_differently_is_not_taken(
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda bench, ctl: bench.tables("HSET", ctl, "step", b"x"),
-        lambda bench, ctl: bench.tables("HSET", ctl, "retries", b"\xff"),
-        lambda bench, ctl: (bench.tables("DEL", ctl), bench.tables("SET", ctl, "x")),
+        lambda bench, ctl: bench.database("HSET", ctl, "step", b"x"),
+        lambda bench, ctl: bench.database("HSET", ctl, "retries", b"\xff"),
+        lambda bench, ctl: (bench.database("DEL", ctl), bench.database("SET", ctl, "x")),
     ],
 )
 def test_damaged_control_fields_park_their_session_and_hide_no_other(
     bench: Bench, damage: Callable[[Bench, str], object]
 ) -> None:
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     broken = bench.session
     shard = shard_of(broken, bench.settings.shards)
     damage(bench, keys.ctl)
@@ -1242,58 +1248,62 @@ def test_damaged_control_fields_park_their_session_and_hide_no_other(
     )
     bench.submit(execution=uuid.uuid4().hex)
     bench.make_due()
-    lost = bench.store.sweep(shard, Lookout()).lost
+    lost = bench.store.sweep(shard, QueueSnapshot()).lost
     assert bench.session in [ref.session_id for ref in lost]
     assert broken not in [ref.session_id for ref in lost]
     assert broken in [entry["session"] for entry in bench.store.dead()]
-    assert bench.tables("ZSCORE", keys.shard.due, broken) is None
+    assert bench.database("ZSCORE", keys.shard.due, broken) is None
     headers, _ = bench.store.headers(limit=50)
     assert bench.session in [header.session_id for header in headers]
 
 
-def test_pruning_takes_out_all_that_has_expired_however_much_it_is(tables: Tables) -> None:
-    bench = Bench(tables, sweep_batch=3, retention_seconds=0.01)
+def test_pruning_takes_out_all_that_has_expired_however_much_it_is(database: Database) -> None:
+    bench = Bench(database, sweep_batch=3, retention_seconds=0.01)
     for _ in range(11):
         bench.session, bench.execution = uuid.uuid4().hex, uuid.uuid4().hex
         bench.submit()
         bench.commit(bench.claim(), final=True)
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     shards = range(bench.settings.shards)
-    ours = {bench.store.ground.shards[shard].sessions for shard in shards}
-    assert sum(bench.tables("ZCARD", name) for name in ours) >= 11
-    wait_until(lambda: not bench.tables("EXISTS", keys.session), "the last session has expired", 5)
+    ours = {bench.store.context.shards[shard].sessions for shard in shards}
+    assert sum(bench.database("ZCARD", name) for name in ours) >= 11
+    wait_until(lambda: not bench.database("EXISTS", keys.session), "the last session has expired", 5)
     for shard in shards:
         bench.store.prune(shard)
-    assert [bench.tables("ZSCORE", keys.shard.sessions, bench.session)] == [None]
-    assert bench.tables("ZCARD", keys.shard.ending) == 0
+    assert [bench.database("ZSCORE", keys.shard.sessions, bench.session)] == [None]
+    assert bench.database("ZCARD", keys.shard.ending) == 0
 
 
 # --- one script instead of WATCH ----------------------------------------------------------------------------------------
 
 
-def test_an_attempt_applies_all_or_nothing(tables: Tables) -> None:
+def test_an_attempt_applies_all_or_nothing(database: Database) -> None:
     key = f"t:{uuid.uuid4().hex}"
-    tables.ask("test", [("HSET", key, "a", 1)])
+    database.pipeline("test", [("HSET", key, "a", 1)])
     here: Guard = (("HMGET", key, "a", "b"), (1, ""))
     more = [("HINCRBY", key, "a", 4), ("HSET", key, "c", b"\x00\xff"), ("HMGET", key, "a", "c", "d")]
-    assert tables.attempt("test", [here, (("EXISTS", f"{key}:other"), (0,))], more) == [5, 1, [b"5", b"\x00\xff", None]]
-    assert tables.attempt("test", [here], [("HSET", key, "a", 9)]) is None
-    assert tables.attempt("test", [(("HMGET", key, "a", "b"), (5, "x"))], [("HSET", key, "a", 9)]) is None
-    assert tables.ask("test", [("HGET", key, "a")]) == [b"5"]
+    assert database.compare_and_apply("test", [here, (("EXISTS", f"{key}:other"), (0,))], more) == [
+        5,
+        1,
+        [b"5", b"\x00\xff", None],
+    ]
+    assert database.compare_and_apply("test", [here], [("HSET", key, "a", 9)]) is None
+    assert database.compare_and_apply("test", [(("HMGET", key, "a", "b"), (5, "x"))], [("HSET", key, "a", 9)]) is None
+    assert database.pipeline("test", [("HGET", key, "a")]) == [b"5"]
 
 
-def test_what_is_too_much_for_a_script_is_not_applied_in_part(tables: Tables) -> None:
+def test_what_is_too_much_for_a_script_is_not_applied_in_part(database: Database) -> None:
     key = f"t:{uuid.uuid4().hex}"
-    replies = tables.attempt("test", [], [("RPUSH", key, *range(20_000))])
-    (length,) = tables.ask("test", [("LLEN", key)])
+    replies = database.compare_and_apply("test", [], [("RPUSH", key, *range(20_000))])
+    (length,) = database.pipeline("test", [("LLEN", key)])
     assert (replies, length) in [(None, 0), ([20_000], 20_000)]
 
 
-def test_a_key_of_another_type_in_a_script_is_named_as_such(tables: Tables) -> None:
+def test_a_key_of_another_type_in_a_script_is_named_as_such(database: Database) -> None:
     key = f"t:{uuid.uuid4().hex}"
-    tables.ask("test", [("SET", key, "x")])
+    database.pipeline("test", [("SET", key, "x")])
     with pytest.raises(StateUnreadable):
-        tables.attempt("test", [], [("HSET", key, "a", 1)])
+        database.compare_and_apply("test", [], [("HSET", key, "a", 1)])
 
 
 # --- the inbox --------------------------------------------------------------------------------------------------------
@@ -1326,8 +1336,8 @@ def test_a_message_that_comes_too_late_starts_the_next_execution_in_the_final_co
     record = bench.store.record(bench.session, bench.execution)
     assert record is not None
     assert record.status == "completed"
-    keys = bench.store.ground.keys(bench.session)
-    assert bench.tables("PTTL", keys.session) == -1
+    keys = bench.store.context.keys(bench.session)
+    assert bench.database("PTTL", keys.session) == -1
 
 
 def test_a_message_between_the_commits_read_and_its_transaction_is_not_stranded(bench: Bench) -> None:
@@ -1343,9 +1353,9 @@ def test_a_message_to_an_ended_session_starts_the_next_execution_and_takes_the_l
     applied = bench.message("again")
     assert applied.outcome == "started"
     assert applied.publish == StepRef(bench.session, applied.execution_id, 1)
-    keys = bench.store.ground.keys(bench.session)
+    keys = bench.store.context.keys(bench.session)
     lasting = [keys.session, keys.ctl, keys.events, keys.section("messages", 0), keys.steps(bench.execution)]
-    assert [bench.tables("PTTL", name) for name in lasting] == [-1] * len(lasting)
+    assert [bench.database("PTTL", name) for name in lasting] == [-1] * len(lasting)
 
 
 @pytest.mark.parametrize("when", ["running", "idle", "ended"])
@@ -1380,8 +1390,8 @@ def test_a_lost_reply_to_a_queued_action_queues_it_once(bench: Bench) -> None:
     assert contents.count("once") == 1
 
 
-def test_a_full_inbox_refuses(tables: Tables) -> None:
-    bench = Bench(tables, inbox_limit=2)
+def test_a_full_inbox_refuses(database: Database) -> None:
+    bench = Bench(database, inbox_limit=2)
     bench.submit()
     bench.claim()
     bench.message("one")
@@ -1408,7 +1418,7 @@ def test_a_release_that_does_not_give_back_counts(bench: Bench) -> None:
 def test_a_step_put_off_is_not_claimed_before_its_time(bench: Bench) -> None:
     claim = bench.claim().claim
     assert bench.store.release(claim, delay_ms=300, give_back=True) is None
-    assert bench.answer() == Left(LeftReason.NOT_YET)
+    assert bench.answer() == NotClaimed(NotClaimedReason.NOT_YET)
     claimed = wait_until(lambda: a if isinstance(a := bench.answer(), Claimed) else None, "its time comes", 5)
     assert (claimed.claim.attempt, claimed.loaded.delays) == (1, 1)
 
@@ -1426,7 +1436,7 @@ def test_a_release_by_whoever_lost_the_claim_changes_nothing(bench: Bench) -> No
 
 
 def test_a_stop_ends_what_nobody_runs_in_its_own_transaction(bench: Bench) -> None:
-    applied = bench.store.stop(bench.session, None, settle_stop)
+    applied = bench.store.stop(bench.session, None, stop_transition)
     assert (applied.outcome, applied.execution_id) == ("changed", bench.execution)
     record = bench.store.record(bench.session, bench.execution)
     assert record is not None
@@ -1436,14 +1446,14 @@ def test_a_stop_ends_what_nobody_runs_in_its_own_transaction(bench: Bench) -> No
 
 def test_a_stop_asks_whoever_runs_the_step(bench: Bench) -> None:
     claimed = bench.claim()
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "queued"
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "queued"
     seen: list[str | None] = []
 
-    def settle(fresh: Fresh) -> Settled:
+    def transition(fresh: Snapshot) -> NextState:
         seen.append(fresh.cancel)
-        return settle_step(claimed, final=True)(fresh)
+        return step_transition(claimed, final=True)(fresh)
 
-    bench.store.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+    bench.store.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     assert seen[-1] == bench.execution
 
 
@@ -1451,7 +1461,7 @@ def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> Non
     claim = bench.claim().claim
     bench.store.record_answer(claim, b"paid")
     bench.end_lease(claim)
-    applied = bench.store.stop(bench.session, None, settle_stop)
+    applied = bench.store.stop(bench.session, None, stop_transition)
     assert (applied.outcome, applied.publish) == ("queued", bench.ref(1))
     claimed = bench.claim()
     assert claimed.loaded.cancel == bench.execution
@@ -1461,23 +1471,23 @@ def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> Non
 def test_a_stop_without_anything_obtained_leaves_no_journal_for_ever(bench: Bench) -> None:
     claim = bench.claim().claim
     bench.end_lease(claim)
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
-    assert bench.tables("PTTL", bench.store.ground.keys(bench.session).journal(bench.execution, 1)) != -1
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
+    assert bench.database("PTTL", bench.store.context.keys(bench.session).journal(bench.execution, 1)) != -1
 
 
 def test_a_stop_of_another_execution_or_of_an_ended_one_is_nothing(bench: Bench) -> None:
     before = bench.snapshot()
-    assert bench.store.stop(bench.session, "another", settle_stop).outcome == "again"
+    assert bench.store.stop(bench.session, "another", stop_transition).outcome == "again"
     assert bench.snapshot() == before
-    bench.store.stop(bench.session, None, settle_stop)
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "again"
+    bench.store.stop(bench.session, None, stop_transition)
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "again"
 
 
 def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
     bench.spy.lose("stop.exec")
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "changed"
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
     assert bench.store.header(bench.session).version == 2
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "again"
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "again"
 
 
 def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: Bench) -> None:
@@ -1485,7 +1495,7 @@ def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: 
     bench.message("and then?")
     bench.end_lease(claimed.claim)
     bench.spy.lose("stop.exec")
-    bench.store.stop(bench.session, None, settle_stop)
+    bench.store.stop(bench.session, None, stop_transition)
     header = bench.store.header(bench.session)
     assert header.execution_id != bench.execution
     assert header.status == "pending"
@@ -1495,7 +1505,7 @@ def test_a_step_that_was_asked_to_stop_and_has_ended_before_the_lost_reply_was_m
     claimed = bench.claim()
     bench.spy.lose("stop.ask")
     bench.spy.before("stop.ask", lambda: bench.spy.before("stop.read", lambda: bench.commit(claimed, final=True)))
-    assert bench.store.stop(bench.session, None, settle_stop).outcome == "queued"
+    assert bench.store.stop(bench.session, None, stop_transition).outcome == "queued"
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------
@@ -1504,36 +1514,38 @@ UNREADABLE = ["", "no JSON", "[]", "7", "{}", '{"seen": "yesterday"}', '{"seen":
 
 
 @pytest.mark.parametrize("entry", UNREADABLE)
-def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_away(tables: Tables, entry: str) -> None:
-    store, worker = Bench(tables).store, f"w{next(_numbers)}"
+def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_away(
+    database: Database, entry: str
+) -> None:
+    store, worker = Bench(database).store, f"w{next(_numbers)}"
     store.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
-    tables.ask("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
-    tables.ask("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
+    database.pipeline("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
+    database.pipeline("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
     assert store.workers()[worker]["slots"] == 3
     assert "broken" not in store.workers()
     assert store.agents()["agent"]["hash"] == "hash"
     assert store.agents()["broken"]["hash"] == ""  # its name is all that is known
     store.prune(0)
-    assert tables.ask("test", [("HGET", "ca:workers", "broken")]) == [None]
-    tables.ask("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
+    assert database.pipeline("test", [("HGET", "ca:workers", "broken")]) == [None]
+    database.pipeline("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def told(tables: Tables) -> Bench:
+def told(database: Database) -> Bench:
     """A session of which somebody wants to hear, whose execution has failed."""
-    bench = Bench(tables)
+    bench = Bench(database)
     bench.submit(notify={"webhook": "https://example.com/ended"})
     claimed = bench.claim()
-    settle = settle_step(claimed, final=True, failed=True)
-    bench.store.commit(claimed.claim, claimed.loaded, settle, results={}, carry_on=False)
+    transition = step_transition(claimed, final=True, failed=True)
+    bench.store.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     return bench
 
 
 def _end_retried(bench: Bench) -> None:
-    bench.store.retry(bench.session, settle_retry(None))
+    bench.store.retry(bench.session, retry_transition(None))
     bench.commit(bench.claim(2), final=True)
 
 
@@ -1574,15 +1586,17 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     (callback,) = _due_callbacks(told)
     assert (callback.record.status, callback.record.retries) == ("completed", 1)
     told.store.callback_made(callback)
-    outbox = told.store.ground.keys(told.session).shard.callbacks
-    assert not [note for note in told.tables("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note]
+    outbox = told.store.context.keys(told.session).shard.callbacks
+    assert not [
+        note for note in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note
+    ]
 
 
 def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
-    outbox = told.store.ground.keys(told.session).shard.callbacks
-    told.tables("ZADD", outbox, 1, "gibberish")
+    outbox = told.store.context.keys(told.session).shard.callbacks
+    told.database("ZADD", outbox, 1, "gibberish")
     assert len(_due_callbacks(told)) == 1
-    assert b"gibberish" not in told.tables("ZRANGEBYSCORE", outbox, "-inf", "+inf")
+    assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
     assert told.store.dead()[0]["kind"] == "callback"
 
 
@@ -1592,19 +1606,19 @@ def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench)
 @contextlib.contextmanager
 def _lost_afterwards(bench: Bench) -> Iterator[None]:
     """What is written meanwhile is gone, as with an append-only file that is synced every second."""
-    tables = bench.spy.inner
-    if isinstance(tables, MemoryTables):
-        before = {name: copy.deepcopy(getattr(tables, name)) for name in ("_values", "_expiry", "_stream_ids")}
+    database = bench.spy.inner
+    if isinstance(database, MemoryDatabase):
+        before = {name: copy.deepcopy(getattr(database, name)) for name in ("_values", "_expiry", "_stream_ids")}
         yield
         for name, value in before.items():
-            setattr(tables, name, value)
+            setattr(database, name, value)
         return
-    pattern = bench.store.ground.keys(bench.session).session + "*"
-    dumped = {key: bench.tables("DUMP", key) for key in bench.tables("KEYS", pattern)}
+    pattern = bench.store.context.keys(bench.session).session + "*"
+    dumped = {key: bench.database("DUMP", key) for key in bench.database("KEYS", pattern)}
     yield
-    bench.tables("DEL", *bench.tables("KEYS", pattern))
+    bench.database("DEL", *bench.database("KEYS", pattern))
     for key, value in dumped.items():
-        bench.tables("RESTORE", key, 0, value)
+        bench.database("RESTORE", key, 0, value)
 
 
 @pytest.mark.parametrize(("lost", "stored"), [(1, 0), (3, 0), (1, 1), (2, 1), (1, 2), (3, 2), (2, 4)])
@@ -1623,7 +1637,7 @@ def test_a_worker_that_saw_what_redis_lost_goes_on_from_what_is_stored(bench: Be
 def test_a_message_that_redis_lost_is_not_taken_for_the_one_that_came_in_its_place(bench: Bench) -> None:
     with _lost_afterwards(bench):
         bench.message("lost")
-    bench.another().act(bench.session, an_operation("stored"), settle_operation)
+    bench.another().act(bench.session, an_operation("stored"), operation_transition)
     seen = bench.claim().loaded.state
     assert [message.content for message in seen.store.section().messages] == ["first", "stored"]
 
@@ -1640,20 +1654,20 @@ def test_a_worker_that_is_behind_by_more_than_anybody_remembers_reads_the_whole_
 
 def test_a_retry_goes_on_at_the_same_step(bench: Bench) -> None:
     bench.commit(bench.claim())
-    bench.store.stop(bench.session, None, settle_stop)
-    applied = bench.store.retry(bench.session, settle_retry(None))
+    bench.store.stop(bench.session, None, stop_transition)
+    applied = bench.store.retry(bench.session, retry_transition(None))
     assert applied.publish is not None
     assert (applied.publish.execution_id, applied.publish.step, applied.publish.retries) == (bench.execution, 2, 1)
-    keys = bench.store.ground.keys(bench.session)
-    assert bench.tables("PTTL", keys.session) == -1
+    keys = bench.store.context.keys(bench.session)
+    assert bench.database("PTTL", keys.session) == -1
     claimed = bench.claim(2)
     assert (claimed.claim.attempt, claimed.loaded.cancel) == (1, None)
 
 
 @pytest.mark.parametrize("trips", range(4))
 def test_who_waits_for_a_retried_execution_hears_of_its_last_end(bench: Bench, trips: int) -> None:
-    bench.store.stop(bench.session, None, settle_stop)
-    bench.store.retry(bench.session, settle_retry(None))
+    bench.store.stop(bench.session, None, stop_transition)
+    bench.store.retry(bench.session, retry_transition(None))
     job = Job(bench.store, bench.session, "op-first")
 
     def end() -> None:
@@ -1670,27 +1684,27 @@ def test_a_lost_reply_to_a_retry_retries_once(bench: Bench, is_parked: bool) -> 
     if is_parked:
         bench.store.park(bench.ref(2), "cannot be read")
     else:
-        bench.store.stop(bench.session, None, settle_stop)
+        bench.store.stop(bench.session, None, stop_transition)
     version = bench.store.header(bench.session).version
     bench.spy.lose("retry.unpark" if is_parked else "retry.exec")
-    applied = bench.store.retry(bench.session, settle_retry(None))
+    applied = bench.store.retry(bench.session, retry_transition(None))
     retries = 0 if is_parked else 1
     assert (applied.outcome, applied.execution_id) == ("started", bench.execution)
     assert applied.publish == StepRef(bench.session, bench.execution, 2, retries)
     assert bench.store.header(bench.session).version == version + (not is_parked)
     with pytest.raises(InvalidTransition):
-        bench.store.retry(bench.session, settle_retry(None))
+        bench.store.retry(bench.session, retry_transition(None))
 
 
 def test_a_retry_is_not_repeated_where_a_worker_took_it_up_before_its_reply_was_found_lost(bench: Bench) -> None:
-    bench.store.stop(bench.session, None, settle_stop)
+    bench.store.stop(bench.session, None, stop_transition)
     bench.spy.lose("retry.exec")
 
     def run() -> None:
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before("retry.exec", lambda: bench.spy.before("retry.read", run))
-    bench.store.retry(bench.session, settle_retry(None))
+    bench.store.retry(bench.session, retry_transition(None))
     assert bench.store.header(bench.session).status == "completed"
 
 
@@ -1698,17 +1712,17 @@ def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench)
     claimed = bench.claim()
     bench.store.record_answer(claimed.claim, b"answer")
     bench.store.commit(
-        claimed.claim, claimed.loaded, settle_step(claimed, final=True, failed=True), results={}, carry_on=False
+        claimed.claim, claimed.loaded, step_transition(claimed, final=True, failed=True), results={}, keep_claim=False
     )
-    bench.store.retry(bench.session, settle_retry(None))
-    assert bench.tables("PTTL", bench.store.ground.keys(bench.session).journal(bench.execution, 1)) > 0
+    bench.store.retry(bench.session, retry_transition(None))
+    assert bench.database("PTTL", bench.store.context.keys(bench.session).journal(bench.execution, 1)) > 0
 
 
 def test_a_completed_execution_cannot_be_retried(bench: Bench) -> None:
     bench.commit(bench.claim(), final=True)
     before = bench.snapshot()
     with pytest.raises((ActionRefused, InvalidTransition)):
-        bench.store.retry(bench.session, settle_retry(None))
+        bench.store.retry(bench.session, retry_transition(None))
     assert bench.snapshot() == before
 
 
@@ -1718,7 +1732,7 @@ def test_a_parked_step_is_left_alone_and_listed_until_it_is_retried(bench: Bench
     assert bench.due() is None
     assert bench.store.header(bench.session).status == "parked"
     assert bench.store.dead()[0]["reason"] == "cannot be read"
-    assert bench.store.retry(bench.session, settle_retry(None)).publish == bench.ref(1)
+    assert bench.store.retry(bench.session, retry_transition(None)).publish == bench.ref(1)
     assert isinstance(bench.answer(), Claimed)
 
 
@@ -1732,8 +1746,8 @@ def test_a_stale_park_changes_nothing(bench: Bench) -> None:
 # --- the due index and the sweep --------------------------------------------------------------------------------------
 
 
-def swept(bench: Bench, lookout: Lookout | None = None) -> Any:
-    return bench.store.sweep(shard_of(bench.session, bench.settings.shards), lookout or Lookout())
+def swept(bench: Bench, lookout: QueueSnapshot | None = None) -> Any:
+    return bench.store.sweep(shard_of(bench.session, bench.settings.shards), lookout or QueueSnapshot())
 
 
 def test_a_lost_step_is_named_once_and_moved(bench: Bench) -> None:
@@ -1764,7 +1778,7 @@ def test_a_live_step_is_moved_to_its_leases_end(bench: Bench) -> None:
 
 def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
     bench.make_due()
-    found = swept(bench, Lookout(oldest_ms=1))
+    found = swept(bench, QueueSnapshot(oldest_ms=1))
     assert (found.lost, found.queued) == ((), 1)
 
 
@@ -1772,11 +1786,11 @@ def test_no_more_is_published_than_there_is_room_for(bench: Bench) -> None:
     others = [f"{bench.session}-{number}" for number in range(3)]
     for other in others:
         bench.submit(other, execution=uuid.uuid4().hex)
-    due = bench.store.ground.keys(bench.session).shard.due
+    due = bench.store.context.keys(bench.session).shard.due
     for number, session in enumerate([bench.session, *others]):
-        bench.tables("ZADD", due, number + 1, session)
-    assert len(swept(bench, Lookout(capacity=2)).lost) == 2
-    assert len(swept(bench, Lookout(capacity=5)).lost) == 2
+        bench.database("ZADD", due, number + 1, session)
+    assert len(swept(bench, QueueSnapshot(capacity=2)).lost) == 2
+    assert len(swept(bench, QueueSnapshot(capacity=5)).lost) == 2
 
 
 def test_an_ended_session_in_the_index_is_removed_and_never_revived(bench: Bench) -> None:
@@ -1814,7 +1828,7 @@ def test_after_a_start_of_redis_a_claim_waits_for_its_holder(bench: Bench) -> No
     first = bench.claim().claim
     bench.end_lease(first)
     bench.clock.up_for = 0.5
-    assert bench.answer() == Left(LeftReason.RESTARTED)
+    assert bench.answer() == NotClaimed(NotClaimedReason.RESTARTED)
 
 
 def test_one_worker_at_a_time_sweeps_a_shard(bench: Bench) -> None:
@@ -1835,8 +1849,10 @@ def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> Non
     with contextlib.suppress(ClaimLost):
         bench.commit(slept)
     inner = bench.spy.inner
-    names = inner.keys() if isinstance(inner, MemoryTables) else [name.decode() for name in bench.tables("KEYS", "*")]
-    assert [n for n in names if bench.tables("PTTL", n) == -1 and not PERMANENT.match(n)] == []
+    names = (
+        inner.keys() if isinstance(inner, MemoryDatabase) else [name.decode() for name in bench.database("KEYS", "*")]
+    )
+    assert [n for n in names if bench.database("PTTL", n) == -1 and not PERMANENT.match(n)] == []
 
 
 # --- a full Redis -----------------------------------------------------------------------------------------------------
@@ -1905,13 +1921,13 @@ def test_a_full_redis_refuses_messages_and_stops(on_redis: Bench, full: Full) ->
         with pytest.raises(StoreFull):
             on_redis.message("more")
         with pytest.raises(StoreFull):
-            on_redis.store.stop(on_redis.session, None, settle_stop)
+            on_redis.store.stop(on_redis.session, None, stop_transition)
     assert on_redis.snapshot() == before
 
 
 def test_a_key_of_another_type_is_damage_and_not_a_crash(bench: Bench) -> None:
-    keys = bench.store.ground.keys(bench.session)
-    bench.tables("DEL", keys.inbox)
-    bench.tables("SET", keys.inbox, "not a list")
+    keys = bench.store.context.keys(bench.session)
+    bench.database("DEL", keys.inbox)
+    bench.database("SET", keys.inbox, "not a list")
     with pytest.raises(StateUnreadable):
         bench.message("more")

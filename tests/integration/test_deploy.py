@@ -29,7 +29,7 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from celery_agents.config.settings import Settings
-from celery_agents.tasks.health import look
+from celery_agents.tasks.observability.health import look
 from celery_agents.worker.store import redis_step_store
 
 from support import deployed

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_agents.tasks import embedded
-from celery_agents.tasks.children import Child, ChildEnded
-from celery_agents.tasks.embedded import EmbeddedRedis
+from celery_agents.tasks.local import embedded_redis as embedded
+from celery_agents.tasks.local.child_processes import Child, ChildEnded
+from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
 from celery_agents.worker.errors import ConfigurationError
 
 from support.processes import free_port as unused_port

@@ -12,7 +12,7 @@ from celery.worker import state
 from kombu import Connection, Consumer, Queue
 from kombu.transport import redis as kombu_redis
 
-from celery_agents.tasks import fetching
+from celery_agents.tasks.consumer import fetching
 
 SLOTS = 6
 QUEUE, OTHER = "steps", "control"
@@ -79,7 +79,7 @@ def reader(
 ) -> Iterator[Reader]:
     for name in NAMES:  # put back after the test
         monkeypatch.setattr(kombu_redis.Channel, name, getattr(kombu_redis.Channel, name))
-    fetching.fetch_together(QUEUE, lambda: SLOTS)
+    fetching.enable_batch_fetch(QUEUE, lambda: SLOTS)
     made = Reader(redis_url)
     yield made
     made.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
-from celery_agents.tasks.tracing import root_span_id_of, trace_id_of
+from celery_agents.tasks.observability.tracing import root_span_id_of, trace_id_of
 
 from support.post_receiver import PostReceiver
 from support.processes import free_port

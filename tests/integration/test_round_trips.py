@@ -16,9 +16,9 @@ from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, StepRunner, first_state
 from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import Settled, redis_step_store
-from celery_agents.worker.store.redis_tables import RedisTables, connect
-from celery_agents.worker.store.tables import Command, Meanwhile
+from celery_agents.worker.store import NextState, redis_step_store
+from celery_agents.worker.store.database import Command, Meanwhile
+from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
 pytestmark = pytest.mark.leaves_keys("executions are left in their middle")
 
@@ -40,7 +40,7 @@ pure = Agent("pure", driver=script(CallTool("look"), CallTool("look"), CallTool(
 keyed = Agent("keyed", driver=script(CallTool("pay"), CallTool("pay"), CallTool("pay"), "done"), tools=[pay])
 
 
-class CountingTables(RedisTables):
+class CountingTables(RedisDatabase):
     """Notes the name of each round trip."""
 
     points: list[str]
@@ -59,16 +59,16 @@ class Steps:
         chosen = Settings.build(redis_url=url, **settings)
         opened = connect(url, timeout_seconds=5, connections=4, name="round-trips")
         opened.__class__ = CountingTables  # pyright: ignore[reportAttributeAccessIssue]
-        self.tables: Any = opened
-        self.tables.points = []
+        self.database: Any = opened
+        self.database.points = []
         self.loop = EventLoopThread()
 
         def worker(name: str) -> StepRunner:
-            store = redis_step_store(chosen, name=name, tables=opened)
+            store = redis_step_store(chosen, name=name, database=opened)
             keeper = LeaseKeeper(store, chosen)
             return StepRunner(store, AgentRegistry([agent]), chosen, worker=name, loop=self.loop, keeper=keeper)
 
-        self.store = redis_step_store(chosen, name="client", tables=opened)
+        self.store = redis_step_store(chosen, name="client", database=opened)
         self.runner, self.other = worker("w1"), worker("w2")
         self._agent = agent.name
         self.submit_another()
@@ -79,20 +79,20 @@ class Steps:
         self.store.submit(self.session, self._agent, "", self._first)
         time.sleep(0.001)
 
-    def _first(self, now_ms: int) -> Settled:
+    def _first(self, now_ms: int) -> NextState:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         return first_state(AgentState.fresh(now=now), Message.user("go"), self.execution, "op", None, now)
 
     def run(self, step: int, runner: StepRunner | None = None) -> list[str]:
         """The round trips of a delivery of this step."""
-        self.tables.points.clear()
+        self.database.points.clear()
         outcome = (runner or self.runner).run_step(self.session, self.execution, step)
         assert isinstance(outcome, Done), outcome
-        return list(self.tables.points)
+        return list(self.database.points)
 
     def close(self) -> None:
         self.loop.close()
-        self.tables.close()
+        self.database.close()
 
 
 @pytest.fixture

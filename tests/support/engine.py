@@ -16,24 +16,24 @@ from celery_agents.worker.engine import (
     Outcome,
     StepRunner,
     first_state,
-    settle_operation,
-    settle_retry,
-    settle_stop,
+    operation_transition,
+    retry_transition,
+    stop_transition,
 )
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionState, LLMConfig, Message
 from celery_agents.worker.store import (
-    Applied,
+    ActionResult,
     ExecutionRecord,
     InboxKind,
     KeyedStepStore,
+    NextState,
     Operation,
-    Settled,
     StepRef,
     memory_step_store,
 )
-from celery_agents.worker.store.memory_tables import MemoryTables
-from celery_agents.worker.store.standing import STANDING, Standing
-from celery_agents.worker.store.writes import next_step, saving
+from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.sessions.saving import next_step, saving
 
 BEGINNING_MS = 1_790_000_000_000
 
@@ -112,37 +112,37 @@ class Bench:
         session_id = f"s{number}"
         first = state or AgentState.fresh(now=self.clock.now)
 
-        def settle(now_ms: int) -> Settled:
+        def transition(now_ms: int) -> NextState:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             return first_state(first, Message.user(message), f"e{number}", f"op{number}", budget, now)
 
-        self.store.submit(session_id, (agent or self.agents[0]).name, "", settle)
+        self.store.submit(session_id, (agent or self.agents[0]).name, "", transition)
         return session_id
 
-    def send(self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None) -> Applied:
+    def send(self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None) -> ActionResult:
         payload: dict[str, Any] = {"message": Message.user(message).to_dict()}
         if budget is not None:
             payload["budget"] = budget.to_dict()
         return self._act(session_id, InboxKind.MESSAGE, payload)
 
-    def change_prompt(self, session_id: str, prompt: str) -> Applied:
+    def change_prompt(self, session_id: str, prompt: str) -> ActionResult:
         return self._act(session_id, InboxKind.SYSTEM_PROMPT, {"prompt": prompt})
 
-    def change_model(self, session_id: str, model: LLMConfig) -> Applied:
+    def change_model(self, session_id: str, model: LLMConfig) -> ActionResult:
         return self._act(session_id, InboxKind.MODEL, {"model": model.to_dict()})
 
-    def write_metadata(self, session_id: str, key: str, value: Any) -> Applied:
+    def write_metadata(self, session_id: str, key: str, value: Any) -> ActionResult:
         return self._act(session_id, InboxKind.METADATA, {"key": key, "value": value})
 
-    def stop(self, session_id: str) -> Applied:
-        return self.store.stop(session_id, None, settle_stop)
+    def stop(self, session_id: str) -> ActionResult:
+        return self.store.stop(session_id, None, stop_transition)
 
-    def retry(self, session_id: str, budget: ExecutionBudget | None = None) -> Applied:
-        return self.store.retry(session_id, settle_retry(budget))
+    def retry(self, session_id: str, budget: ExecutionBudget | None = None) -> ActionResult:
+        return self.store.retry(session_id, retry_transition(budget))
 
-    def _act(self, session_id: str, kind: InboxKind, payload: Mapping[str, Any]) -> Applied:
+    def _act(self, session_id: str, kind: InboxKind, payload: Mapping[str, Any]) -> ActionResult:
         operation = Operation(f"act{next(self._numbers)}", kind, payload)
-        return self.store.act(session_id, operation, settle_operation)
+        return self.store.act(session_id, operation, operation_transition)
 
     # --- what a worker does -------------------------------------------------------------------------------------
 
@@ -202,17 +202,17 @@ class Bench:
     def save_beside(self, session_id: str, change: Callable[[AgentState], AgentState]) -> None:
         """Save a changed session while a step of it runs, as an action of another kind would."""
         stored = self.store.load(session_id)
-        ground = self.store.ground
-        keys = ground.keys(session_id)
-        replies = ground.tables.ask("test", [("HMGET", keys.session, *STANDING)])
+        context = self.store.context
+        keys = context.keys(session_id)
+        replies = context.database.pipeline("test", [("HMGET", keys.session, *BOOKKEEPING)])
         save = saving(
-            ground, keys, stored.state, Settled(change(stored.state)), Standing.read(*replies[0]),
+            context, keys, stored.state, NextState(change(stored.state)), Bookkeeping.read(*replies[0]),
             version=stored.version + 1, now_ms=self.clock.now_ms(), work_changed=False,
         )  # fmt: skip
-        ground.tables.apply("test", save.commands)
+        context.database.transaction("test", save.commands)
 
     def key_names(self) -> list[str]:
         """Names of all keys of the store."""
-        tables = self.store.ground.tables
-        assert isinstance(tables, MemoryTables)
-        return tables.keys()
+        database = self.store.context.database
+        assert isinstance(database, MemoryDatabase)
+        return database.keys()

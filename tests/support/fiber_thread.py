@@ -1,4 +1,4 @@
-"""A loop that runs fibers for tests, and `Tables` whose every call is made by one."""
+"""A loop that runs fibers for tests, and `Database` whose every call is made by one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from celery_agents.worker.concurrency.fibers import Fibers, Line, current
 from celery_agents.worker.engine import EventLoopThread
-from celery_agents.worker.fibers import Fibers, Line, current
 
 
 class FiberThread:
@@ -61,21 +61,21 @@ def _noting(call: Callable[[], Any]) -> tuple[Callable[[], None], concurrent.fut
     return body, future
 
 
-class TablesInFibers:
+class DatabaseInFibers:
     """The calls of a step in a fiber each."""
 
     def __init__(self, inner: Any, thread: FiberThread) -> None:
         self._inner = inner
         self._run = thread.run
 
-    def ask(self, *args: Any) -> Any:
-        return self._run(self._inner.ask, *args)
+    def pipeline(self, *args: Any) -> Any:
+        return self._run(self._inner.pipeline, *args)
 
-    def apply(self, *args: Any) -> Any:
-        return self._run(self._inner.apply, *args)
+    def transaction(self, *args: Any) -> Any:
+        return self._run(self._inner.transaction, *args)
 
-    def attempt(self, *args: Any) -> Any:
-        return self._run(self._inner.attempt, *args)
+    def compare_and_apply(self, *args: Any) -> Any:
+        return self._run(self._inner.compare_and_apply, *args)
 
     def script(self, *args: Any) -> Any:
         return self._run(self._inner.script, *args)
@@ -98,8 +98,8 @@ class _WatchedInFibers:
         self._inner = inner
         self._run = run
 
-    def ask(self, point: str, commands: Any, **options: Any) -> Any:
-        return self._run(lambda: self._inner.ask(point, commands, **options))
+    def pipeline(self, point: str, commands: Any, **options: Any) -> Any:
+        return self._run(lambda: self._inner.pipeline(point, commands, **options))
 
     def commit(self, *args: Any) -> Any:
         return self._run(self._inner.commit, *args)

@@ -181,9 +181,9 @@ def serve(handler: type[Handler], make_space: Callable[[Path], Any]) -> None:
     options = parser.parse_args()
     handler.spaces = Spaces(options.directory, make_space)
     server = _Server(("127.0.0.1", options.port), handler)
-    announced = options.directory / "port.part"
-    announced.write_text(str(server.server_port))
-    announced.rename(options.directory / "port")
+    staged = options.directory / "port.part"
+    staged.write_text(str(server.server_port))
+    staged.rename(options.directory / "port")
     server.serve_forever()
 
 

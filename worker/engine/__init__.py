@@ -1,11 +1,11 @@
 """The engine: one step, from claim to commit."""
 
-from .event_loop import EventLoopThread
+from ..concurrency.event_loop import EventLoopThread
 from .leases import Interruption, LeaseKeeper
-from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
+from .observer import StepObserver, new_records
+from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
 from .runner import StepRunner
-from .settling import first_state, settle_operation, settle_retry, settle_stop
-from .watching import Watching, new_records
+from .transitions import first_state, operation_transition, retry_transition, stop_transition
 
 __all__ = [
     "Done",
@@ -15,13 +15,13 @@ __all__ = [
     "NothingToDo",
     "Outcome",
     "Parked",
-    "PutOffUntil",
+    "RetryLater",
+    "StepObserver",
     "StepRunner",
     "TakenOver",
-    "Watching",
     "first_state",
     "new_records",
-    "settle_operation",
-    "settle_retry",
-    "settle_stop",
+    "operation_transition",
+    "retry_transition",
+    "stop_transition",
 ]

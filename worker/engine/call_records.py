@@ -8,13 +8,13 @@ from typing import Any
 
 from ..hooks import HookContext, HookPoint
 from ..state import ErrorInfo, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
-from ..store import Begun
+from ..store import BeginRecord
 from ..tools import Effect, Tool
 from .run import CallRecord, Run, moment
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCall:
     """A call that may be made: bound to its tool, its arguments valid.
 
     Attributes:
@@ -65,12 +65,12 @@ def refused(run: Run, now_ms: int, index: int, call: ToolCall, kind: str, messag
     return record(run, now_ms, index, call, ToolOutcome.ERROR, error=ErrorInfo(kind=kind, message=message))
 
 
-def not_run(run: Run, now_ms: int, each: Planned) -> CallRecord:
+def not_run(run: Run, now_ms: int, each: PlannedCall) -> CallRecord:
     """A call whose turn did not come."""
     return record(run, now_ms, each.index, each.call, ToolOutcome.NOT_RUN)
 
 
-def interrupted_call(run: Run, now_ms: int, index: int, call: ToolCall, begun: Begun | None) -> CallRecord:
+def interrupted_call(run: Run, now_ms: int, index: int, call: ToolCall, begun: BeginRecord | None) -> CallRecord:
     """A call of an execution that is being ended: not run, or of unknown outcome where an effect may have begun."""
     if begun is None:
         return record(run, now_ms, index, call, ToolOutcome.NOT_RUN)
@@ -78,7 +78,7 @@ def interrupted_call(run: Run, now_ms: int, index: int, call: ToolCall, begun: B
     return record(run, now_ms, index, call, ToolOutcome.UNKNOWN, error=error)
 
 
-def unknown(run: Run, now_ms: int, each: Planned, why: str, started_ms: int | None = None) -> CallRecord:
+def unknown(run: Run, now_ms: int, each: PlannedCall, why: str, started_ms: int | None = None) -> CallRecord:
     """A call of which nobody can tell whether it happened."""
     error = ErrorInfo(kind="unknown", message=why)
     return record(run, now_ms, each.index, each.call, ToolOutcome.UNKNOWN, error=error, started_ms=started_ms)

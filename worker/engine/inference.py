@@ -16,7 +16,9 @@ from typing import Any, cast
 import tenacity
 
 from ...config.settings import Settings
-from .. import crash_points, fibers
+from .. import crash_points
+from ..concurrency import fibers
+from ..concurrency.event_loop import EventLoopThread
 from ..drivers import Driver, InferenceRequest
 from ..errors import ConfigurationError, DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..guards import time_left
@@ -24,12 +26,11 @@ from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..store import StepStore
-from .event_loop import EventLoopThread
 from .interruptions import interrupted
-from .leases import Held, Interruption, LeaseKeeper
-from .outcome import PutOffUntil, TakenOver
+from .leases import ActiveLease, Interruption, LeaseKeeper
+from .observer import StepObserver
+from .outcome import RetryLater, TakenOver
 from .run import Run, milliseconds, moment
-from .watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Inference:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = fibers.sleep,
-        watching: Watching | None = None,
+        observer: StepObserver | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -61,7 +62,7 @@ class Inference:
         self._settings = settings
         self._monotonic = monotonic
         self._pausing = sleep
-        self._watching = watching
+        self._watching = observer
 
     def infer(self, run: Run) -> Run:
         """Adopt the journaled answer, or ask for one where that is allowed."""
@@ -184,7 +185,7 @@ class Inference:
             return self._call_on_loop(run.held, driver, request)
         run.held.stuck_since = self._monotonic()
         try:
-            return cast("bytes", fibers.apart(driver.infer, request))
+            return cast("bytes", fibers.run_in_thread(driver.infer, request))
         except DriverError:
             raise
         except (Exception, SystemExit) as error:
@@ -192,7 +193,7 @@ class Inference:
         finally:
             run.held.stuck_since = None
 
-    def _call_on_loop(self, held: Held, driver: Driver, request: InferenceRequest) -> bytes:
+    def _call_on_loop(self, held: ActiveLease, driver: Driver, request: InferenceRequest) -> bytes:
         future = self._loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
         held.on_interrupt(future.cancel)
         try:
@@ -249,7 +250,7 @@ class Inference:
         number = time.time_ns()
         self._store.record_failure(run.claim, number, json.dumps(facts).encode())
 
-    def _sleep(self, held: Held, seconds: float) -> None:
+    def _sleep(self, held: ActiveLease, seconds: float) -> None:
         if held.wait(min(seconds, self._keeper.time_left(held))):
             raise Interrupted
 
@@ -293,7 +294,7 @@ class Inference:
         seconds = min(seconds, self._settings.retry_later_limit_seconds, *self._budget_seconds(run))
         publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
         return run.changed(
-            decided=PutOffUntil(run.ref, seconds, f"{error.kind}: {describe_exception(error).message}", publish)
+            decided=RetryLater(run.ref, seconds, f"{error.kind}: {describe_exception(error).message}", publish)
         )
 
     def _budget_seconds(self, run: Run) -> list[float]:

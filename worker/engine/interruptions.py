@@ -6,7 +6,7 @@ from ..guards import time_signals
 from ..state import StopReason, StopSignal
 from ..store import StepStore
 from .leases import Interruption, LeaseKeeper
-from .outcome import PutOffUntil, TakenOver
+from .outcome import RetryLater, TakenOver
 from .run import Run, moment
 
 
@@ -40,7 +40,7 @@ def given_back(run: Run, store: StepStore, why: str, *, counts: bool = False) ->
     """
     _journal(run, store)
     publish = store.release(run.claim, delay_ms=None, give_back=not counts)
-    return run.journaled().changed(decided=PutOffUntil(run.ref, 0.0, why, publish))
+    return run.journaled().changed(decided=RetryLater(run.ref, 0.0, why, publish))
 
 
 def _left(run: Run, store: StepStore) -> Run:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ...config.settings import Settings
-from .. import fibers
+from ..concurrency import fibers
 from ..redaction import describe_exception
 from ..store import Claim, StepRef, StepStore
 
@@ -41,7 +41,7 @@ class Interruption(StrEnum):
     DRAIN = "drain"
 
 
-class Held:
+class ActiveLease:
     """A claim this process holds, as its step sees it.
 
     Attributes:
@@ -127,7 +127,7 @@ class LeaseKeeper:
         self._settings = settings
         self._publish = publish or _leave_to_the_sweep
         self._monotonic = monotonic
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, ActiveLease] = {}
         self._abandoned: set[int] = set()
         self._loose: set[Future[Any]] = set()
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class LeaseKeeper:
         self._ended = threading.Event()
         self._look = threading.Event()
 
-    def hold(self, claim: Claim, seconds: float, asked: float) -> Held:
+    def hold(self, claim: Claim, seconds: float, asked: float) -> ActiveLease:
         """Keep a claim that was just taken.
 
         Args:
@@ -143,18 +143,18 @@ class LeaseKeeper:
             asked: `monotonic()` before the claim was asked for; its lease is no younger than that.
         """
         now = self._monotonic()
-        held = Held(claim, asked, now + seconds)
+        held = ActiveLease(claim, asked, now + seconds)
         with self._lock:
             self._held[id(held)] = held
         return held
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: ActiveLease) -> None:
         """The step has ended, whatever came of it."""
         with self._lock:
             self._held.pop(id(held), None)
             self._abandoned.discard(id(held))
 
-    def is_fresh(self, held: Held) -> bool:
+    def is_fresh(self, held: ActiveLease) -> bool:
         """Whether a call may begin: nobody interrupted, time is left, the lease was renewed lately by this clock."""
         now = self._monotonic()
         why = held.overdue(now)
@@ -162,16 +162,16 @@ class LeaseKeeper:
             held.interrupt(why, now)
         return held.interruption is None and now - held.renewed_at < self._settings.lease_seconds * _FRESH_SHARE
 
-    def confirm(self, held: Held) -> bool:
+    def confirm(self, held: ActiveLease) -> bool:
         """Renew one lease now and hear whether a call may begin."""
         self._renew([held])
         return self.is_fresh(held)
 
-    def remaining(self, held: Held) -> float:
+    def remaining(self, held: ActiveLease) -> float:
         """Seconds until the step's deadline."""
         return max(0.0, held.deadline - self._monotonic())
 
-    def time_left(self, held: Held) -> float:
+    def time_left(self, held: ActiveLease) -> float:
         """Seconds that a call may take: until the step's deadline, or until the budget's time is over."""
         ends = held.deadline if held.limit is None else min(held.deadline, held.limit)
         return max(0.0, ends - self._monotonic())
@@ -244,14 +244,14 @@ class LeaseKeeper:
         is_awaited = any(held.stuck_since is not None and held.interruption is not None for held in self._current())
         return min(half, _LAST_MOMENT_SECONDS) if is_awaited else half
 
-    def _current(self) -> list[Held]:
+    def _current(self) -> list[ActiveLease]:
         return [held for held in self._all() if not held.abandoned]
 
-    def _all(self) -> list[Held]:
+    def _all(self) -> list[ActiveLease]:
         with self._lock:
             return list(self._held.values())
 
-    def _renew(self, current: list[Held]) -> None:
+    def _renew(self, current: list[ActiveLease]) -> None:
         if not current:
             return
         asked_at = self._monotonic()
@@ -264,7 +264,7 @@ class LeaseKeeper:
             if renewal.cancel is not None:
                 held.interrupt(Interruption.CANCEL, asked_at)
 
-    def _give_up_if_stuck(self, held: Held) -> None:
+    def _give_up_if_stuck(self, held: ActiveLease) -> None:
         stuck = held.stuck_since is not None and held.interruption is not None
         if not stuck or self._monotonic() - held.interrupted_at < _PATIENCE_SECONDS:
             return

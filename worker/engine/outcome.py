@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..state import AgentState, ExecutionStatus
-from ..store import LeftReason, StepRef
+from ..store import NotClaimedReason, StepRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class NothingToDo:
     """The delivery was stale, early, doubled or forged; nothing was changed."""
 
     ref: StepRef
-    reason: LeftReason
+    reason: NotClaimedReason
 
 
 @dataclass(frozen=True, slots=True)
-class PutOffUntil:
+class RetryLater:
     """The step was given back, to be tried again after `seconds`."""
 
     ref: StepRef
@@ -62,4 +62,4 @@ class Parked:
     reason: str
 
 
-Outcome = Done | NothingToDo | PutOffUntil | TakenOver | Parked
+Outcome = Done | NothingToDo | RetryLater | TakenOver | Parked

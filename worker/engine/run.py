@@ -24,8 +24,8 @@ from ..state import (
     ToolExecution,
     Value,
 )
-from ..store import Claim, Loaded, StepRef
-from .leases import Held
+from ..store import Claim, LoadedSession, StepRef
+from .leases import ActiveLease
 from .outcome import Outcome
 
 
@@ -94,8 +94,8 @@ class Run:
 
     ref: StepRef
     claim: Claim
-    loaded: Loaded
-    held: Held
+    loaded: LoadedSession
+    held: ActiveLease
     agent: Agent
     state: AgentState
     asked: float

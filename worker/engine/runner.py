@@ -13,8 +13,12 @@ from typing import Final
 
 from ...config.logs import log_as
 from ...config.settings import Settings
-from .. import crash_points, fibers
+from .. import crash_points
 from ..agent import AgentRegistry
+from ..concurrency import fibers
+from ..concurrency.event_loop import EventLoopThread
+from ..concurrency.shared_lock import LockHolder, SharedLock
+from ..concurrency.tool_threads import Threads, ToolThreads
 from ..errors import (
     ClaimLost,
     SessionNotFound,
@@ -25,23 +29,20 @@ from ..errors import (
     UnknownAgent,
     VersionConflict,
 )
-from ..guards import GuardPoint, GuardView, PutOff, StopWith, ask_guards, time_left
+from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
-from ..store import Claimed, Committed, Left, LeftReason, StepRef, StepStore, Suspect, new_claim_id
-from .calls import Calls
-from .event_loop import EventLoopThread
-from .gate import Gate, Pass
+from ..store import Claimed, Committed, NotClaimed, NotClaimedReason, StepRef, StepStore, Suspect, new_claim_id
 from .inference import Inference
 from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
-from .outcome import Done, NothingToDo, Outcome, Parked, PutOffUntil, TakenOver
+from .observer import StepObserver
+from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
 from .run import Run, milliseconds, moment
-from .settling import Advanced, advance, failure_text, new_signals, settle_step, started, summary
-from .sticky import Sticky
-from .tool_threads import Threads, ToolThreads
-from .watching import Watching
+from .sticky import StickySessions
+from .tool_calls import ToolCalls
+from .transitions import AppliedStep, apply_step, failure_text, new_signals, started, step_transition, summary
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class StepRunner:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = fibers.sleep,
         threads: Threads | None = None,
-        watching: Watching | None = None,
+        observer: StepObserver | None = None,
     ) -> None:
         """
         Args:
@@ -84,13 +85,13 @@ class StepRunner:
         self._keeper = keeper
         self._monotonic = monotonic
         self._sleep = sleep
-        self._gate = Gate()
-        self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, watching=watching)
-        self._calls = Calls(
+        self._gate = SharedLock()
+        self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, observer=observer)
+        self._calls = ToolCalls(
             store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic, sleep=sleep
         )
-        self._watching = watching
-        self.sticky = Sticky(settings, monotonic)
+        self._watching = observer
+        self.sticky = StickySessions(settings, monotonic)
         self.draining = False
 
     def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -109,7 +110,7 @@ class StepRunner:
             with self._gate.shared() as entered:
                 return self._carried_out(run, entered)
         if self.draining:
-            return PutOffUntil(ref, 0.0, "this worker drains", ref)
+            return RetryLater(ref, 0.0, "this worker drains", ref)
         with self._gate.shared() as entered:
             answer = self._take(ref, alone=False)
             if isinstance(answer, Run):
@@ -121,13 +122,13 @@ class StepRunner:
     def _run_alone(self, ref: StepRef) -> Outcome:
         with self._gate.alone(_ALONE_PATIENCE_SECONDS) as entered:
             if entered is None:
-                return NothingToDo(ref, LeftReason.BUSY)  # it stays due
+                return NothingToDo(ref, NotClaimedReason.BUSY)  # it stays due
             answer = self._take(ref, alone=True)
             if isinstance(answer, Run):
                 return self._carried_out(answer, entered)
-            return NothingToDo(ref, LeftReason.BUSY) if isinstance(answer, Suspect) else answer
+            return NothingToDo(ref, NotClaimedReason.BUSY) if isinstance(answer, Suspect) else answer
 
-    def _carried_out(self, run: Run, entered: Pass) -> Outcome:
+    def _carried_out(self, run: Run, entered: LockHolder) -> Outcome:
         """This step, and in burst mode the ones that follow it under the same claim."""
         until = self._monotonic() + self._settings.burst_milliseconds / 1000
         left = self._settings.steps_per_task
@@ -187,7 +188,7 @@ class StepRunner:
             return self._too_new(ref, error)
         except (StateUnreadable, SessionNotFound) as error:  # not found: its control fields are there, and nothing else
             return self._unreadable(ref, error)
-        if isinstance(answer, Left):
+        if isinstance(answer, NotClaimed):
             return NothingToDo(ref, answer.reason)
         if isinstance(answer, Suspect):
             return answer
@@ -202,7 +203,7 @@ class StepRunner:
         log.error("session %s is parked: %s", ref.session_id, error)
         return Parked(ref, str(error))
 
-    def _claim(self, ref: StepRef, *, alone: bool) -> Claimed | Suspect | Left:
+    def _claim(self, ref: StepRef, *, alone: bool) -> Claimed | Suspect | NotClaimed:
         """Ask again with the same claim id when a reply is lost: it is the same claim."""
         claim_id = new_claim_id()
         try:
@@ -227,14 +228,14 @@ class StepRunner:
         ref = claimed.claim.ref
         if any(error.name in facts.get("agents", {}) for facts in self._store.workers().values()):
             publish = self._store.release(claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True)
-            return PutOffUntil(ref, _ELSEWHERE_SECONDS, f"this worker does not offer agent {error.name!r}", publish)
+            return RetryLater(ref, _ELSEWHERE_SECONDS, f"this worker does not offer agent {error.name!r}", publish)
         self._store.park(ref, f"no live worker offers agent {error.name!r}")
         return Parked(ref, str(error))
 
     def _too_new(self, ref: StepRef, error: StateTooNew) -> Outcome:
         newer = any(facts.get("schema", 0) >= error.version for facts in self._store.workers().values())
         if newer:
-            return NothingToDo(ref, LeftReason.BUSY)  # it stays due, for a worker of that version
+            return NothingToDo(ref, NotClaimedReason.BUSY)  # it stays due, for a worker of that version
         self._store.park(ref, str(error))
         return Parked(ref, str(error))
 
@@ -257,7 +258,7 @@ class StepRunner:
             verdict = ask_guards(run.agent.all_guards, view)
         except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-        if isinstance(verdict, PutOff):
+        if isinstance(verdict, Delay):
             return run if loaded.journal.holds_something else self._put_off(run, verdict)
         signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()
         standing = run.execution.continuation
@@ -266,11 +267,11 @@ class StepRunner:
         stops = isinstance(verdict, StopWith) or standing.should_stop()
         return run.stopping(*signals) if stops else run
 
-    def _put_off(self, run: Run, verdict: PutOff) -> Run:
+    def _put_off(self, run: Run, verdict: Delay) -> Run:
         left = time_left(run.execution, moment(run.loaded.now_ms))
         seconds = verdict.seconds if left is None else min(verdict.seconds, left)
         publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
-        return run.changed(decided=PutOffUntil(run.ref, seconds, redact(verdict.reason), publish))
+        return run.changed(decided=RetryLater(run.ref, seconds, redact(verdict.reason), publish))
 
     # --- infer, call tools ------------------------------------------------------------------------------------
 
@@ -297,14 +298,14 @@ class StepRunner:
             return run.decided, None
         conflicts = 0
         while conflicts < _CONFLICTS:
-            advanced = advance(run, self._now(run))
+            advanced = apply_step(run, self._now(run))
             try:
                 committed = self._store.commit(
                     run.claim,
                     run.loaded,
-                    settle_step(run, advanced),
+                    step_transition(run, advanced),
                     results=run.unjournaled,
-                    carry_on=not advanced.ended and stays(),
+                    keep_claim=not advanced.ended and stays(),
                 )
             except ClaimLost:
                 return TakenOver(run.ref), None
@@ -351,7 +352,7 @@ class StepRunner:
     def _now(self, run: Run) -> datetime:
         return moment(run.claim.now_ms + round((self._monotonic() - run.taken) * 1000))
 
-    def _done(self, run: Run, advanced: Advanced, committed: Committed) -> Done:
+    def _done(self, run: Run, advanced: AppliedStep, committed: Committed) -> Done:
         state, after = advanced.state, committed.state
         if after is not None and after.execution is not None and after.execution.execution_id == run.ref.execution_id:
             state = after  # a stop that came with the inbox has ended it

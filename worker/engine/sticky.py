@@ -32,7 +32,7 @@ _MOST_KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StickyStep:
     """A step that is claimed and waits for its task.
 
     Attributes:
@@ -45,7 +45,7 @@ class Kept:
     until: float
 
 
-class Sticky:
+class StickySessions:
     """Which sessions stay, and the steps they wait with.
 
     Attributes:
@@ -57,7 +57,7 @@ class Sticky:
     def __init__(self, settings: Settings, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._monotonic = monotonic
-        self._kept: dict[_Place, Kept] = {}
+        self._kept: dict[_Place, StickyStep] = {}
         self._refused_until = float("-inf")
         self.deliver: Deliver | None = None
         self.has_room: Callable[[], bool] = lambda: True
@@ -86,7 +86,7 @@ class Sticky:
             return False
         if len(self._kept) >= _MOST_KEPT * self._settings.concurrency:  # of tasks that never came
             del self._kept[next(iter(self._kept))]
-        self._kept[_place(ref)] = Kept(claimed, asked, until)
+        self._kept[_place(ref)] = StickyStep(claimed, asked, until)
         try:
             if self.deliver(ref, claimed.claim.now_ms):
                 return True
@@ -96,7 +96,7 @@ class Sticky:
         self._kept.pop(_place(ref), None)
         return False
 
-    def take(self, ref: StepRef) -> Kept | None:
+    def take(self, ref: StepRef) -> StickyStep | None:
         """What was kept for a step whose task begins; its lease may have ended meanwhile."""
         return self._kept.pop(_place(ref), None)
 

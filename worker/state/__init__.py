@@ -2,39 +2,26 @@
 
 from .agent_fields import SCHEMA_VERSION
 from .agent_state import AgentState
-from .budget import UNLIMITED, ExecutionBudget
-from .compilers import (
+from .codec.join import Head, join, read_head
+from .codec.split import (
+    ListChange,
+    StateChanges,
+    StateParts,
+    changes,
+    head_json,
+    message_json,
+    split,
+    step_json,
+)
+from .conversation.compilers import (
     AllSections,
     ConversationWithCurrentToolTrace,
     MessageCompiler,
     SelectedSections,
     every_message,
 )
-from .context import AgentContext, LLMConfig, ResponseFormat, ResponseFormatType
-from .execution import ExecutionState
-from .execution_status import TRANSITIONS, ExecutionStatus
-from .field_types import utcnow
-from .frozen import (
-    MAX_DEPTH,
-    MAX_INT_BITS,
-    FrozenDict,
-    FrozenMap,
-    Json,
-    check_text,
-    freeze,
-    thaw,
-)
-from .ids import (
-    ID_PATTERN,
-    AgentId,
-    AgentStepId,
-    ExecutionId,
-    SessionId,
-    ToolExecutionId,
-)
-from .inference import FinishReason, InferenceResponse
-from .joining import Head, join, read_head
-from .messages import (
+from .conversation.context import AgentContext, LLMConfig, ResponseFormat, ResponseFormatType
+from .conversation.messages import (
     BUFFER,
     DEFAULT,
     INFERENCE_ORDER,
@@ -46,9 +33,12 @@ from .messages import (
     Section,
     Span,
 )
-from .pairing import repair_pairs
-from .problems import ErrorInfo
-from .signals import (
+from .conversation.pairing import repair_pairs
+from .conversation.step_messages import step_messages
+from .execution.budget import UNLIMITED, ExecutionBudget
+from .execution.execution import ExecutionState
+from .execution.inference import FinishReason, InferenceResponse
+from .execution.signals import (
     NO_CONTINUATION,
     PRIORITIES,
     ExecutionContinuation,
@@ -56,21 +46,31 @@ from .signals import (
     StopSignal,
     StopSignals,
 )
-from .split import (
-    ListChange,
-    StateChanges,
-    StateParts,
-    changes,
-    head_json,
-    message_json,
-    split,
-    step_json,
+from .execution.status import TRANSITIONS, ExecutionStatus
+from .execution.steps import AgentStep, AgentStepType, StepExecution
+from .execution.tool_calls import ToolCall, ToolExecution, ToolOutcome, as_text
+from .execution.usage import NO_USAGE, InferenceUsage
+from .values.error_info import ErrorInfo
+from .values.field_types import utcnow
+from .values.frozen import (
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    FrozenDict,
+    FrozenMap,
+    Json,
+    check_text,
+    freeze,
+    thaw,
 )
-from .step_messages import step_messages
-from .steps import AgentStep, AgentStepType, StepExecution
-from .tools import ToolCall, ToolExecution, ToolOutcome, as_text
-from .usage import NO_USAGE, InferenceUsage
-from .value import Value
+from .values.ids import (
+    ID_PATTERN,
+    AgentId,
+    AgentStepId,
+    ExecutionId,
+    SessionId,
+    ToolExecutionId,
+)
+from .values.value import Value
 
 __all__ = [
     "BUFFER",

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from .agent_view import AgentView
-from .context import AgentContext, LLMConfig, ResponseFormat
-from .messages import DEFAULT, Message, MessageStore
+from .conversation.context import AgentContext, LLMConfig, ResponseFormat
+from .conversation.messages import DEFAULT, Message, MessageStore
 
 
 class AgentWithContext(AgentView):

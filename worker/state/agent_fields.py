@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Self
 
-from .context import AgentContext, LLMConfig
-from .execution import ExecutionState
-from .field_types import Count, UtcDatetime, made, utcnow
-from .ids import AgentId
-from .value import Value
+from .conversation.context import AgentContext, LLMConfig
+from .execution.execution import ExecutionState
+from .values.field_types import Count, UtcDatetime, made, utcnow
+from .values.ids import AgentId
+from .values.value import Value
 
 SCHEMA_VERSION = 1
 """Of the stored form. Raised when an older worker could no longer carry the data without loss."""

@@ -11,19 +11,19 @@ from typing import Any
 
 from ..errors import InvalidTransition, StateUnreadable
 from .agent_context import AgentWithContext
-from .budget import UNLIMITED, ExecutionBudget
-from .compilers import ConversationWithCurrentToolTrace, MessageCompiler
-from .context import AgentContext, LLMConfig, ResponseFormat
-from .execution import ExecutionState, ExecutionStatus
-from .field_types import utcnow
-from .frozen import FrozenDict
-from .ids import AgentId, ExecutionId
-from .messages import Message
-from .outputs import with_step_output
-from .problems import ErrorInfo
-from .signals import StopSignal
-from .steps import AgentStep
-from .usage import InferenceUsage
+from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
+from .conversation.context import AgentContext, LLMConfig, ResponseFormat
+from .conversation.messages import Message
+from .conversation.outputs import with_step_output
+from .execution.budget import UNLIMITED, ExecutionBudget
+from .execution.execution import ExecutionState, ExecutionStatus
+from .execution.signals import StopSignal
+from .execution.steps import AgentStep
+from .execution.usage import InferenceUsage
+from .values.error_info import ErrorInfo
+from .values.field_types import utcnow
+from .values.frozen import FrozenDict
+from .values.ids import AgentId, ExecutionId
 
 
 class AgentState(AgentWithContext):

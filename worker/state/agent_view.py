@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from .agent_fields import AgentFields
-from .execution import ExecutionStatus
-from .frozen import FrozenDict, Json
-from .messages import MessageStore
-from .problems import ErrorInfo
-from .signals import StopReason, StopSignal
-from .steps import AgentStep, AgentStepType
-from .usage import NO_USAGE, InferenceUsage
+from .conversation.messages import MessageStore
+from .execution.execution import ExecutionStatus
+from .execution.signals import StopReason, StopSignal
+from .execution.steps import AgentStep, AgentStepType
+from .execution.usage import NO_USAGE, InferenceUsage
+from .values.error_info import ErrorInfo
+from .values.frozen import FrozenDict, Json
 
 
 class AgentView(AgentFields):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..state import AgentState
-from .standing import Standing
+from .bookkeeping import Bookkeeping
 
 # Measured with 5 kB of JSON for a step and its two messages: 5.9 kB where they were made in this process, since both
 # hold the same text, and 12.9 kB where they were read (docs/decisions/0007).
@@ -28,7 +28,7 @@ _NOTHING: Final = (None, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedSession:
     """A session as it stood at a version.
 
     Attributes:
@@ -40,7 +40,7 @@ class Held:
     state: AgentState
     size: int
     agent: str
-    standing: Standing
+    bookkeeping: Bookkeeping
     weight: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Held:
 
     def is_at(self, version: int, lineage: bytes) -> bool:
         """Whether the session with this version and lineage is the one that is held."""
-        return self.version == version and self.standing.lineage == lineage
+        return self.version == version and self.bookkeeping.lineage == lineage
 
 
 def as_read(stored_bytes: int) -> int:
@@ -82,18 +82,20 @@ class SessionCache:
         self.has_met_newer = False
         self._limit = limit_bytes
         self._size = 0
-        self._held: OrderedDict[str, tuple[Held, int]] = OrderedDict()  # with the time they were asked for last
-        self._announced: dict[str, Held] = {}
+        self._held: OrderedDict[str, tuple[CachedSession, int]] = (
+            OrderedDict()
+        )  # with the time they were asked for last
+        self._announced: dict[str, CachedSession] = {}
         self._puts = 0
         self._return: float = _FIRST_RETURN  # after how long sessions come back
         self._lock = threading.Lock()
 
-    def get(self, session_id: str) -> Held | None:
+    def get(self, session_id: str) -> CachedSession | None:
         """What is held of a session, of whatever version."""
         with self._lock:
             return self._found(session_id)
 
-    def announce(self, session_id: str, held: Held) -> None:
+    def stage(self, session_id: str, held: CachedSession) -> None:
         """What a session will be if a commit goes through.
 
         The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
@@ -101,30 +103,30 @@ class SessionCache:
         with self._lock:
             self._announced[session_id] = held
 
-    def latest(self, session_id: str) -> Held | None:
+    def latest(self, session_id: str) -> CachedSession | None:
         """The newest that may be stored: what was announced, or what was proven."""
         with self._lock:
-            announced, held = self._announced.get(session_id), self._found(session_id)
-            if announced is not None and (held is None or held.version < announced.version):
-                return announced
+            staged, held = self._announced.get(session_id), self._found(session_id)
+            if staged is not None and (held is None or held.version < staged.version):
+                return staged
             return held
 
-    def announced(self, session_id: str, version: int, lineage: bytes) -> Held | None:
+    def staged(self, session_id: str, version: int, lineage: bytes) -> CachedSession | None:
         """What was announced, when the stored version and lineage prove that it came true."""
         with self._lock:
             found = self._announced.get(session_id)
         return found if found is not None and found.is_at(version, lineage) else None
 
-    def withdraw(self, session_id: str) -> None:
+    def unstage(self, session_id: str) -> None:
         """It did not come true, or nobody knows."""
         with self._lock:
             self._announced.pop(session_id, None)
 
-    def put(self, session_id: str, held: Held) -> None:
+    def put(self, session_id: str, held: CachedSession) -> None:
         """Keep the newer of two versions, if there is room for it."""
         with self._lock:
-            announced = self._announced.get(session_id)
-            if announced is not None and announced.version <= held.version:
+            staged = self._announced.get(session_id)
+            if staged is not None and staged.version <= held.version:
                 del self._announced[session_id]
             self._puts += 1
             before = self._taken(session_id)
@@ -140,7 +142,7 @@ class SessionCache:
             self._announced.pop(session_id, None)
             self._taken(session_id)
 
-    def _found(self, session_id: str) -> Held | None:
+    def _found(self, session_id: str) -> CachedSession | None:
         found = self._held.get(session_id)
         if found is None:
             self._return -= self._return * _FORGET
@@ -152,7 +154,7 @@ class SessionCache:
         self._held.move_to_end(session_id)
         return held
 
-    def _taken(self, session_id: str) -> Held | None:
+    def _taken(self, session_id: str) -> CachedSession | None:
         held, _ = self._held.pop(session_id, _NOTHING)
         if held is not None:
             self._size -= held.weight

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from .tables import Command, Reply
+from .database import Command, Reply
 
 # Two clocks that are off by a thousandth, which is more than any are, part by less than the slack of the sweep.
 _ESTIMATE_SECONDS: Final = 60.0

@@ -7,7 +7,7 @@ from typing import cast
 
 from ..errors import StateUnreadable
 from . import fields
-from .records import Begun, InboxKind, Journal, Operation
+from .records import BeginRecord, InboxKind, Journal, Operation
 
 
 def journal(reply: list[bytes]) -> Journal:
@@ -15,7 +15,7 @@ def journal(reply: list[bytes]) -> Journal:
     if not reply:
         return Journal()
     tries, answer = 0, None
-    begun: dict[int, Begun] = {}
+    begun: dict[int, BeginRecord] = {}
     results: dict[int, bytes] = {}
     failures: list[bytes] = []
     for name, value in fields.pairs(reply).items():
@@ -32,11 +32,11 @@ def journal(reply: list[bytes]) -> Journal:
     return Journal(tries, answer, begun, results, tuple(failures))
 
 
-def begun_record(value: bytes) -> Begun:
+def begun_record(value: bytes) -> BeginRecord:
     """`<claim> <redis ms> <timeout ms>`."""
     try:
         claim, at_ms, timeout_ms = value.decode().split(" ")
-        return Begun(claim, int(at_ms), int(timeout_ms))
+        return BeginRecord(claim, int(at_ms), int(timeout_ms))
     except ValueError:
         raise StateUnreadable("journal", "a call's beginning is not noted as it should be") from None
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from . import fields
-from .ground import Ground
+from .context import StoreContext
+from .database import Command, Reply
 from .keys import SessionKeys
 from .records import Event, NewEvent
-from .tables import Command, Reply
 
 
-def event_commands(ground: Ground, keys: SessionKeys, events: Iterable[NewEvent]) -> list[Command]:
+def event_commands(context: StoreContext, keys: SessionKeys, events: Iterable[NewEvent]) -> list[Command]:
     """Commands that append the events."""
     return [
         (
-            "XADD", keys.events, "MAXLEN", "~", ground.settings.events_kept, "*",
+            "XADD", keys.events, "MAXLEN", "~", context.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
             "data", fields.packed(event.data),
         )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ..state import AgentState
 from ..unique import unique_hex
-from .cache import Held
+from .cache import CachedSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def new_claim_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BeginRecord:
     """Record of a tool call that was begun: by whom, when (Redis ms) and with which timeout (ms)."""
 
     claim: str
@@ -80,7 +80,7 @@ class Journal:
 
     tries: int = 0
     answer: bytes | None = None
-    begun: Mapping[int, Begun] = field(default_factory=dict[int, Begun])
+    begun: Mapping[int, BeginRecord] = field(default_factory=dict[int, BeginRecord])
     results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
     failures: tuple[bytes, ...] = ()
 
@@ -91,7 +91,7 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSession:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
@@ -101,7 +101,7 @@ class Loaded:
         started_ms: Redis time at which the execution was claimed first.
     """
 
-    held: Held
+    held: CachedSession
     journal: Journal
     cancel: str | None
     attempts: int
@@ -123,7 +123,7 @@ class Loaded:
         return self.held.agent
 
 
-class LeftReason(StrEnum):
+class NotClaimedReason(StrEnum):
     """Why a delivery had nothing to do."""
 
     MISSING = "missing"
@@ -145,7 +145,7 @@ class Claimed:
     """
 
     claim: Claim
-    loaded: Loaded
+    loaded: LoadedSession
     waiting: int | None = None
 
 
@@ -157,13 +157,13 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class NotClaimed:
     """Nothing to do; nothing was changed."""
 
-    reason: LeftReason
+    reason: NotClaimedReason
 
 
-ClaimAnswer = Claimed | Suspect | Left
+ClaimResult = Claimed | Suspect | NotClaimed
 
 
 class InboxKind(StrEnum):
@@ -224,7 +224,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class Snapshot:
     """What a settlement is computed from: the session as stored now.
 
     Attributes:
@@ -240,7 +240,7 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class NextState:
     """What a commit or an action makes of a session.
 
     Attributes:
@@ -264,7 +264,7 @@ class Settled:
     notify: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
-Settle = Callable[[Fresh], Settled]
+Transition = Callable[[Snapshot], NextState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ class Callback:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What a pass over the due index found.
 
     Attributes:
@@ -367,7 +367,7 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ActionResult:
     """What became of an operation.
 
     Attributes:

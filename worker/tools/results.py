@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from ..state.frozen import MAX_INT_BITS
+from ..state.values.frozen import MAX_INT_BITS
 
 Json = Any
 

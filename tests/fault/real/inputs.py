@@ -44,9 +44,9 @@ from celery_agents.worker.engine import (
     Parked,
     StepRunner,
     first_state,
-    settle_operation,
-    settle_retry,
-    settle_stop,
+    operation_transition,
+    retry_transition,
+    stop_transition,
 )
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import (
@@ -71,14 +71,14 @@ from celery_agents.worker.state import (
 from celery_agents.worker.store import (
     InboxKind,
     KeyedStepStore,
+    NextState,
     Operation,
-    Settled,
     StepRef,
     memory_step_store,
     redis_step_store,
 )
+from celery_agents.worker.store.database import Command
 from celery_agents.worker.store.keys import SessionKeys
-from celery_agents.worker.store.tables import Command
 from celery_agents.worker.tools import StopExecution, tool
 
 from support.redis_server import RedisServer
@@ -513,12 +513,12 @@ class Worker:
     def submit(self, session_id: str, agent: str) -> StepRef:
         """A new session, and its first step."""
 
-        def settle(now_ms: int) -> Settled:
+        def transition(now_ms: int) -> NextState:
             now = moment(now_ms)
             state = AgentState.fresh(metadata=FrozenDict(a=1), now=now)
             return first_state(state, Message.user("hello"), f"{session_id}-e", f"{session_id}-o", None, now)
 
-        self.store.submit(session_id, agent, session_id, settle)
+        self.store.submit(session_id, agent, session_id, transition)
         return StepRef(session_id, f"{session_id}-e", 1)
 
     def run(self, ref: StepRef, limit: int = 8) -> list[Outcome]:
@@ -696,8 +696,8 @@ def _victims(worker: Worker) -> list[Victim]:
         Operation("m3", InboxKind.SYSTEM_PROMPT, {"prompt": "Be brief."}),
         Operation("m4", InboxKind.MODEL, {"model": LLMConfig(model="a:b").to_dict()}),
     ):
-        store.act("middle", operation, settle_operation)
-    store.ground.tables.apply("test", [("DEL", store.ground.keys("middle").shard.lease(claim.id))])
+        store.act("middle", operation, operation_transition)
+    store.context.database.transaction("test", [("DEL", store.context.keys("middle").shard.lease(claim.id))])
     fresh = worker.submit("fresh", "at-work")
     return [_dumped(store, ref) for ref in (fresh, middle, middle, dataclasses.replace(ended, step=4))]
 
@@ -716,7 +716,7 @@ def _record_of_a_call(store: KeyedStepStore) -> bytes:
 
 
 def _dumped(store: KeyedStepStore, ref: StepRef) -> Victim:
-    keys, ask = store.ground.keys(ref.session_id), store.ground.tables.ask
+    keys, ask = store.context.keys(ref.session_id), store.context.database.pipeline
     journal = keys.journal(ref.execution_id, ref.step)
     hashes = (keys.session, keys.ctl, journal)
     lists = (keys.section("messages", 0), keys.steps(ref.execution_id), keys.inbox)
@@ -825,13 +825,13 @@ class _Siege:
         """One attack."""
         store, victim = self._store, attack.victim
         session_id = victim.keys.session_id
-        store.ground.cache.drop(session_id)
-        store.ground.tables.apply("test", victim.restoring(store.now_ms()))
+        store.context.cache.drop(session_id)
+        store.context.database.transaction("test", victim.restoring(store.now_ms()))
         if not attack.cold:
-            store.stop(session_id, "another", settle_stop)  # whatever reads it makes it held
+            store.stop(session_id, "another", stop_transition)  # whatever reads it makes it held
         for each in attack.damages:
             with contextlib.suppress(StateUnreadable):  # the damage before it has made the key another type
-                store.ground.tables.apply("test", each.commands)
+                store.context.database.transaction("test", each.commands)
             self._verdict.counts[f"damaged_{each.part}"] += 1
         whole = self._loads(session_id)
         self._header(session_id)
@@ -877,16 +877,16 @@ class _Siege:
         if isinstance(outcome, Parked):
             expect(bool(outcome.reason), "it is parked without a reason")
         if isinstance(outcome, Done) and whole:
-            self._store.ground.cache.drop(victim.keys.session_id)
+            self._store.context.cache.drop(victim.keys.session_id)
             expect(self._loads(victim.keys.session_id), "it could be read, and after a step it cannot")
 
     def _acted(self, action: str, session_id: str) -> None:
         store = self._store
         message = Operation(uuid.uuid4().hex, InboxKind.MESSAGE, {"message": Message.user("more").to_dict()})
         calls: Mapping[str, Callable[[], object]] = {
-            "send": lambda: store.act(session_id, message, settle_operation),
-            "stop": lambda: store.stop(session_id, None, settle_stop),
-            "retry": lambda: store.retry(session_id, settle_retry(None)),
+            "send": lambda: store.act(session_id, message, operation_transition),
+            "stop": lambda: store.stop(session_id, None, stop_transition),
+            "retry": lambda: store.retry(session_id, retry_transition(None)),
         }
         try:
             calls[action]()
@@ -1090,8 +1090,8 @@ class _Desk:
             self._drivers[kind].raw = given
             self._read_directly(kind, given)
         worker, ref, failure = self.carried_out(kind)
-        journal = worker.store.ground.keys(ref.session_id).journal(ref.execution_id, 1)
-        (flat,) = worker.store.ground.tables.ask("test", [("HGETALL", journal)])
+        journal = worker.store.context.keys(ref.session_id).journal(ref.execution_id, 1)
+        (flat,) = worker.store.context.database.pipeline("test", [("HGETALL", journal)])
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         if failure is None:
             expect(kind == "function" or fields.get(b"llm") == given, "the journal has not the answer that was used")

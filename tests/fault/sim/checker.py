@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, StopReason, ToolOutcome
 from celery_agents.worker.store.keys import PERMANENT
 
+from .database import QUEUE
 from .observing import History
 from .sessions import MESSAGE, Called, Payment, Plan
-from .tables import QUEUE
 from .world import World
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def check(sim: Simulation) -> None:
 
 def _keys(sim: Simulation) -> None:
     """I11: nothing is due, and nothing stays for ever."""
-    tables, world = sim.ground.tables, sim.world
-    names, due = tables.ask("check", [("KEYS", "*"), ("ZRANGE", "ca:{0}:due", 0, -1)])
+    database, world = sim.context.database, sim.world
+    names, due = database.pipeline("check", [("KEYS", "*"), ("ZRANGE", "ca:{0}:due", 0, -1)])
     world.expect(not due, "I11", f"still due: {due}")
-    lives = tables.ask("check", [("PTTL", name) for name in names])
+    lives = database.pipeline("check", [("PTTL", name) for name in names])
     for name, life in zip(names, lives, strict=True):
         text = name.decode()
         # Who slept longer than a journal lives, revived it, and died before burying it again: that one stays.
@@ -154,11 +154,11 @@ def _poison(sim: Simulation, session: str, execution: str, status: str, reason: 
 def _steps(sim: Simulation, session: str, state: AgentState) -> dict[str, list[Any]]:
     """I1: the stored steps are the ones that were committed, each once, in order."""
     world, history = sim.world, sim.history
-    keys = sim.client.ground.keys(session)
-    names = sim.ground.tables.ask("check", [("HGET", keys.session, "executions")])[0]
+    keys = sim.client.context.keys(session)
+    names = sim.context.database.pipeline("check", [("HGET", keys.session, "executions")])[0]
     found: dict[str, list[Any]] = {}
     for execution in json.loads(names):
-        (stored,) = sim.ground.tables.ask("check", [("LRANGE", keys.steps(execution), 0, -1)])
+        (stored,) = sim.context.database.pipeline("check", [("LRANGE", keys.steps(execution), 0, -1)])
         world.expect(stored == history.steps.get(execution, []), "I1", f"the history of {execution} was changed")
         done = [StepExecution.from_json(item) for item in stored]
         numbers = [each.step.number for each in done]

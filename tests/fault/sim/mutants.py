@@ -46,20 +46,20 @@ class Mutant:
 
 
 _VERSION_GUARD: Final = (
-    "worker/store/commits.py", '(("HMGET", keys.session, "version"), (base.version,)),', ""
+    "worker/store/steps/commits.py", '(("HMGET", keys.session, "version"), (base.version,)),', ""
 )  # fmt: skip
-_INBOX_GUARD: Final = ("worker/store/commits.py", '(("EXISTS", keys.inbox), (0,)),', "")
+_INBOX_GUARD: Final = ("worker/store/steps/commits.py", '(("EXISTS", keys.inbox), (0,)),', "")
 
 
 MUTANTS: Final = (
     Mutant(
         "no_version_check", "a commit overwrites what was saved meanwhile",
-        "worker/store/commits.py", "if fields.number(version) != base.version:", "if False:",
+        "worker/store/steps/commits.py", "if fields.number(version) != base.version:", "if False:",
         seed=16, also=(_VERSION_GUARD,),
     ),
     Mutant(
         "no_commit_id", "a commit whose reply was lost is not recognised",
-        "worker/store/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
+        "worker/store/steps/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
         "if False:",
         seed=75,
     ),
@@ -70,27 +70,27 @@ MUTANTS: Final = (
     ),
     Mutant(
         "lease_ignored", "a step is taken over although its claim is alive",
-        "worker/store/claims.py", "        return LeftReason.BUSY\n    if _restarted_lately", "        pass\n    if _restarted_lately",
+        "worker/store/steps/claims.py", "        return NotClaimedReason.BUSY\n    if _restarted_lately", "        pass\n    if _restarted_lately",
     ),
     Mutant(
         "no_sweeper", "nobody finds a lost step",
-        "worker/store/sweeps.py", "    refs: list[StepRef] = []", "    lost = []\n    refs: list[StepRef] = []",
+        "worker/store/housekeeping/sweeps.py", "    refs: list[StepRef] = []", "    lost = []\n    refs: list[StepRef] = []",
     ),
     Mutant(
         "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
-        "worker/engine/calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
+        "worker/engine/tool_calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
         "each.tool.effect in (Effect.PURE, Effect.KEYED, Effect.UNSAFE)",
         seed=89,
     ),
     Mutant(
         "attempt_in_key", "an idempotency key changes with the attempt",
-        "worker/engine/calls.py", "key = idempotency_key(run.ref.execution_id,",
+        "worker/engine/tool_calls.py", "key = idempotency_key(run.ref.execution_id,",
         'key = idempotency_key(f"{run.ref.execution_id}{run.claim.attempt}",',
         seed=115,
     ),
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
-        "worker/store/redis_tables.py",
+        "worker/store/redis/database.py",
         "replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)",
         "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
         "lambda: self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile), lambda error: None)",
@@ -98,13 +98,13 @@ MUTANTS: Final = (
     ),
     Mutant(
         "cancel_not_checked", "a call begins although the execution was stopped",
-        "worker/store/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
+        "worker/store/steps/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
         seed=97,
     ),
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
-        "worker/store/commits.py", "    held = Held(version, settled.state,",
-        "    _ = ground.tables.ask('early', save.commands[-1:]) if save.handed_over else None\n"
+        "worker/store/steps/commits.py", "    held = CachedSession(version, next_state.state,",
+        "    _ = context.database.pipeline('early', save.commands[-1:]) if save.handed_over else None\n"
         "    held = Held(version, settled.state,",
         seed=75,
     ),
@@ -115,14 +115,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "due_removed_at_claim", "a step leaves the due index when it is claimed",
-        "worker/store/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + ground.lease_ms + ground.grace_ms, keys.session_id)',
+        "worker/store/steps/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + context.lease_ms + context.grace_ms, keys.session_id)',
         '("ZREM", keys.shard.due, keys.session_id)',
         seed=2,
     ),
     Mutant(
         "inbox_not_watched", "the inbox is read, but not watched",
-        "worker/store/commits.py", 'ground.tables.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
-        'ground.tables.watch("commit.read", (keys.session, keys.ctl), reads)',
+        "worker/store/steps/commits.py", 'context.database.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
+        'context.database.watch("commit.read", (keys.session, keys.ctl), reads)',
         seed=61, also=(_INBOX_GUARD,),
     ),
     Mutant(
@@ -131,72 +131,72 @@ MUTANTS: Final = (
     ),
     Mutant(
         "attempt_without_guards", "what is compared before a claim or commit in one round trip is left out",
-        "worker/store/redis_tables.py", "        words: list[Word] = [len(guards)]\n        for read, answers in guards:",
+        "worker/store/redis/database.py", "        words: list[Word] = [len(guards)]\n        for read, answers in guards:",
         "        words: list[Word] = [0]\n        for read, answers in ():",
     ),
     Mutant(
         "attempt_journal_ignored", "a claim in one round trip does not look whether there is a journal",
-        "worker/store/claims.py", '        (("EXISTS", journal), (0,)),\n', "",
+        "worker/store/steps/claims.py", '        (("EXISTS", journal), (0,)),\n', "",
         seed=2613,
     ),
     Mutant(
         "sweep_does_not_move", "the sweep leaves what it published where it was",
-        "worker/store/scripts.py",
+        "worker/store/redis/scripts.py",
         "      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)\n", "",
         seed=2,
     ),
     Mutant(
         "operations_forgotten", "an operation whose reply was lost is applied again",
-        "worker/store/writes.py", '        words += ["ops", fields.packed(_operations(ground, settled, standing))]', "        pass",
+        "worker/store/sessions/saving.py", '        words += ["ops", fields.packed(_operations(context, next_state, bookkeeping))]', "        pass",
         seed=10,
     ),
     Mutant(
         "beginning_not_told", "a worker that does not hold a session tells nobody of the execution that it begins",
-        "worker/store/claims.py", "_beginning(attempt) if ref.step == 1 else ((), ())", "((), ())",
+        "worker/store/steps/claims.py", "_beginning(attempt) if ref.step == 1 else ((), ())", "((), ())",
         seed=1,
     ),
     Mutant(
         "begins_behind_the_claim", "what begins an execution is written by the look behind its claim, which may come late or never",
-        "worker/store/claims.py", "(1,)), *guards], writes)", "(1,)), *guards])",
+        "worker/store/steps/claims.py", "(1,)), *guards], writes)", "(1,)), *guards])",
         seed=218,
         also=(
-            ("worker/store/claims.py", 'apply("claim.load", loading.reads(keys, ref.execution_id, held))',
-             'apply("claim.load", [*writes, *loading.reads(keys, ref.execution_id, held)])[len(writes) :]'),
+            ("worker/store/steps/claims.py", 'transaction("claim.load", loading.reads(keys, ref.execution_id, held))',
+             'transaction("claim.load", [*writes, *loading.reads(keys, ref.execution_id, held)])[len(writes) :]'),
         ),
     ),
     Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
-        "worker/store/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
+        "worker/store/sessions/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
         seed=1122,
     ),
     Mutant(
         "lookup_believed_at_once", "'it did not happen' is believed while the call may still run",
-        "worker/engine/calls.py", "if over_ms <= now_ms:", "if True:",
+        "worker/engine/tool_calls.py", "if over_ms <= now_ms:", "if True:",
         seed=208,
     ),
     Mutant(
         "last_writer_wins", "a later answer replaces the journaled one",
-        "worker/store/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
+        "worker/store/steps/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
         seed=280,
     ),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
-        "worker/store/claims.py", "                if fields.text(watched.replies[0]) != held.id:\n                    return False\n", "",
+        "worker/store/steps/claims.py", "                if fields.text(watched.replies[0]) != held.id:\n                    return False\n", "",
         seed=23,
     ),
     Mutant(
         "journal_not_buried", "a worker that slept revives a journal for ever",
-        "worker/store/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, ground.journal_ms)])', "pass",
+        "worker/store/steps/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, context.journal_ms)])', "pass",
         seed=99,
     ),
     Mutant(
         "attempts_not_counted", "a step that kills its worker is tried for ever",
-        "worker/store/claims.py", "ctl.attempts + (not again), now_ms)", "ctl.attempts, now_ms)",
+        "worker/store/steps/claims.py", "ctl.attempts + (not again), now_ms)", "ctl.attempts, now_ms)",
         seed=38,
     ),
     Mutant(
         "no_persist", "the next execution runs on keys that are about to expire",
-        "worker/store/writes.py", '            yield ("PERSIST", name)', "            pass",
+        "worker/store/sessions/saving.py", '            yield ("PERSIST", name)', "            pass",
         seed=28,
     ),
     Mutant(
@@ -207,7 +207,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no_expiry_at_the_end", "a session stays for ever",
-        "worker/store/writes.py", '            yield ("PEXPIRE", name, ground.retention_ms)', "            pass",
+        "worker/store/sessions/saving.py", '            yield ("PEXPIRE", name, context.retention_ms)', "            pass",
     ),
 )  # fmt: skip
 

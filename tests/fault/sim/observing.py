@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from celery_agents.worker.store.tables import Command, Reply
+from celery_agents.worker.store.database import Command, Reply
 
-from .tables import QUEUE, Renewed
+from .database import QUEUE, Renewed
 from .world import World
 
 PREFIX = "ca:{0}:"

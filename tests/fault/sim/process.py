@@ -10,19 +10,19 @@ from typing import Any
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import LeaseKeeper, StepRunner
-from celery_agents.worker.engine.leases import Held
+from celery_agents.worker.engine.leases import ActiveLease
 from celery_agents.worker.store import (
     Claim,
-    ClaimAnswer,
     Claimed,
+    ClaimResult,
     Committed,
     KeyedStepStore,
-    Loaded,
-    Settle,
+    LoadedSession,
     StepRef,
     Suspect,
+    Transition,
 )
-from celery_agents.worker.store.tables import Meanwhile
+from celery_agents.worker.store.database import Meanwhile
 
 from .world import Actor, Crashed, Process, World
 
@@ -120,7 +120,7 @@ class SimKeeper(LeaseKeeper):
         super().__init__(*args, **options)
         self._world = world
 
-    def hold(self, claim: Claim, seconds: float, asked: float) -> Held:
+    def hold(self, claim: Claim, seconds: float, asked: float) -> ActiveLease:
         held = super().hold(claim, seconds, asked)
         world = self._world
 
@@ -136,7 +136,7 @@ class SimStore(KeyedStepStore):
 
     world: World
 
-    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimAnswer:
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         actor = self.world.current
         if actor is not None:
             actor.facts["read"] = self.world.seq
@@ -154,9 +154,15 @@ class SimStore(KeyedStepStore):
         return stored
 
     def commit(
-        self, claim: Claim, base: Loaded, settle: Settle, *, results: Mapping[int, bytes], carry_on: bool
+        self,
+        claim: Claim,
+        base: LoadedSession,
+        transition: Transition,
+        *,
+        results: Mapping[int, bytes],
+        keep_claim: bool,
     ) -> Committed:
-        committed = super().commit(claim, base, settle, results=results, carry_on=carry_on)
+        committed = super().commit(claim, base, transition, results=results, keep_claim=keep_claim)
         if committed.again:
             self.world.tally.answers["committed again"] += 1
         if committed.carried is not None:
@@ -166,7 +172,7 @@ class SimStore(KeyedStepStore):
                 actor.facts["read"] = self.world.seq
         return committed
 
-    def reload(self, claim: Claim) -> Loaded:
+    def reload(self, claim: Claim) -> LoadedSession:
         loaded = super().reload(claim)
         self.world.tally.answers["re-applied"] += 1
         return loaded

@@ -16,7 +16,7 @@ from typing import Any
 
 import celery_agents
 
-from .simulation import Ground, Simulation, Verdict
+from .simulation import Simulation, StoreContext, Verdict
 from .world import Tally
 from support.redis_server import RedisServer
 
@@ -32,9 +32,9 @@ def a_redis() -> Iterator[str]:
 
 def run_seeds(url: str, seeds: Iterable[int], tally: Tally) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
-    ground = Ground(url)
+    context = StoreContext(url)
     for seed in seeds:
-        verdict = Simulation(ground, seed).run()
+        verdict = Simulation(context, seed).run()
         tally.add(verdict.tally)
         yield verdict
 

@@ -19,12 +19,12 @@ from celery_agents.worker.engine import (
     Done,
     NothingToDo,
     Parked,
-    PutOffUntil,
+    RetryLater,
     TakenOver,
     first_state,
-    settle_operation,
-    settle_retry,
-    settle_stop,
+    operation_transition,
+    retry_transition,
+    stop_transition,
 )
 from celery_agents.worker.errors import (
     ActionRefused,
@@ -34,19 +34,20 @@ from celery_agents.worker.errors import (
     StoreUnavailable,
 )
 from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import Applied, InboxKind, Lookout, Operation, Settled, StepRef, fields, loading
-from celery_agents.worker.store.claims import Ctl, ctl_read
-from celery_agents.worker.store.ground import NoHandover
-from celery_agents.worker.store.redis_tables import RedisTables
-from celery_agents.worker.store.scripts import SCRIPTS
-from celery_agents.worker.store.standing import STANDING, Standing
-from celery_agents.worker.store.tables import Changed
-from celery_agents.worker.store.writes import saving
+from celery_agents.worker.store import ActionResult, InboxKind, NextState, Operation, QueueSnapshot, StepRef, fields
+from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.database import Changed
+from celery_agents.worker.store.redis.database import RedisDatabase
+from celery_agents.worker.store.redis.scripts import SCRIPTS
+from celery_agents.worker.store.sessions import loading
+from celery_agents.worker.store.sessions.saving import saving
+from celery_agents.worker.store.steps.claims import ControlFields, control_command
 
+from .database import QueueHandover, SimClock, SimTables
 from .observing import PREFIX, History
 from .process import SimStore, Worker
 from .sessions import MESSAGE, Stage, agents, enter, make_plan, moment
-from .tables import QueueHandover, SimClock, SimTables
 from .world import Actor, Fault, Process, Tally, Violation, World
 
 KINDS = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
@@ -132,27 +133,27 @@ class Verdict:
         }
 
 
-class Ground:
+class StoreContext:
     """The Redis of all seeds of this process."""
 
     def __init__(self, url: str) -> None:
         pool = ConnectionPool.from_url(
             url, max_connections=64, socket_timeout=10, retry=Retry(NoBackoff(), 0), protocol=2, health_check_interval=0,
         )  # fmt: skip
-        self.tables = RedisTables(pool)
+        self.database = RedisDatabase(pool)
         for name, text in SCRIPTS.items():  # or the first seed would have round trips that the others have not
-            (sha,) = self.tables.ask("load", [("SCRIPT", "LOAD", text)])
-            self.tables._loaded[name] = sha.decode()
+            (sha,) = self.database.pipeline("load", [("SCRIPT", "LOAD", text)])
+            self.database._loaded[name] = sha.decode()
 
     def clear(self) -> None:
-        self.tables.ask("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
+        self.database.pipeline("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
 
 
 class Simulation:
     """One seed."""
 
-    def __init__(self, ground: Ground, seed: int) -> None:
-        self.ground = ground
+    def __init__(self, context: StoreContext, seed: int) -> None:
+        self.context = context
         self.world = world = World(seed)
         rng = world.rng
         self.kind = rng.choices(KINDS, _WEIGHTS)[0]
@@ -271,9 +272,9 @@ class Simulation:
 
     def _store(self, process: Process) -> SimStore:
         world = self.world
-        tables = SimTables(self.ground.tables, world, self.history.observe, self.restarted)
-        handover = QueueHandover() if self.fused else NoHandover()
-        store = SimStore(tables, self.settings, clock=SimClock(world, guesses=self.guesses), handover=handover)
+        database = SimTables(self.context.database, world, self.history.observe, self.restarted)
+        handover = QueueHandover() if self.fused else NoPublisher()
+        store = SimStore(database, self.settings, clock=SimClock(world, guesses=self.guesses), handover=handover)
         store.world = world
         return store
 
@@ -376,7 +377,7 @@ class Simulation:
                 )
             case Parked():
                 world.expect(False, "park", f"{ref.session_id} was parked: {outcome.reason}")
-            case Done() | PutOffUntil():
+            case Done() | RetryLater():
                 pass
         world.tally.answers[name] += 1
         world.say(f"{actor.name}: {name} {getattr(outcome, 'summary', '') or getattr(outcome, 'reason', '')}")
@@ -389,7 +390,7 @@ class Simulation:
     def _sweep(self, worker: Worker) -> None:
         world = self.world
         oldest = int(min(m.at for m in self.queue)) if self.queue else -1
-        lookout = Lookout(oldest_ms=oldest) if world.rng.random() < 0.7 else Lookout()
+        lookout = QueueSnapshot(oldest_ms=oldest) if world.rng.random() < 0.7 else QueueSnapshot()
         began = world.now
         try:
             swept = worker.store.sweep(0, lookout)
@@ -413,7 +414,7 @@ class Simulation:
         self._mirror_due()
 
     def _mirror_due(self) -> None:
-        (flat,) = self.ground.tables.ask("due", [("ZRANGE", PREFIX + "due", 0, -1, "WITHSCORES")])
+        (flat,) = self.context.database.pipeline("due", [("ZRANGE", PREFIX + "due", 0, -1, "WITHSCORES")])
         self.history.due = {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
 
     # --- what clients do --------------------------------------------------------------------------------------
@@ -462,14 +463,14 @@ class Simulation:
         if applied.publish is not None:
             self._publish(applied.publish)
 
-    def _acted(self, action: Action) -> Applied | None:
+    def _acted(self, action: Action) -> ActionResult | None:
         store, session = self.client, action.session
         match action.kind:
             case "submit":
                 execution = self.stage.first_of(session)
                 plan = self.stage.plans[session]
 
-                def first(now_ms: int) -> Settled:
+                def first(now_ms: int) -> NextState:
                     now = moment(now_ms)
                     message = Message.user(MESSAGE + action.operation)
                     return first_state(
@@ -478,11 +479,11 @@ class Simulation:
 
                 return store.submit(session, "async" if plan.is_async else "plain", session, first)
             case "message" | "twice":
-                return store.act(session, self._operation(action), settle_operation)
+                return store.act(session, self._operation(action), operation_transition)
             case "stop":
-                return store.stop(session, None, settle_stop)
+                return store.stop(session, None, stop_transition)
             case "retry":
-                return store.retry(session, settle_retry(None))
+                return store.retry(session, retry_transition(None))
             case "beside":
                 return self._beside(action, with_message=False)
             case "beside message":
@@ -497,39 +498,39 @@ class Simulation:
         message = Message.user(MESSAGE + action.operation).to_dict()
         return Operation(action.operation, InboxKind.MESSAGE, {"message": message})
 
-    def _beside(self, action: Action, *, with_message: bool) -> Applied | None:
+    def _beside(self, action: Action, *, with_message: bool) -> ActionResult | None:
         """Somebody saves the session while a step of it runs: an administrator, or another version of the product."""
-        ground = self.client.ground
-        keys = ground.keys(action.session)
+        context = self.client.context
+        keys = context.keys(action.session)
         for _ in range(50):
             reads: list[Any] = [
-                ("HMGET", keys.session, "version", *STANDING),
-                ctl_read(keys),
-                ground.clock.now(),
+                ("HMGET", keys.session, "version", *BOOKKEEPING),
+                control_command(keys),
+                context.clock.now(),
             ]
             try:
-                with ground.tables.watch("beside.read", (keys.session, keys.ctl), reads) as watched:
+                with context.database.watch("beside.read", (keys.session, keys.ctl), reads) as watched:
                     (version, *standing_reply), ctl_reply, now_reply = watched.replies
-                    ctl, standing = Ctl.read(ctl_reply), Standing.read(*standing_reply)
-                    if ctl.phase != "run" or action.operation in standing.operations:
-                        action.refused = "" if action.operation in standing.operations else "over"
+                    ctl, bookkeeping = ControlFields.read(ctl_reply), Bookkeeping.read(*standing_reply)
+                    if ctl.phase != "run" or action.operation in bookkeeping.operations:
+                        action.refused = "" if action.operation in bookkeeping.operations else "over"
                         return None
-                    held = ground.cache.get(action.session)
+                    held = context.cache.get(action.session)
                     stored = loading.finish(
-                        ground, keys, ctl.execution, held, watched,
-                        watched.ask("beside.load", loading.reads(keys, ctl.execution, held)),
+                        context, keys, ctl.execution, held, watched,
+                        watched.pipeline("beside.load", loading.reads(keys, ctl.execution, held)),
                     ).state  # fmt: skip
-                    now_ms = ground.clock.milliseconds(now_reply)
+                    now_ms = context.clock.milliseconds(now_reply)
                     now = moment(now_ms)
                     after = stored.with_metadata(action.operation, 1, now=now)
                     if with_message:
                         after = stored.with_user_message(Message.user(MESSAGE + action.operation), now=now)
                     save = saving(
-                        ground, keys, stored, Settled(after, operations=(action.operation,)), standing,
+                        context, keys, stored, NextState(after, operations=(action.operation,)), bookkeeping,
                         version=fields.number(version) + 1, now_ms=now_ms, work_changed=False,
                     )  # fmt: skip
                     watched.commit("beside.exec", save.commands)
-                    return Applied("changed", ctl.execution, 0)
+                    return ActionResult("changed", ctl.execution, 0)
             except Changed:
                 continue
         return None
@@ -541,7 +542,7 @@ class Simulation:
         from .checker import check
 
         world = self.world
-        self.ground.clear()
+        self.context.clear()
         crash_points.install(world.point)
         try:
             self._run()
@@ -647,11 +648,11 @@ class Simulation:
             self.full_until = now + world.rng.choice((300, 3000, 9000))
             world.fired("full")
             world.last_fault = max(world.last_fault, self.full_until)
-            self.ground.tables.ask("full", [("CONFIG", "SET", "maxmemory", 1)])
+            self.context.database.pipeline("full", [("CONFIG", "SET", "maxmemory", 1)])
             world.say("Redis is full")
         if self.full_until and self.full_until <= now:
             self.full_until = 0.0
-            self.ground.tables.ask("full", [("CONFIG", "SET", "maxmemory", 0)])
+            self.context.database.pipeline("full", [("CONFIG", "SET", "maxmemory", 0)])
             world.say("Redis has room again")
 
     def _is_due(self, now: float) -> bool:
@@ -694,7 +695,7 @@ class Simulation:
         for key in journals:
             del history.journals[key]
         if leases or journals:
-            self.ground.tables.ask("expire", [("DEL", *leases, *journals)])
+            self.context.database.pipeline("expire", [("DEL", *leases, *journals)])
         if leases:
             self._passed("lease ended")
 
@@ -702,8 +703,8 @@ class Simulation:
         """Invariant D, and no time to live while an execution is active."""
         world = self.world
         for session in self.history.versions:
-            keys = self.client.ground.keys(session)
-            phase, score, life, steps = self.ground.tables.ask(
+            keys = self.client.context.keys(session)
+            phase, score, life, steps = self.context.database.pipeline(
                 "audit",
                 [
                     ("HGET", keys.ctl, "phase"),

@@ -27,7 +27,7 @@ FAULTS = (
 )
 ANSWERS = (
     "Done",
-    "PutOffUntil",
+    "RetryLater",
     "TakenOver",
     "StoreUnavailable",
     "StoreFull",

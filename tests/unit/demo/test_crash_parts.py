@@ -12,7 +12,7 @@ import pytest
 
 from celery_agents.demo.crash import Account, answers
 from celery_agents.demo.ledger import DRIVER_CALL, EFFECT, Ledger, serve
-from celery_agents.tasks.embedded import free_port
+from celery_agents.tasks.local.embedded_redis import free_port
 
 from support.wait import wait_until
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, FunctionDriver, InferenceRequest
-from celery_agents.worker.engine import Done, Interruption, PutOffUntil
+from celery_agents.worker.engine import Done, Interruption, RetryLater
 from celery_agents.worker.errors import ConfigurationError, DriverError, UnusableAnswer
 from celery_agents.worker.state import AgentState, ExecutionBudget, InferenceResponse, LLMConfig
 from celery_agents.worker.tools import tool
@@ -60,7 +60,7 @@ def test_a_transient_error_is_tried_again_within_the_step_and_each_attempt_is_re
     bench.run(session_id)
     assert (bench.record(session_id).status, len(driver.requests)) == ("completed", 3)
     journal = next(key for key in bench.key_names() if ":j:" in key)
-    fields = bench.store.ground.tables.ask("test", [("HGETALL", journal)])[0]
+    fields = bench.store.context.database.pipeline("test", [("HGETALL", journal)])[0]
     failures = [value for name, value in zip(fields[::2], fields[1::2], strict=True) if name.startswith(b"err:")]
     assert len(failures) == 2
     assert any(b'"status": 529' in failure and b'"r1"' in failure for failure in failures)
@@ -73,7 +73,7 @@ def test_an_outage_is_retried_later_with_growing_delays_and_no_attempt_counted(n
     delays: list[float] = []
     for _ in range(8):
         outcome = bench.step(session_id)
-        assert isinstance(outcome, PutOffUntil)
+        assert isinstance(outcome, RetryLater)
         delays.append(outcome.seconds)
         bench.clock.go_on(outcome.seconds + 0.1)
     assert delays == [15, 30, 60, 120, 240, 480, 600, 600]
@@ -83,7 +83,7 @@ def test_an_outage_is_retried_later_with_growing_delays_and_no_attempt_counted(n
 def test_an_outage_of_a_day_fails_with_the_retry_limit(new_bench: NewBench) -> None:
     bench = new_bench(Agent("a", driver=Plan(_overloaded())), driver_attempts=1)
     session_id = bench.submit()
-    while isinstance(outcome := bench.step(session_id), PutOffUntil):
+    while isinstance(outcome := bench.step(session_id), RetryLater):
         bench.clock.go_on(outcome.seconds + 0.1)
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, record.errors) == (
@@ -100,7 +100,7 @@ def test_a_short_pause_the_provider_asks_for_is_made_in_the_step_a_long_one_give
     bench = new_bench(Agent("a", driver=long))
     session_id = bench.submit()
     (outcome,) = bench.run(session_id)
-    assert isinstance(outcome, PutOffUntil)
+    assert isinstance(outcome, RetryLater)
     assert (outcome.seconds, len(long.requests)) == (90.0, 1)
     bench.clock.go_on(90.1)
     bench.run(session_id)
@@ -110,7 +110,7 @@ def test_a_short_pause_the_provider_asks_for_is_made_in_the_step_a_long_one_give
 def test_a_pause_of_years_is_cut(new_bench: NewBench) -> None:
     bench = new_bench(Agent("a", driver=Plan(_overloaded(retry_after=1e15))))
     outcome = bench.step(bench.submit())
-    assert isinstance(outcome, PutOffUntil)
+    assert isinstance(outcome, RetryLater)
     assert outcome.seconds == bench.settings.retry_later_limit_seconds
 
 
@@ -144,9 +144,9 @@ def test_a_secret_in_the_text_of_a_drivers_own_error_is_stored_and_told_nowhere(
     bench = new_bench(Agent("a", driver=driver))
     session_id = bench.submit()
     outcomes = bench.run(session_id)
-    tables = bench.store.ground.tables
+    database = bench.store.context.database
     held = [
-        str(tables.ask("test", [(_READERS[_kind(name)], name, *_RANGES[_kind(name)])]))
+        str(database.pipeline("test", [(_READERS[_kind(name)], name, *_RANGES[_kind(name)])]))
         for name in bench.key_names()
         if _kind(name)
     ]
@@ -461,6 +461,6 @@ def test_a_draining_worker_gives_a_hanging_step_back_and_another_carries_it_on(n
     wait_until(lambda: times and bench.keeper.running == 1, "it hangs")
     bench.keeper.interrupt_all(Interruption.DRAIN)
     thread.join(10)
-    assert isinstance(outcomes[0], PutOffUntil)
+    assert isinstance(outcomes[0], RetryLater)
     assert isinstance(bench.step(session_id, bench.another_worker(*bench.agents, name="other")), Done)
     assert bench.record(session_id).status == "completed"

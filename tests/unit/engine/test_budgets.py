@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, FunctionDriver
-from celery_agents.worker.engine import Done, PutOffUntil
+from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.guards import PROCEED, GuardPoint, GuardView, Verdict
 from celery_agents.worker.state import (
@@ -314,7 +314,7 @@ def test_an_outage_is_waited_for_no_longer_than_the_budget_has_time(new_bench: N
     bench = new_bench(Agent("down", driver=down))
     session_id = bench.submit(budget=ExecutionBudget(max_seconds=60))
     (outcome,) = bench.run(session_id)
-    assert isinstance(outcome, PutOffUntil)
+    assert isinstance(outcome, RetryLater)
     assert outcome.seconds <= 60
     bench.clock.go_on(outcome.seconds + 0.001)
     bench.run(session_id)
@@ -324,13 +324,13 @@ def test_an_outage_is_waited_for_no_longer_than_the_budget_has_time(new_bench: N
 def test_a_stored_limit_is_seen_by_the_guards_of_users(new_bench: NewBench) -> None:
     seen: list[tuple[GuardPoint, int, ExecutionBudget]] = []
 
-    class Watching:
+    class StepObserver:
         def check(self, view: GuardView) -> Verdict:
             seen.append((view.point, view.execution.step_count, view.execution.budget))
             return PROCEED
 
     budget = ExecutionBudget(max_steps=2)
-    bench, _ = endless(new_bench, guards=[Watching()])
+    bench, _ = endless(new_bench, guards=[StepObserver()])
     bench.ran(budget=budget)
     before, after = GuardPoint.BEFORE_CALL, GuardPoint.BEFORE_NEXT
     assert seen == [(before, 0, budget), (after, 1, budget), (before, 1, budget), (after, 2, budget)]

@@ -9,15 +9,15 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.engine import Done, PutOffUntil
+from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.guards import (
     PROCEED,
+    Delay,
     FinishReasonGuard,
     Guard,
     GuardPoint,
     GuardView,
-    PutOff,
     StopWith,
     Verdict,
 )
@@ -30,7 +30,7 @@ from celery_agents.worker.state import (
     StopSignal,
     ToolCall,
 )
-from celery_agents.worker.store import LeftReason
+from celery_agents.worker.store import NotClaimedReason
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench, WorkerDied
@@ -117,16 +117,16 @@ def test_a_guard_sees_the_step_that_was_done_and_redis_time(new_bench: NewBench)
 
 
 def test_a_guard_may_put_the_first_call_off_without_counting_an_attempt(new_bench: NewBench) -> None:
-    guard = Answering(lambda: PutOff(30.0, "quota of this customer"), GuardPoint.BEFORE_CALL)
+    guard = Answering(lambda: Delay(30.0, "quota of this customer"), GuardPoint.BEFORE_CALL)
     agent, asked = guarded(guard)
     bench = new_bench(agent)
     session_id = bench.submit()
     for _ in range(10):  # more often than a step may be attempted
         (outcome,) = bench.run(session_id)
-        assert isinstance(outcome, PutOffUntil)
+        assert isinstance(outcome, RetryLater)
         assert (outcome.seconds, outcome.reason) == (30.0, "quota of this customer")
         early = bench.step(session_id)
-        assert getattr(early, "reason", None) is LeftReason.NOT_YET
+        assert getattr(early, "reason", None) is NotClaimedReason.NOT_YET
         bench.clock.go_on(30.1)
     assert asked == []
     guard.verdict = lambda: PROCEED
@@ -135,31 +135,31 @@ def test_a_guard_may_put_the_first_call_off_without_counting_an_attempt(new_benc
 
 
 def test_putting_off_ends_with_the_budget(new_bench: NewBench) -> None:
-    guard = Answering(lambda: PutOff(3600.0), GuardPoint.BEFORE_CALL)
+    guard = Answering(lambda: Delay(3600.0), GuardPoint.BEFORE_CALL)
     agent, asked = guarded(guard, budget=ExecutionBudget(max_seconds=60))
     bench = new_bench(agent)
     session_id = bench.submit()
     (outcome,) = bench.run(session_id)
-    assert isinstance(outcome, PutOffUntil)
+    assert isinstance(outcome, RetryLater)
     bench.clock.go_on(60.1)
     bench.run(session_id)
     assert (bench.record(session_id).stop_reason, asked) == ("time_limit", [])
 
 
 def test_before_the_next_step_putting_off_means_to_proceed(new_bench: NewBench) -> None:
-    agent, _ = guarded(Answering(lambda: PutOff(30.0), GuardPoint.BEFORE_NEXT))
+    agent, _ = guarded(Answering(lambda: Delay(30.0), GuardPoint.BEFORE_NEXT))
     assert new_bench(agent).ran().status == "completed"
 
 
 def test_the_longest_delay_counts_and_a_stop_beats_every_delay(new_bench: NewBench) -> None:
     delays = [
-        Answering(lambda: PutOff(5.0), GuardPoint.BEFORE_CALL),
-        Answering(lambda: PutOff(9.0), GuardPoint.BEFORE_CALL),
+        Answering(lambda: Delay(5.0), GuardPoint.BEFORE_CALL),
+        Answering(lambda: Delay(9.0), GuardPoint.BEFORE_CALL),
     ]
     agent, _ = guarded(*delays)
     bench = new_bench(agent)
     outcome = bench.step(bench.submit())
-    assert isinstance(outcome, PutOffUntil)
+    assert isinstance(outcome, RetryLater)
     assert outcome.seconds == 9.0
     agent, _ = guarded(*delays, Answering(_stop, GuardPoint.BEFORE_CALL))
     assert new_bench(agent).ran().status == "stopped"
@@ -176,7 +176,7 @@ def test_a_step_that_has_obtained_something_is_not_put_off(new_bench: NewBench) 
             raise WorkerDied
         return "whole"
 
-    guard = Answering(lambda: PutOff(30.0), GuardPoint.BEFORE_CALL, step=99)
+    guard = Answering(lambda: Delay(30.0), GuardPoint.BEFORE_CALL, step=99)
     bench = new_bench(
         Agent(
             "fragile", driver=lambda s: "end" if s.step_count else CallTool("fragile"), tools=[fragile], guards=[guard]
@@ -220,7 +220,7 @@ def test_a_guard_that_answers_something_else_does_not_count_as_agreement(
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_a_delay_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidInput, match=r"PutOff\.seconds"):
-        PutOff(seconds)
+        Delay(seconds)
 
 
 @pytest.mark.parametrize("signals", [(), ("stop",), (None,)])

@@ -12,7 +12,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, NothingToDo
 from celery_agents.worker.errors import DriverError, InvalidTransition
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, ToolOutcome
-from celery_agents.worker.store import LeftReason
+from celery_agents.worker.store import NotClaimedReason
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench, WorkerDied
@@ -173,7 +173,7 @@ def test_a_stop_before_the_first_step_ends_it_at_once_and_a_retry_begins_it(new_
     assert bench.events(session_id)[-1] == "execution_stopped"
     late = bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)
     assert isinstance(late, NothingToDo)
-    assert late.reason is LeftReason.ENDED
+    assert late.reason is NotClaimedReason.ENDED
     bench.retry(session_id)
     bench.run(session_id)
     assert bench.record(session_id).status == "completed"

@@ -11,9 +11,9 @@ from celery_agents import Agent
 from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.engine import Done, NothingToDo, StepRunner, TakenOver
-from celery_agents.worker.engine.sticky import Sticky
+from celery_agents.worker.engine.sticky import StickySessions
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.store import LeftReason, StepRef
+from celery_agents.worker.store import NotClaimedReason, StepRef
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
@@ -85,7 +85,7 @@ def test_a_step_that_stays_is_this_workers_while_it_waits(new_bench: Callable[..
     session = bench.submit()
     bench.step(session)
     other = bench.step(session, bench.another_worker(looker, name="other"))
-    assert other == NothingToDo(other.ref, LeftReason.BUSY)
+    assert other == NothingToDo(other.ref, NotClaimedReason.BUSY)
 
 
 def test_a_step_that_was_kept_for_longer_than_its_lease_is_carried_on(new_bench: Callable[..., Bench]) -> None:
@@ -155,15 +155,15 @@ def test_a_lost_reply_to_a_commit_that_claims_the_next_step_gives_it_to_the_queu
     post = Post(bench.runner)
     session = bench.submit()
     bench.step(session)
-    tables = bench.store.ground.tables
-    attempt = tables.attempt
+    database = bench.store.context.database
+    attempt = database.compare_and_apply
 
     def lose(point: str, *rest: Any) -> Any:
         attempt(point, *rest)
         monkeypatch.undo()
         raise StoreUnavailable(point)
 
-    monkeypatch.setattr(tables, "attempt", lose)
+    monkeypatch.setattr(database, "compare_and_apply", lose)
     outcome = post.run()
     assert isinstance(outcome, Done)
     assert outcome.publish == bench.due(session)
@@ -229,5 +229,5 @@ def test_a_worker_that_drains_keeps_no_session_and_finishes_what_it_kept(new_ben
 
 
 def test_slots_that_others_use_are_not_free() -> None:
-    sticky = Sticky(Settings.build(concurrency=5, sticky_seconds=1.0), monotonic=lambda: 100.0)
+    sticky = StickySessions(Settings.build(concurrency=5, sticky_seconds=1.0), monotonic=lambda: 100.0)
     assert [sticky.stays_until(1, others=others) for others in (0, 3, 4, 9)] == [101.0, 101.0, 100.0, 100.0]

@@ -4,15 +4,15 @@ import tracemalloc
 from collections.abc import Sequence
 
 from celery_agents.worker.state import AgentState
-from celery_agents.worker.store.cache import Held, SessionCache
-from celery_agents.worker.store.standing import Standing
+from celery_agents.worker.store.bookkeeping import Bookkeeping
+from celery_agents.worker.store.cache import CachedSession, SessionCache
 
 
-def held(version: int = 1, messages: int = 3) -> Held:
+def held(version: int = 1, messages: int = 3) -> CachedSession:
     state = AgentState.fresh()
     for number in range(messages):
         state = state.with_user_message(f"message {number}")
-    return Held(version, state, 200 * messages, "agent", Standing())
+    return CachedSession(version, state, 200 * messages, "agent", Bookkeeping())
 
 
 def steps(cache: SessionCache, names: Sequence[str], version: int) -> int:

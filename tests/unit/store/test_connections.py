@@ -7,22 +7,22 @@ import time
 
 import pytest
 
-from celery_agents.worker.store import redis_connections
-from celery_agents.worker.store.redis_tables import RedisTables, connect
+from celery_agents.worker.store.redis import connections as redis_connections
+from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
 
-def open_connections(tables: RedisTables, name: str) -> int:
-    (clients,) = tables.ask("test", [("CLIENT", "LIST")])
+def open_connections(database: RedisDatabase, name: str) -> int:
+    (clients,) = database.pipeline("test", [("CLIENT", "LIST")])
     return clients.decode().count(f"name={name} ")
 
 
 def test_what_a_burst_needed_is_closed_after_a_while(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_connections, "_KEPT_SECONDS", 0.3)
-    tables = connect(redis_url, timeout_seconds=5, connections=32, name="burst")
+    database = connect(redis_url, timeout_seconds=5, connections=32, name="burst")
     together = threading.Barrier(8)
 
     def one_of_many() -> None:
-        with tables.watch("test", ("x",), []):
+        with database.watch("test", ("x",), []):
             together.wait(5)
 
     threads = [threading.Thread(target=one_of_many) for _ in range(8)]
@@ -30,9 +30,9 @@ def test_what_a_burst_needed_is_closed_after_a_while(redis_url: str, monkeypatch
         thread.start()
     for thread in threads:
         thread.join()
-    assert open_connections(tables, "burst") == 8
+    assert open_connections(database, "burst") == 8
     deadline = time.monotonic() + 10
-    while open_connections(tables, "burst") > 1 and time.monotonic() < deadline:
+    while open_connections(database, "burst") > 1 and time.monotonic() < deadline:
         time.sleep(0.02)  # it is used all the time, as by a worker that looks after its leases
-    assert open_connections(tables, "burst") == 1
-    tables.close()
+    assert open_connections(database, "burst") == 1
+    database.close()

@@ -7,11 +7,11 @@ import pytest
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
-from celery_agents.tasks.callbacks import CallbackCaller
-from celery_agents.worker.engine import first_state, settle_stop
+from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
+from celery_agents.worker.engine import first_state, stop_transition
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import KeyedStepStore, Settled, memory_step_store
+from celery_agents.worker.store import KeyedStepStore, NextState, memory_step_store
 
 from support.post_receiver import PostReceiver
 from support.wait import wait_until
@@ -47,14 +47,14 @@ def receiver() -> Iterator[SlowReceiver]:
 
 
 def end_execution(store: KeyedStepStore, session: str, url: str) -> None:
-    def first(now_ms: int) -> Settled:
+    def first(now_ms: int) -> NextState:
         now, message = moment(now_ms), Message.user("hello")
         return first_state(
             AgentState.fresh(now=now), message, f"e-{session}", f"op-{session}", None, now, {"webhook": url}
         )
 
     store.submit(session, "agent", session, first)
-    store.stop(session, None, settle_stop)
+    store.stop(session, None, stop_transition)
 
 
 def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before_they_come_again(

@@ -15,10 +15,10 @@ import pytest
 from celery import Celery
 from kombu.asynchronous import Hub
 
-from celery_agents.tasks.greenlets import TaskPool
+from celery_agents.tasks.consumer.one_loop import OneLoop
+from celery_agents.tasks.consumer.pool import TaskPool
 from celery_agents.tasks.names import STEP
-from celery_agents.tasks.one_loop import OneLoop
-from celery_agents.worker import fibers
+from celery_agents.worker.concurrency import fibers
 
 # The hub looks around by itself as rarely as that: what takes less was noticed.
 HUB_SECONDS = 30.0
@@ -125,7 +125,7 @@ def test_steps_go_on_while_the_hub_waits_and_the_hub_while_they_do(
     hub.add_reader(here, lambda: (here.recv(9), read.set()))
     open_gate = threading.Event()
     with Consuming(pool, hub):
-        waiting = step(pool, lambda: fibers.apart(open_gate.wait, LIMIT_SECONDS))
+        waiting = step(pool, lambda: fibers.run_in_thread(open_gate.wait, LIMIT_SECONDS))
         there.send(b"x")
         assert read.wait(LIMIT_SECONDS)
         fired = threading.Event()
@@ -181,7 +181,7 @@ def test_a_lost_broker_is_heard_where_celery_connects_again_and_steps_go_on_mean
     lost = LostBroker("gone")
     open_gate = threading.Event()
     with Consuming(pool, hub) as consuming:
-        waiting = step(pool, lambda: fibers.apart(open_gate.wait, LIMIT_SECONDS))
+        waiting = step(pool, lambda: fibers.run_in_thread(open_gate.wait, LIMIT_SECONDS))
         consuming.breaks = lost
     assert consuming.end() is lost
     assert hub.poller is poller

@@ -1,0 +1,113 @@
+"""The command that looks for what could keep agents from running."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ...worker.errors import ConfigurationError, StoreUnavailable
+from .exits import ExitCode
+from .options import AsJson, RedisUrl, settings_for
+from .views import as_json, clean, one_line, plural
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..observability.doctor import Finding
+
+_WIDTH: Final = 110
+_NAME_WIDTH: Final = 24
+_COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def register(program: typer.Typer) -> None:
+    """Add this module's command."""
+    program.command()(doctor)
+
+
+def doctor(
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            "-A",
+            metavar="MODULE",
+            help="An existing Celery app with agents installed, as for celery -A.",
+            show_default=False,
+        ),
+    ] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Look at Redis, broker, workers, agents, backlog and provider keys, and say what to do about each problem.
+
+    Ends with 0 when nothing failed, 1 when something did, 3 when Redis is not reachable. Warnings do not count. Agents
+    and provider keys are looked at where CELERY_AGENTS_AGENTS names modules: run it in the environment of a worker.
+
+    \b
+    Examples:
+      celery-agents doctor
+      celery-agents doctor --json | jq -r 'select(.level != "ok") | .name'
+      celery-agents doctor --app my_project
+    """  # fmt: skip
+    from ..observability.doctor import Finding, Level, examine
+
+    existing, settings = _existing(app, redis_url)
+    code = ExitCode.DONE
+    try:
+        findings: Sequence[Finding] = examine(settings, existing)
+    except StoreUnavailable as error:
+        advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
+        findings = [Finding("redis", Level.FAIL, f"does not answer: {error}", advice)]
+        code = ExitCode.NO_REDIS
+        # Standard error too, as every command that ends with 3: what reads the findings may not be a person.
+        print(f"celery-agents: {error}; {advice}", file=sys.stderr)
+    if code is ExitCode.DONE and any(finding.level is Level.FAIL for finding in findings):
+        code = ExitCode.FAILED
+    for line in map(as_json, map(_value, findings)) if json else _lines(findings):
+        typer.echo(line)
+    raise typer.Exit(code)
+
+
+def _existing(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:
+    """Somebody's app and the settings agents were installed with; None and the environment's without a name."""
+    sys.path.append(str(Path.cwd()))  # modules of agents are found here too, as by a worker
+    if name is None:
+        return None, settings_for(redis_url)
+    from celery.app.utils import find_app
+
+    from ..app import settings_of
+
+    try:
+        found: Celery = find_app(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"--app {name}: it cannot be imported: {one_line(str(error))}") from error
+    settings = settings_of(found)
+    return found, settings if redis_url is None else settings.model_copy(update={"redis_url": redis_url})
+
+
+def _value(finding: Finding) -> dict[str, str]:
+    return {
+        "name": finding.name, "level": finding.level.value, "what": finding.what, "advice": finding.advice,
+    }  # fmt: skip
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        level = typer.style(finding.level.value.ljust(4), fg=_COLORS[finding.level.value])
+        lines += _wrapped(f"{level}  {one_line(finding.name).ljust(_NAME_WIDTH)}  ", finding.what)
+        if finding.advice:
+            lines += _wrapped(" " * (8 + _NAME_WIDTH), f"→ {finding.advice}")
+    counts = {level: sum(finding.level.value == level for finding in findings) for level in _COLORS}
+    return [*lines, "", f"{plural(counts['fail'], 'failure')}, {plural(counts['warn'], 'warning')}"]
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    first, *more = textwrap.wrap(" ".join(clean(text).split()), _WIDTH - 8 - _NAME_WIDTH) or [""]
+    return [head + first, *(" " * (8 + _NAME_WIDTH) + line for line in more)]

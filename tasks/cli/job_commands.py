@@ -1,0 +1,193 @@
+"""Commands that change something: submit, send, stop, retry."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .exits import ExitCode
+from .options import AsJson, RedisUrl, SessionArgument, client_for, duration
+from .progress import follow
+from .views import as_json, clean, job_line, plural, result_value
+
+if TYPE_CHECKING:
+    from ...worker.state import ExecutionBudget
+    from ..client.job import Job
+
+Message = Annotated[
+    str, typer.Argument(metavar="MESSAGE", help="What to say to the agent; - reads it from standard input.")
+]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Show progress and print the answer.")]
+Timeout = Annotated[
+    timedelta | None,
+    typer.Option(parser=duration, metavar="DURATION", help="With --wait: no longer than this (90s, 30m, 1h)."),
+]
+MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.", show_default=False)]
+MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.", show_default=False)]
+MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.", show_default=False)]
+MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.", show_default=False)]
+
+_STOP_SECONDS: Final = 30.0
+
+
+def register(program: typer.Typer) -> None:
+    """Add this module's commands."""
+    for command in (submit, send, stop, retry):
+        program.command()(command)
+
+
+def submit(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
+    message: Message,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    session: Annotated[str | None, typer.Option(help="Id for the new session.", show_default=False)] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", "-k", help="The same key makes one execution.", show_default=False),
+    ] = None,
+    max_steps: MaxSteps = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_seconds: MaxSeconds = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Hand a job to an agent. Prints the session's id, or with --wait the progress and the answer.
+
+    With --wait progress goes to standard error, the answer to standard output. Ctrl-C only stops waiting.
+
+    \b
+    Examples:
+      celery-agents submit researcher "What changed in 5.7?" --wait
+      celery-agents submit researcher - --idempotency-key ticket-42 --json < question.txt
+    """
+    job = client_for(redis_url).submit(
+        agent,
+        _text(message),
+        session_id=session,
+        idempotency_key=idempotency_key,
+        budget=_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
+    )
+    _accepted(job, wait=wait, timeout=timeout, json=json)
+
+
+def send(
+    session: SessionArgument,
+    message: Message,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Send a further message to a session. A running execution takes it up at its next step; else a new one starts.
+
+    \b
+    Example:
+      celery-agents send 3f2a… "And in 5.6?" --wait
+    """
+    job = client_for(redis_url).send_message(session, _text(message))
+    _accepted(job, wait=wait, timeout=timeout, json=json)
+
+
+def stop(
+    session: SessionArgument,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step; default: 30s."),
+    ] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Stop a session's execution, and wait until it has ended. What it has obtained is kept; nothing new begins.
+
+    \b
+    Example:
+      celery-agents stop 3f2a…
+    """
+    result = client_for(redis_url).stop(session, timeout=_STOP_SECONDS if timeout is None else timeout.total_seconds())
+    if json:
+        print(as_json({"session_id": session, "status": None} if result is None else result_value(result)))
+    else:
+        print("nothing was running" if result is None else f"{result.status} after {plural(result.step_count, 'step')}")
+
+
+def retry(
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="Id of one session.", show_default=False)
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed executions instead of one session.")] = False,
+    since: Annotated[
+        timedelta | None,
+        typer.Option(parser=duration, metavar="DURATION", help="With --failed: ended within the last 1h, 7d, …"),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="With --failed: only this agent's.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --failed: only list them.")] = False,
+    max_steps: MaxSteps = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_seconds: MaxSeconds = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Retry a failed or stopped execution from the step it ended at. Steps before it are not run again.
+
+    \b
+    Examples:
+      celery-agents retry 3f2a… --wait
+      celery-agents retry 3f2a… --max-cost 2.00
+      celery-agents retry --failed --since 1h --agent researcher --dry-run
+    """
+    budget = _budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
+    _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
+    client = client_for(redis_url)
+    if session is not None:
+        _accepted(client.retry(session, budget=budget), wait=wait, timeout=timeout, json=json)
+        return
+    started = None if since is None else datetime.now(UTC) - since
+    jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run))
+    for job in jobs:
+        _print_job(job, json)
+    if not json:
+        print(f"{plural(len(jobs), 'failed execution')} {'to retry' if dry_run else 'retried'}")
+
+
+def _check_retry(session: str | None, failed: bool, bulk_options: list[bool], single_options: list[bool]) -> None:
+    if (session is None) != failed:
+        raise typer.BadParameter("give a SESSION, or --failed for all that failed")
+    if session is not None and any(bulk_options):
+        raise typer.BadParameter("--since, --agent and --dry-run go with --failed, not with a SESSION")
+    if failed and any(single_options):
+        raise typer.BadParameter("--wait and limits go with one SESSION, not with --failed")
+
+
+def _accepted(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> None:
+    """Tell that the job was taken, or follow it to its end and end as it ended."""
+    if not wait:
+        _print_job(job, json)
+        return
+    seconds = None if timeout is None else timeout.total_seconds()
+    result = job.result(timeout=seconds) if json else follow(job, seconds, to_stderr=True)
+    print(as_json(result_value(result)) if json else clean(result.final_response))
+    raise typer.Exit(ExitCode.DONE if result.status == "completed" else ExitCode.FAILED)
+
+
+def _print_job(job: Job, json: bool) -> None:
+    print(as_json({"session_id": job.session_id, "execution_id": job.execution_id}) if json else job_line(job))
+
+
+def _text(message: str) -> str:
+    return sys.stdin.read() if message == "-" else message
+
+
+def _budget(**limits: Any) -> ExecutionBudget | None:
+    """None when no limit is given: the agent's own budget holds."""
+    from ...worker.state import ExecutionBudget
+
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return ExecutionBudget(**given) if given else None

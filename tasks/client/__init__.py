@@ -1,0 +1,1 @@
+"""What services use: hand over jobs, follow them, act on sessions. Imports no worker code."""

@@ -1,0 +1,409 @@
+"""`AgentClient`: how services hand over jobs, follow them and act on them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from celery import Celery
+
+from ...config.settings import Settings
+from ...worker.engine import first_state, operation_transition, retry_transition, stop_transition
+from ...worker.engine.run import moment
+from ...worker.errors import (
+    ActionRefused,
+    IdempotencyMismatch,
+    InvalidTransition,
+    SessionNotFound,
+    StoreUnavailable,
+    UnknownAgent,
+)
+from ...worker.state import AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
+from ...worker.store import ActionResult, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
+from ...worker.store.sessions.loading import StoredSession
+from ..app import create_app, settings_of
+from ..housekeeping.callbacks import target_of
+from ..publishing import SeparatePublisher, TransactionPublisher
+from .inputs import (
+    check_agent_name,
+    check_budget,
+    check_listing,
+    check_model,
+    check_seconds,
+    check_since,
+    check_text,
+    derived_id,
+    fingerprint,
+    json_value,
+    metadata_of,
+    read_cursor,
+    user_message,
+)
+from .job import Job, Result
+
+_STOP_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Sessions, newest first.
+
+    Attributes:
+        cursor: Give it back for the next page; None at the end.
+    """
+
+    items: tuple[Header, ...]
+    cursor: str | None
+
+
+class AgentClient:
+    """Talks to Redis; needs no worker in this process. Safe to share between threads."""
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        settings: Settings | None = None,
+        app: Celery | None = None,
+    ) -> None:
+        """
+        Args:
+            redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
+            broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
+            settings: Instead of both, and of the environment.
+            app: An existing app that has agents installed: messages go out as it sends its own, with its key prefix and
+                its priorities, and the settings are those of `install`.
+        Raises:
+            SettingsError: A setting is unknown or wrong.
+        """
+        chosen = settings or (settings_of(app) if app is not None else None)
+        self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
+        publishing = app if app is not None else create_app(self.settings)
+        self._publisher = SeparatePublisher(publishing, self.settings)
+        self._store = redis_step_store(
+            self.settings, name="celery-agents-client", handover=TransactionPublisher(publishing, self.settings)
+        )
+        self._shards_checked = False
+        self._seen_agents: set[str] = set()
+
+    @property
+    def store(self) -> KeyedStepStore:
+        """The step store, for monitoring and tests."""
+        if not self._shards_checked:
+            self._store.check_shards()
+            self._shards_checked = True
+        return self._store
+
+    # --- acting -----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        agent: str,
+        message: str | Message,
+        *,
+        session_id: str | None = None,
+        idempotency_key: str | None = None,
+        budget: ExecutionBudget | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        on_complete: object = None,
+        webhook: str | None = None,
+    ) -> Job:
+        """Hand a job to an agent: a new session, or the next message of an existing one of this agent.
+
+        Args:
+            agent: Name of an agent that a worker offers.
+            session_id: None: a new one, or the one that follows from `idempotency_key`.
+            idempotency_key: However often and from wherever the same request is made with it, it makes one execution.
+            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
+            metadata: JSON kept with a new session; see `write_metadata` for an existing one.
+            on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
+            webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
+        Raises:
+            InvalidInput: An argument cannot be used; nothing was written.
+            UnknownAgent: Workers have registered, and none offers this agent. Once seen, it stays known.
+            ActionRefused: The session belongs to another agent.
+            IdempotencyMismatch: The key was used for something else.
+            StoreFull: Redis is full; nothing was written.
+            StoreUnavailable: No answer. Ask again with the same idempotency key.
+        """
+        check_agent_name(agent)
+        first = user_message(message, self.settings.max_message_bytes)
+        check_budget(budget)
+        kept = metadata_of(metadata, self.settings.max_message_bytes)
+        operation_id = derived_id(idempotency_key, "operation")
+        session = SessionId(session_id) if session_id is not None else SessionId(derived_id(idempotency_key, "session"))
+        execution_id = ExecutionId(derived_id(idempotency_key, "execution"))
+        notify = target_of(on_complete, webhook)
+        name = self._known_agent(agent)
+        if session_id is not None and self._belongs_to(session, name):
+            return self._send(session, first, operation_id, budget, notify)
+
+        def transition(now_ms: int) -> Any:
+            now = moment(now_ms)
+            state = AgentState.fresh(metadata=kept, now=now)
+            return first_state(state, first, execution_id, operation_id, budget, now, notify)
+
+        try:
+            applied = self.store.submit(session, name, fingerprint(name, first, budget, kept), transition)
+        except IdempotencyMismatch:
+            if session_id is None:
+                raise
+            self._belongs_to(session, name)
+            return self._send(session, first, operation_id, budget, notify)  # somebody created the session meanwhile
+        self._publish(applied)
+        return Job(self.store, session, operation_id, applied.execution_id)
+
+    def send_message(
+        self,
+        session_id: str,
+        message: str | Message,
+        *,
+        idempotency_key: str | None = None,
+        budget: ExecutionBudget | None = None,
+        on_complete: object = None,
+        webhook: str | None = None,
+    ) -> Job:
+        """Send a further message. A running execution takes it up at its next step; else a new one starts.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The message cannot be used.
+            ActionRefused: Too many messages wait for the running step.
+        """
+        content = user_message(message, self.settings.max_message_bytes)
+        check_budget(budget)
+        notify = target_of(on_complete, webhook)
+        return self._send(SessionId(session_id), content, derived_id(idempotency_key, "operation"), budget, notify)
+
+    def stop(
+        self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
+    ) -> Result | None:
+        """End the running execution and wait until it has ended. What it has obtained is kept.
+
+        Args:
+            execution_id: Only this one. None: whichever runs.
+            timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
+        Returns:
+            How it ended; None when nothing was running, or it was not waited for.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            TimeoutError: It has not ended yet; the stop stands.
+        """
+        check_seconds(timeout)
+        applied = self.store.stop(SessionId(session_id), execution_id, stop_transition)
+        self._publish(applied)
+        if applied.outcome == "again" or timeout == 0:
+            return None
+        return Job(self.store, session_id, "", applied.execution_id).result(timeout=timeout)
+
+    def retry(self, session_id: str, *, budget: ExecutionBudget | None = None) -> Job:
+        """Continue a failed or stopped execution from the step it ended at; completed steps are kept.
+
+        Args:
+            budget: New limits instead of the old. None keeps them.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: The execution did not fail and was not stopped.
+        """
+        check_budget(budget)
+        try:
+            applied = self.store.retry(SessionId(session_id), retry_transition(budget))
+        except InvalidTransition as error:
+            raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
+        self._publish(applied)
+        return Job(self.store, session_id, "", applied.execution_id)
+
+    def retry_failed(
+        self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
+    ) -> Generator[Job]:
+        """Retry all executions that failed.
+
+        Args:
+            since: Only those that failed at or after this time. None: all that are kept.
+            agent: Only this agent's.
+            dry_run: Only name them.
+        Yields:
+            A job for each, retried when it is yielded.
+        """
+        check_since(since)
+        oldest_ms = None if since is None else round(since.timestamp() * 1000)
+        for header in list(self._all("failed", oldest_ms)):
+            if header.status != "failed" or (agent is not None and header.agent != agent):
+                continue
+            try:
+                yield self._job(header) if dry_run else self.retry(header.session_id)
+            except (ActionRefused, SessionNotFound):
+                continue  # somebody else retried it, or it expired, since it was listed
+
+    def write_metadata(self, session_id: str, key: str, value: Any) -> None:
+        """Keep a JSON value with the session."""
+        check_text("metadata key", key, self.settings.max_message_bytes)
+        payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
+
+    def change_system_prompt(self, session_id: str, prompt: str) -> None:
+        """Give the session a system prompt of its own; "" returns to the agent's."""
+        check_text("prompt", prompt, self.settings.max_message_bytes)
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
+
+    def change_model(self, session_id: str, model: LLMConfig) -> None:
+        """Give the session a model of its own, from its next step on."""
+        check_model(model)
+        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def job(self, session_id: str) -> Job:
+        """The session's latest execution.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        return self._job(self.store.header(SessionId(session_id)))
+
+    def show(self, session_id: str) -> StoredSession:
+        """The session with its whole state.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read; the error names it.
+        """
+        return self.store.load(SessionId(session_id))
+
+    def header(self, session_id: str) -> Header:
+        """What a listing shows of a session, even where its state cannot be read."""
+        return self.store.header(SessionId(session_id))
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Sessions by last update, newest first.
+
+        Args:
+            status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
+            since: Updated at or after this time.
+            limit: Most sessions of a page.
+            cursor: From the page before.
+        """
+        check_since(since)
+        oldest_ms = None if since is None else round(since.timestamp() * 1000)
+        index = "failed" if status == "failed" else "sessions"
+        check_listing(status, limit)
+        newest_ms, skip = read_cursor(cursor)
+        found: list[Header] = []
+        for header in self._all(index, oldest_ms, newest_ms):
+            if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in skip:
+                continue
+            if (status is None or header.status == status) and (agent is None or header.agent == agent):
+                if len(found) == limit:
+                    return Page(tuple(found), _cursor(found))
+                found.append(header)
+        return Page(tuple(found), None)
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """Agents that workers have registered, with definition hash and when they were last seen (ms)."""
+        return self.store.agents()
+
+    def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
+        """Wait until a live worker offers an agent.
+
+        Args:
+            check: Called while waiting; what it raises ends the wait.
+        Raises:
+            TimeoutError: None does.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._is_offered(name):
+            if check is not None:
+                check()
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
+            time.sleep(0.05)
+
+    # --- how --------------------------------------------------------------------------------------------------
+
+    def _send(
+        self,
+        session: SessionId,
+        message: Message,
+        operation_id: str,
+        budget: ExecutionBudget | None,
+        notify: Mapping[str, Any] | None,
+    ) -> Job:
+        payload: dict[str, Any] = {"message": message.to_dict()}
+        if budget is not None:
+            payload["budget"] = budget.to_dict()
+        if notify is not None:
+            payload["notify"] = notify
+        applied = self._act(session, Operation(operation_id, InboxKind.MESSAGE, payload))
+        return Job(self.store, session, operation_id, applied.execution_id)
+
+    def _act(self, session: SessionId, operation: Operation) -> ActionResult:
+        applied = self.store.act(session, operation, operation_transition)
+        self._publish(applied)
+        return applied
+
+    def _publish(self, applied: ActionResult) -> None:
+        if applied.publish is not None:
+            self._publisher.publish(applied.publish, self.store.now_ms())
+
+    def _job(self, header: Header) -> Job:
+        return Job(self.store, header.session_id, "", header.execution_id)
+
+    def _belongs_to(self, session: SessionId, agent: str) -> bool:
+        """Whether the session is there, as one of this agent."""
+        try:
+            owner = self.store.header(session).agent
+        except SessionNotFound:
+            return False
+        if owner != agent:
+            raise ActionRefused(f"session {session} belongs to agent {owner!r}; give {agent!r} a session of its own")
+        return True
+
+    def _is_offered(self, name: str) -> bool:
+        try:
+            return any(name in facts["agents"] for facts in self.store.workers().values())
+        except StoreUnavailable:
+            return False
+
+    def _known_agent(self, name: str) -> str:
+        if name in self._seen_agents:
+            return name
+        registered = self.store.agents()
+        if not registered:
+            warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
+        elif name not in registered:
+            raise UnknownAgent(name, tuple(registered))
+        self._seen_agents.update(registered)
+        return name
+
+    def _all(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
+        seen: set[str] = set()
+        while True:
+            page, following = self.store.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=200)
+            fresh = [header for header in page if header.session_id not in seen]
+            yield from fresh
+            if following is None or not fresh:
+                return
+            seen.update(header.session_id for header in page)
+            newest_ms = following
+
+
+def _cursor(found: list[Header]) -> str | None:
+    if not found:
+        return None
+    last = found[-1].updated_ms
+    same = [header.session_id for header in found if header.updated_ms == last]
+    return f"{last}:{','.join(same)}"

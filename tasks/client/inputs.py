@@ -1,0 +1,156 @@
+"""What callers of the client hand in: checked, and refused with a sentence, before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from math import isnan
+from typing import Any, Final
+
+from ...worker.errors import InvalidInput
+from ...worker.state import ID_PATTERN, ExecutionBudget, FrozenDict, Json, LLMConfig, Message, Role, freeze
+
+_NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
+_KEY_CHARS: Final = 512
+_POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_CURSOR: Final = re.compile(r"[0-9]{1,16}:[A-Za-z0-9_,-]+")
+_LARGEST: Final = 2**64 - 1
+
+STATUSES: Final = ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable")
+
+
+def check_agent_name(name: Any) -> None:
+    """An agent's name."""
+    if not isinstance(name, str) or not ID_PATTERN.fullmatch(name):
+        raise InvalidInput("agent", name, "use an agent's name: 1 to 64 letters, digits, '_' or '-'.")
+
+
+def derived_id(key: Any, what: str) -> str:
+    """An id that follows from an idempotency key (UUIDv5), or a random one without a key."""
+    if key is None:
+        return uuid.uuid4().hex
+    if not isinstance(key, str) or not key or len(key) > _KEY_CHARS:
+        raise InvalidInput("idempotency_key", key, f"use a text of 1 to {_KEY_CHARS} characters.")
+    try:
+        return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
+    except UnicodeEncodeError:
+        raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
+
+
+def user_message(message: Any, limit_bytes: int) -> Message:
+    """A message of the user, with something said in it."""
+    made = message if isinstance(message, Message) else Message.user(message)
+    if made.role is not Role.USER:
+        raise InvalidInput("message", made.role.value, "a submitted message must have the role user.")
+    if not made.content.strip():
+        raise InvalidInput("message", made.content, "say something.")
+    check_size("message", len(made.content.encode()), limit_bytes)
+    if made.metadata or made.provider:
+        check_size("message.metadata", len(_text(made.to_dict())) - len(_text(made.content)), limit_bytes)
+    return made
+
+
+def check_budget(budget: Any) -> None:
+    """An `ExecutionBudget`, or None."""
+    if budget is not None and not isinstance(budget, ExecutionBudget):
+        raise InvalidInput("budget", budget, "give an ExecutionBudget(max_steps=…, max_cost=…), or None.")
+
+
+def check_model(model: Any) -> None:
+    """An `LLMConfig`."""
+    if not isinstance(model, LLMConfig):
+        raise InvalidInput("model", model, "give an LLMConfig(model='provider:name').")
+
+
+def metadata_of(metadata: Any, limit_bytes: int) -> FrozenDict:
+    """A mapping of texts to JSON, of bounded size; None is an empty one."""
+    if metadata is None:
+        return FrozenDict()
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput("metadata", metadata, "give a dict with JSON values, or None.")
+    frozen = json_value("metadata", dict(metadata), limit_bytes)  # pyright: ignore[reportUnknownArgumentType]
+    assert isinstance(frozen, FrozenDict)
+    return frozen
+
+
+def json_value(field: str, value: Any, limit_bytes: int) -> Json:
+    """Any JSON value of bounded size."""
+    frozen = freeze(value, field)
+    check_size(field, len(_text(frozen)), limit_bytes)
+    return frozen
+
+
+def check_text(field: str, value: Any, limit_bytes: int) -> None:
+    """A text of bounded size."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, value, "give a text.")
+    freeze(value, field)
+    check_size(field, len(value.encode()), limit_bytes)
+
+
+def check_size(field: str, size: int, limit_bytes: int) -> None:
+    """Large data do not belong into a session."""
+    if size > limit_bytes:
+        advice = f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
+        raise InvalidInput(field, f"{size} bytes", advice)
+
+
+def check_seconds(timeout: Any) -> None:
+    """Seconds from 0, or None for as long as it takes."""
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout) or timeout < 0:
+        raise InvalidInput("timeout", timeout, "give seconds from 0, or None to wait as long as it takes.")
+
+
+def check_since(since: Any) -> None:
+    """A time with its timezone, or None."""
+    if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
+        raise InvalidInput("since", since, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
+
+
+def check_position(position: Any) -> None:
+    """The id of an event, or None for the beginning."""
+    if position is None:
+        return
+    is_one = isinstance(position, str) and _POSITION.fullmatch(position) is not None
+    if is_one and all(int(part) <= _LARGEST for part in position.split("-")):
+        return
+    raise InvalidInput("from_id", position, "give the id of an event, as its attribute id says.")
+
+
+def check_listing(status: Any, limit: Any) -> None:
+    """A status that sessions can have, and a number of sessions."""
+    if status is not None and status not in STATUSES:
+        raise InvalidInput("status", status, f"there are {', '.join(STATUSES)}.")
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InvalidInput("limit", limit, "give a whole number from 1.")
+
+
+def read_cursor(cursor: Any) -> tuple[int | None, frozenset[str]]:
+    """Where a page begins: the time, and the sessions of that time that were listed already."""
+    if cursor is None:
+        return None, frozenset()
+    if not isinstance(cursor, str) or not _CURSOR.fullmatch(cursor):
+        raise InvalidInput("cursor", cursor, "give back the cursor of a page, unchanged.")
+    number, _, names = cursor.partition(":")
+    return int(number), frozenset(names.split(","))
+
+
+def fingerprint(agent: str, message: Message, budget: ExecutionBudget | None, metadata: FrozenDict) -> str:
+    """The same for the same request, and only for that."""
+    said: dict[str, Any] = {
+        "agent": agent,
+        "message": message.to_dict(),
+        "budget": budget.to_dict() if budget else None,
+        "metadata": metadata,
+    }
+    return hashlib.sha256(_text(said).encode()).hexdigest()
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,137 @@
+"""A pool of Celery whose steps share one thread, each as a fiber on an event loop.
+
+A slot of the threads pool is a thread, and with each wait for Redis a step hands the interpreter to the next one: at a
+hundred slots that is half of what a worker computes. Here steps take turns on the loop that async drivers and tools run
+on as well, and what they ask Redis at the same time leaves together. Plain drivers and tools run in threads beside it,
+and so does every other task of the app.
+
+In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.consumer.pool:TaskPool"`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+import celery.concurrency.thread as celery_threads
+from celery.concurrency.base import apply_target
+
+from ...worker.concurrency.fibers import Fibers, Line, places_in_line
+from ...worker.engine import EventLoopThread
+from ..names import STEP
+from .garbage_collection import collect_when_idle
+
+_LOOK_UP_SECONDS: Final = 0.25
+_result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
+
+
+def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
+    """Wait in the main thread, which alone may handle signals, until all have ended.
+
+    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
+    """
+    waiting = set(futures)
+    while waiting:
+        waiting = concurrent.futures.wait(waiting, _LOOK_UP_SECONDS).not_done
+
+
+class TaskPool(celery_threads.TaskPool):
+    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
+
+    A step that has waited for its model leaves its slot to another one, and goes on when those with slots cannot.
+
+    Attributes:
+        line: Steps that have their answers.
+        newest_id: The task id of the step that was handed over last.
+        consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
+    """
+
+    executor: concurrent.futures.ThreadPoolExecutor  # Celery's: for what is no step
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loop = EventLoopThread()
+        self.line = Line(places_in_line(self.limit))
+        self.line.on_entry = self.begin_waiting
+        self._plain = concurrent.futures.ThreadPoolExecutor(
+            self.limit + self.line.places, thread_name_prefix="celery-agents-plain"
+        )
+        self._fibers = Fibers(self._plain, self.line)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_called = False
+        self._has_just_ended = False
+        self._handed_over: set[concurrent.futures.Future[None]] = set()
+        self.newest_id = ""
+        self.consumer: Any = None
+
+    @property
+    def num_processes(self) -> int:
+        """Celery's name for how many tasks the worker takes at a time: one for each slot, and those that need none."""
+        return self.limit + self.line.without_slot
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every step that was handed over has ended."""
+        return not self._handed_over
+
+    def next_may_be_near(self) -> bool:
+        """Whether the last step ended since this was asked last: the message of the one that follows is on its way."""
+        has_ended, self._has_just_ended = self._has_just_ended, False
+        return has_ended and self.is_idle
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Steps become fibers; the loop is called once for all that come before it listens."""
+        if not args or args[0] != STEP:
+            return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
+        self.newest_id = args[1] if len(args) > 1 else ""
+        ended = concurrent.futures.Future[None]()
+        self._handed_over.add(ended)
+        ended.add_done_callback(self._handed_over.discard)
+
+        def carry_out() -> None:
+            try:
+                apply_target(target, args, kwargs, callback, accept_callback)
+            except BaseException as error:  # noqa: BLE001 - Celery has reported it; as in a thread it ends here
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+            self._has_just_ended = True
+            if self.line.is_empty:
+                collect_when_idle()
+            self.begin_waiting()
+
+        self._waiting.append(carry_out)
+        self.begin_waiting()
+        return _result_of(ended)
+
+    def begin_waiting(self) -> None:
+        """Begin steps that wait for slots, as many as there are, with the loop's next turn."""
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            self.loop.call_soon(self._begin)
+
+    def on_stop(self) -> None:
+        """Wait for the steps that were handed over, then for the threads."""
+        wait_among_signals(self._handed_over)
+        super().on_stop()
+        self._plain.shutdown(cancel_futures=True)
+        self.loop.close()
+
+    def on_terminate(self) -> None:
+        """Steps that run end with the process: without threads they would take what cannot run for a failure."""
+        self.loop.close()
+
+    def _begin(self) -> None:
+        self._is_called = False
+        free = min(len(self._waiting), self.num_processes - self._fibers.alive)
+        self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))

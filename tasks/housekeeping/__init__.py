@@ -1,0 +1,1 @@
+"""What every worker does beside its steps: sweep, callbacks, registration."""

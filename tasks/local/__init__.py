@@ -1,0 +1,1 @@
+"""Everything on one machine: an embedded Redis, workers and Flower as child processes."""

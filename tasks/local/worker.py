@@ -1,0 +1,76 @@
+"""A worker in this process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from ...config.settings import Settings
+from ...worker.agent import AgentRegistry
+from ...worker.errors import ConfigurationError
+from ..consumer.garbage_collection import collect_rarely, spare_what_is_loaded
+
+# A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
+# Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
+_SWITCH_SECONDS: Final = 0.02
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._%-]{1,128}(@[A-Za-z0-9._%-]{1,253})?")
+
+
+def run_worker(settings: Settings, name: str | None = None) -> int:
+    """Run a worker until it is told to end.
+
+    Args:
+        name: Its node name for Celery and Flower, like `worker1` or `worker1@%h`; None: Celery's default.
+
+    Returns:
+        Exit code of the process: 0 after an orderly end.
+
+    Raises:
+        ConfigurationError: An agent cannot be imported, or cannot work here: an extra or a key is missing.
+    """
+    if not settings.agent_modules:
+        raise ConfigurationError(
+            "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
+        )
+    named = _named(name)
+    from celery.bin.celery import celery as command
+    from celery.signals import worker_ready
+
+    from ..app import create_app, worker_arguments
+
+    for agent in _agents_from_here(settings.agent_modules):
+        agent.answering.check()
+    collect_rarely()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    worker_ready.connect(spare_what_is_loaded, weak=False)
+    # As Celery.worker_main does, which forgets the exit code.
+    command.params[0].default = create_app(settings)
+    return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)
+
+
+def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:
+    """Agents of modules that are found in the current folder too, as with `celery worker`.
+
+    The folder is looked at first while they are imported, and last ever after: a service may have a `redis.py`
+    of its own, which must not come in the place of what this package imports when it first needs it.
+    """
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return AgentRegistry.from_modules(modules)
+    finally:
+        sys.path.remove(here)
+        sys.path.append(here)
+
+
+def _named(name: str | None) -> list[str]:
+    if name is None:
+        return []
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"the worker's name {name!r} must be letters, digits, '.', '_', '%' or '-', like worker1@%h"
+        )
+    return [f"--hostname={name}"]

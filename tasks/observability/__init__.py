@@ -1,0 +1,1 @@
+"""What people and machines look at: metrics, traces, Flower, health, doctor."""

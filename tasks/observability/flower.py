@@ -1,0 +1,75 @@
+"""Flower in this process, listening only where it may."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import os
+import socket
+from typing import Final
+
+from ...config.settings import Settings
+from ...worker.errors import ConfigurationError, MissingExtra
+
+# What a step did and whose it is, instead of the positional arguments that no task of ours has.
+_COLUMNS: Final = "name,uuid,state,result,kwargs,received,runtime,worker"
+
+
+def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str | None) -> None:
+    """Run Flower until it is told to end.
+
+    Args:
+        address: Interface to listen on. Beyond loopback it needs credentials.
+        basic_auth: `user:password`, several with commas between them; None: no question asked.
+
+    Raises:
+        MissingExtra: Flower is not installed.
+        ConfigurationError: The address is open without credentials, the credentials are no pair, or the port is taken.
+    """
+    if importlib.util.find_spec("flower") is None:
+        raise MissingExtra("flower", "celery-agents flower")
+    check_exposure(address, basic_auth)
+    _check_port(address, port)
+    from ..app import create_app
+
+    if basic_auth:
+        os.environ["FLOWER_BASIC_AUTH"] = basic_auth  # not an argument: those are visible to everybody on the machine
+    create_app(settings).start(argv=["flower", f"--address={address}", f"--port={port}", f"--tasks_columns={_COLUMNS}"])
+
+
+def check_exposure(address: str, basic_auth: str | None) -> None:
+    """Refuse what would show agents' work to a network without a password.
+
+    Raises:
+        ConfigurationError: With what to do instead.
+    """
+    pairs = [] if basic_auth is None else basic_auth.split(",")
+    if any(not all(pair.partition(":")[::2]) for pair in pairs):
+        raise ConfigurationError("FLOWER_BASIC_AUTH must be user:password, several with commas between them")
+    if not pairs and not is_loopback(address):
+        raise ConfigurationError(
+            f"Flower on {address!r} would show every prompt and answer to everybody who reaches it: set "
+            "FLOWER_BASIC_AUTH=user:password, or leave --address at 127.0.0.1"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if address == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return False
+
+
+def _check_port(address: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"Flower cannot listen on {address} port {port}: {error.strerror}; choose another with --port"
+        ) from error

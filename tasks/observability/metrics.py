@@ -1,0 +1,193 @@
+"""Prometheus metrics of one worker process, served over HTTP. Off unless `CELERY_AGENTS_METRICS_PORT` is set.
+
+What steps do is counted as it happens; slots and backlog are looked at when somebody asks. With the prefork pool steps
+run in processes of their own, which nobody can ask: count there by the events of Flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ...config.settings import Settings
+from ...worker.engine import Done, NothingToDo, Outcome, Parked, RetryLater, StepObserver, TakenOver, new_records
+from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
+from ...worker.state import InferenceResponse
+
+if TYPE_CHECKING:
+    from ...worker.engine.run import Run
+    from ..runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+# Model calls take seconds to minutes, tools milliseconds to minutes.
+_BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 900.0)
+_UNKNOWN_TOOL: Final = "(unknown)"  # a model may make up any name, and each would be a time series
+
+
+class Metrics(StepObserver):
+    """Counts what steps do. Labels are names of agents, tools and models: few, and none from a user."""
+
+    def __init__(self) -> None:
+        """
+        Raises:
+            MissingExtra: prometheus-client is not installed.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Histogram
+        except ImportError as error:
+            raise MissingExtra("metrics", "CELERY_AGENTS_METRICS_PORT") from error
+
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, what: str, *labels: str) -> Counter:
+            return Counter(f"celery_agents_{name}", what, labels, registry=self.registry)
+
+        def seconds(name: str, what: str, *labels: str) -> Histogram:
+            return Histogram(f"celery_agents_{name}_seconds", what, labels, registry=self.registry, buckets=_BUCKETS)
+
+        self._steps = counter("steps", "Steps that this worker claimed, by what came of them", "agent", "outcome")
+        self._deliveries = counter("deliveries", "Step messages by what came of them", "outcome")
+        self._executions = counter("executions", "Executions that ended in this worker", "agent", "status")
+        self._step_seconds = seconds("step", "A step from its claim to its commit", "agent")
+        self._driver_seconds = seconds("driver", "One driver call", "agent", "outcome")
+        self._tool_seconds = seconds("tool", "One tool call", "agent", "tool")
+        self._tool_calls = counter("tool_calls", "Tool calls", "agent", "tool", "outcome")
+        self._errors = counter("driver_errors", "Driver calls that gave no answer", "agent", "kind")
+        self._retries = counter("driver_retries", "Driver calls after a failed one of the same step", "agent")
+        self._tokens = counter("tokens", "Tokens of the answers", "agent", "model", "kind")
+        self._cost = counter("cost_usd", "Price of the answers in US dollars, where it is known", "agent", "model")
+        self._recoveries = counter("recoveries", "Steps carried on after another claim had ended unfinished", "agent")
+        self._begun: dict[str, float] = {}  # by claim, like the next
+        self._calls: dict[str, int] = {}
+
+    def step_begun(self, run: Run) -> None:
+        """See `StepObserver`."""
+        self._begun[run.claim.id] = time.monotonic()
+        if run.loaded.attempts > 1:
+            self._recoveries.labels(run.agent.name).inc()
+
+    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+        """See `StepObserver`."""
+        agent = run.agent.name
+        earlier = self._calls.get(run.claim.id, 0)
+        self._calls[run.claim.id] = earlier + 1
+        if earlier:
+            self._retries.labels(agent).inc()
+        self._driver_seconds.labels(agent, "error" if response is None else "answer").observe(seconds)
+        if response is None:
+            self._errors.labels(agent, error).inc()
+            return
+        model = response.model or run.agent.model or "own driver"
+        usage = response.usage
+        for kind in ("input", "output", "cache_write", "cache_read", "reasoning"):
+            if count := getattr(usage, kind):
+                self._tokens.labels(agent, model, kind).inc(count)
+        if response.cost:
+            self._cost.labels(agent, model).inc(response.cost)
+
+    def tools_called(self, run: Run) -> None:
+        """See `StepObserver`."""
+        agent = run.agent.name
+        for index in new_records(run):
+            execution = run.records[index].execution
+            name = execution.tool_call.name
+            tool = name if run.agent.toolset.get(name) is not None else _UNKNOWN_TOOL
+            self._tool_calls.labels(agent, tool, execution.outcome.value).inc()
+            took = (execution.completed_at - execution.started_at).total_seconds()
+            self._tool_seconds.labels(agent, tool).observe(max(0.0, took))
+
+    def step_ended(self, run: Run, outcome: Outcome | None) -> None:
+        """See `StepObserver`."""
+        agent = run.agent.name
+        self._calls.pop(run.claim.id, None)
+        self._steps.labels(agent, _NAMES[type(outcome)]).inc()
+        begun = self._begun.pop(run.claim.id, None)
+        if begun is not None:
+            self._step_seconds.labels(agent).observe(time.monotonic() - begun)
+        if isinstance(outcome, Done) and outcome.status.is_terminal():
+            self._executions.labels(agent, outcome.status.value).inc()
+
+    def delivered(self, outcome: Outcome | None) -> None:
+        """What came of a message of a step; None when Redis was not there."""
+        name = outcome.reason.value if isinstance(outcome, NothingToDo) else _NAMES[type(outcome)]
+        self._deliveries.labels(name).inc()
+
+
+_NAMES: Final[dict[type[Any], str]] = {
+    Done: "committed",
+    NothingToDo: "nothing_to_do",
+    RetryLater: "put_off",
+    TakenOver: "taken_over",
+    Parked: "parked",
+    type(None): "unavailable",
+}
+
+
+class _Standing:
+    """How the worker and its backlog stand at the moment somebody asks."""
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Any]:
+        """Gauges, for prometheus_client."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        runtime = self._runtime()
+        facts = {
+            "slots": (
+                "Steps that this worker can have wait for models and tools",
+                runtime.settings.concurrency,
+            ),
+            "slots_busy": ("Steps that it runs", runtime.keeper.running),
+            "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
+            **self._backlog(runtime),
+        }
+        for name, (what, value) in facts.items():
+            yield GaugeMetricFamily(f"celery_agents_{name}", what, value=value)
+
+    def _backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
+        try:
+            total, late, oldest_ms = runtime.store.backlog()
+        except CeleryAgentsError as error:
+            log.debug("the backlog is not known: %s", error)
+            return {}
+        return {
+            "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
+            "overdue_sessions": ("Of these, sessions whose time has passed", late),
+            "due_age_seconds": ("How long the oldest of these has been overdue", oldest_ms / 1000),
+        }
+
+
+def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Settings) -> Callable[[], None]:
+    """Answer scrapes in a thread.
+
+    Returns:
+        Ends it.
+    Raises:
+        ConfigurationError: The port is taken.
+    """
+    from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, start_http_server
+
+    assert settings.metrics_port is not None
+    if runtime().settings.pool == "prefork":
+        log.warning("steps run in processes of their own (prefork), whose metrics nobody sees; use the threads pool")
+    standing: Any = _Standing(runtime)
+    for collector in (standing, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
+        metrics.registry.register(collector)
+    try:
+        server, thread = start_http_server(settings.metrics_port, settings.metrics_address, metrics.registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics cannot listen on {settings.metrics_address} port {settings.metrics_port}: {error.strerror}; "
+            "choose another CELERY_AGENTS_METRICS_PORT, each worker of a machine its own"
+        ) from error
+
+    def close() -> None:
+        server.shutdown()
+        thread.join(timeout=5)
+
+    return close

@@ -1,0 +1,76 @@
+"""Metrics and traces put together, as far as the settings want them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...config.settings import Settings
+from ...worker.engine import Outcome, StepObserver
+from ...worker.redaction import describe_exception
+from ...worker.state import InferenceResponse
+from .metrics import Metrics
+from .tracing import Tracing
+
+if TYPE_CHECKING:
+    from ...worker.engine.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class Observers(StepObserver):
+    """What one process measures.
+
+    Attributes:
+        metrics: None when they are off.
+        tracing: None when it is off.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """
+        Raises:
+            MissingExtra: A setting asks for what is not installed.
+        """
+        self.metrics = Metrics() if settings.metrics_port is not None else None
+        self.tracing = Tracing() if settings.traces else None
+        self._all: tuple[StepObserver, ...] = tuple(each for each in (self.metrics, self.tracing) if each is not None)
+
+    @property
+    def observer(self) -> StepObserver | None:
+        """For the engine: None when nobody wants to know."""
+        return self if self._all else None
+
+    def delivered(self, outcome: Outcome | None) -> None:
+        """What came of a message of a step; None when Redis was not there."""
+        if self.metrics is not None:
+            self.metrics.delivered(outcome)
+
+    def close(self) -> None:
+        """Send what has not been sent yet."""
+        if self.tracing is not None:
+            self.tracing.close()
+
+    def step_begun(self, run: Run) -> None:
+        """See `StepObserver`."""
+        self._tell(lambda each: each.step_begun(run))
+
+    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+        """See `StepObserver`."""
+        self._tell(lambda each: each.driver_called(run, seconds, response, error))
+
+    def tools_called(self, run: Run) -> None:
+        """See `StepObserver`."""
+        self._tell(lambda each: each.tools_called(run))
+
+    def step_ended(self, run: Run, outcome: Outcome | None) -> None:
+        """See `StepObserver`."""
+        self._tell(lambda each: each.step_ended(run, outcome))
+
+    def _tell(self, call: Callable[[StepObserver], None]) -> None:
+        """What a measurement breaks on must not break the step."""
+        for each in self._all:
+            try:
+                call(each)
+            except Exception as error:  # noqa: BLE001 - from libraries for measuring
+                log.warning("%s was not told of a step: %s", type(each).__name__, describe_exception(error).message)

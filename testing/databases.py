@@ -1,0 +1,206 @@
+"""The store's database as simulated workers see it: each round trip is a place, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from ..worker.errors import ConfigurationError
+from ..worker.store.database import Command, Database, Guard, Meanwhile, Reply, WatchedTransaction, Word
+from ..worker.store.redis.database import RedisDatabase, connect
+from .world import World
+
+_UPTIME: Final = b"uptime_in_seconds:1000000\r\n"
+
+
+class DatabaseUnderFire:
+    """`Database` whose round trips the world may refuse, and whose replies it may lose."""
+
+    def __init__(self, inner: Database, world: World) -> None:
+        self._inner = inner
+        self._world = world
+
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Database.pipeline`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.pipeline(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+        """See `Database.transaction`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.transaction(point, commands, meanwhile)
+        self._world.at(f"after {point}")
+        return replies
+
+    def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """See `Database.compare_and_apply`."""
+        self._world.at(f"before {point}")
+        replies = self._inner.compare_and_apply(point, guards, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+    @contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[WatchedTransaction]:
+        """See `Tables.watch`."""
+        self._world.at(f"before {point}")
+        with self._inner.watch(point, keys, reads) as watched:
+            self._world.at(f"after {point}")
+            yield _WatchedUnderFire(watched, self._world)
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """See `Tables.script`."""
+        self._world.at(f"before {point}")
+        reply = self._inner.script(point, name, keys, args)
+        self._world.at(f"after {point}")
+        return reply
+
+
+class _WatchedUnderFire:
+    def __init__(self, inner: WatchedTransaction, world: World) -> None:
+        self._inner = inner
+        self._world = world
+        self.replies = inner.replies
+
+    def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        self._world.at(f"before {point}")
+        replies = self._inner.pipeline(point, commands, also=also)
+        self._world.at(f"after {point}")
+        return replies
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        self._world.at(f"before {point}")
+        replies = self._inner.commit(point, commands)
+        self._world.at(f"after {point}")
+        return replies
+
+
+class RedisOnVirtualTime:
+    """A real Redis whose clock is the world's: it gives the world's time, and leases end by it.
+
+    Leases are kept as plain keys and deleted when their time has come.
+    """
+
+    def __init__(self, redis: RedisDatabase) -> None:
+        self._redis = redis
+        self._world: World | None = None
+        self._leases: dict[str, int] = {}
+
+    @classmethod
+    def empty(cls, url: str) -> RedisOnVirtualTime:
+        """A database of its own, which must be empty: everything in it is deleted after each run.
+
+        Raises:
+            ConfigurationError: It is not empty, or the URL cannot be read.
+            StoreUnavailable: There is no Redis.
+        """
+        redis = connect(url, timeout_seconds=10.0, connections=32, name="celery-agents-testing")
+        (size,) = redis.pipeline("size", [("DBSIZE",)])
+        if size:
+            redis.close()
+            raise ConfigurationError(
+                f"the Redis database for assert_survives holds {size} keys; it has to be empty, because it is emptied "
+                "after each run. Give another database, such as redis://127.0.0.1:6379/15."
+            )
+        return cls(redis)
+
+    def enter(self, world: World) -> None:
+        """Begin a run: nothing of the one before stays."""
+        self.clear()
+        self._world = world
+
+    def clear(self) -> None:
+        """Delete what the runs left."""
+        (keys,) = self._redis.pipeline("keys", [("KEYS", "ca:*")])
+        if keys:
+            self._redis.pipeline("clear", [("DEL", *keys)])
+        self._leases.clear()
+
+    def close(self) -> None:
+        """Empty the database and close the connections."""
+        self.clear()
+        self._redis.close()
+
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """See `Database.pipeline`."""
+        return self._received(commands, self._redis.pipeline(point, self._sent(commands)))
+
+    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+        """See `Database.transaction`."""
+        return self._received(commands, self._redis.transaction(point, self._sent(commands), meanwhile))
+
+    def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """See `Database.compare_and_apply`."""
+        replies = self._redis.compare_and_apply(point, guards, self._sent(commands))
+        return None if replies is None else self._received(commands, replies)
+
+    def watch(
+        self, point: str, keys: Sequence[str], reads: Sequence[Command]
+    ) -> AbstractContextManager[WatchedTransaction]:
+        """See `Tables.watch`."""
+        return self._watch(point, keys, reads)
+
+    @contextmanager
+    def _watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[WatchedTransaction]:
+        with self._redis.watch(point, keys, self._sent(reads)) as watched:
+            yield _WatchedOnVirtualTime(self, watched, reads)
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """See `Tables.script`."""
+        self._expire()
+        return self._redis.script(point, name, keys, args)
+
+    def _now(self) -> int:
+        return self._world.now_ms() if self._world is not None else 0
+
+    def _expire(self) -> None:
+        ended = [key for key, until in self._leases.items() if until <= self._now()]
+        if ended:
+            self._redis.pipeline("expire", [("DEL", *ended)])
+            for key in ended:
+                del self._leases[key]
+
+    def _sent(self, commands: Sequence[Command]) -> list[Command]:
+        self._expire()
+        return [self._translated(command) for command in commands]
+
+    def _translated(self, command: Command) -> Command:
+        match command:
+            case ("SET", str() as key, worker, "PX", int() as lease_ms):
+                self._leases[key] = self._now() + lease_ms
+                return ("SET", key, worker)
+            case ("PEXPIRE", str() as key, int() as lease_ms) if key in self._leases:
+                self._leases[key] = self._now() + lease_ms
+                return ("EXISTS", key)
+            case _:
+                return command
+
+    def _received(self, commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
+        return [self._timely(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+    def _timely(self, command: Command, reply: Reply) -> Reply:
+        match command:
+            case ("TIME",):
+                now = self._now()
+                return [b"%d" % (now // 1000), b"%d" % (now % 1000 * 1000)]
+            case ("INFO", "server"):
+                return _UPTIME
+            case _:
+                return reply
+
+
+class _WatchedOnVirtualTime:
+    def __init__(self, database: RedisOnVirtualTime, inner: WatchedTransaction, reads: Sequence[Command]) -> None:
+        self._database = database
+        self._inner = inner
+        self.replies = database._received(reads, inner.replies)  # pyright: ignore[reportPrivateUsage]
+
+    def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        sent = self._database._sent(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._database._received(commands, self._inner.pipeline(point, sent, also=also))  # pyright: ignore[reportPrivateUsage]
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        sent = self._database._sent(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._database._received(commands, self._inner.commit(point, sent))  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,156 @@
+"""What the pool changes of the worker around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.concurrency.thread import TaskPool as ThreadsPool
+
+from celery_agents.tasks.consumer import pool as greenlets
+from celery_agents.tasks.consumer.one_loop import OneLoop
+from celery_agents.tasks.consumer.pool import TaskPool
+from celery_agents.tasks.names import STEP
+from celery_agents.worker.concurrency import fibers
+
+from support.counted import Counted
+from support.fiber_thread import compute
+
+
+def consumer(pool: Any, dispatcher: Any) -> Any:
+    return SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=Celery(set_as_current=False))
+
+
+@pytest.mark.parametrize(("kind", "leaves_it"), [(TaskPool, True), (ThreadsPool, False)])
+def test_no_step_sends_the_events_of_others(kind: type[Any], leaves_it: bool) -> None:
+    sent: list[int] = []
+    app = Celery(set_as_current=False)
+    dispatcher: Any = app.events.Dispatcher(None, enabled=False, buffer_group=["task"], on_send_buffered=lambda: None)
+    dispatcher.enabled, dispatcher.flush = True, lambda: sent.append(1)
+    parent = consumer(kind(limit=1), dispatcher)
+    OneLoop(parent).start(parent)
+    for _ in range(100):
+        dispatcher.send("task-started", uuid="1")
+    assert (not sent) is leaves_it
+
+
+def test_a_worker_without_events_starts() -> None:
+    parent = consumer(TaskPool(limit=1), None)
+    OneLoop(parent).start(parent)
+
+
+@pytest.fixture
+def pool() -> Iterator[TaskPool]:
+    opened = TaskPool(limit=2)
+    yield opened
+    opened.on_stop()
+
+
+def hand_over(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
+    return pool.on_apply(call, (name,), {}, lambda returned: None, None).f
+
+
+def test_no_more_steps_run_than_the_pool_has_slots_and_none_is_forgotten(pool: TaskPool) -> None:
+    counted = Counted()
+
+    def step(name: str) -> None:
+        with counted.one():
+            fibers.sleep(0.02)
+
+    handed = [hand_over(pool, step) for _ in range(25)]
+    assert not pool.is_idle
+    for each in handed:
+        each.result(20)
+    assert (counted.most, counted.done) == (2, 25)
+    assert pool.is_idle
+
+
+def test_a_step_gets_a_thread_for_what_blocks_although_other_tasks_take_as_many(pool: TaskPool) -> None:
+    free = threading.Event()
+    others = [hand_over(pool, lambda name: free.wait(20), "another.task") for _ in range(2)]
+    began = time.monotonic()
+    hand_over(pool, lambda name: fibers.run_in_thread(time.sleep, 0.05)).result(20)
+    assert time.monotonic() - began < 10
+    free.set()
+    for each in others:
+        each.result(20)
+
+
+def test_what_a_step_raises_ends_that_step_only(pool: TaskPool) -> None:
+    def wrong(name: str) -> None:
+        raise ValueError(name)
+
+    def leaves(name: str) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(ValueError, match=STEP):
+        hand_over(pool, wrong).result(20)
+    hand_over(pool, leaves).result(20)  # Celery reports a lost worker to the task's callback
+    hand_over(pool, lambda name: fibers.sleep(0.01)).result(20)
+
+
+def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
+    pool, counted = TaskPool(limit=1), Counted()
+
+    def step(name: str) -> None:
+        with counted.one():
+            fibers.sleep(0.05)
+
+    for _ in range(4):
+        hand_over(pool, step)
+    pool.on_stop()
+    assert counted.done == 4
+
+
+def test_a_step_that_has_its_answer_leaves_its_slot_to_another_one() -> None:
+    pool, alive, asking = TaskPool(limit=8), Counted(), Counted()
+    assert pool.num_processes == 8
+
+    def step(name: str) -> None:
+        with alive.one():
+            with asking.one():
+                fibers.sleep(0.12)
+            fibers.line_up()
+            compute(40)
+
+    handed = [hand_over(pool, step) for _ in range(40)]
+    for each in handed:
+        each.result(20)
+    pool.on_stop()
+    assert asking.most == 8, "its slots"
+    assert alive.most == 12, "and one for each two of them"
+    assert pool.num_processes == 8
+
+
+def test_a_step_that_waits_for_a_slot_begins_when_another_comes_into_the_line() -> None:
+    pool, begun, seen = TaskPool(limit=4), threading.Event(), list[bool]()
+
+    def step(name: str) -> None:
+        fibers.sleep(0.12)
+        fibers.line_up()
+        seen.append(fibers.run_in_thread(begun.wait, 5))
+
+    handed = [*[hand_over(pool, step) for _ in range(4)], hand_over(pool, lambda name: begun.set())]
+    for each in handed:
+        each.result(20)
+    pool.on_stop()
+    assert seen == [True] * 4
+
+
+def test_the_collector_is_asked_where_nobody_waits_in_line(pool: TaskPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[bool] = []
+    monkeypatch.setattr(greenlets, "collect_when_idle", lambda: waiting.append(not pool.line.is_empty))
+
+    def step(name: str) -> None:
+        fibers.sleep(0.12)
+        fibers.line_up()
+
+    for each in [hand_over(pool, step) for _ in range(8)]:
+        each.result(20)
+    assert waiting
+    assert not any(waiting)

@@ -1,0 +1,1 @@
+"""The state in parts for a store, and back."""

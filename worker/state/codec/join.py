@@ -1,0 +1,145 @@
+"""The state from the parts a store holds; `split` says what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from ...errors import StateTooNew, StateUnreadable
+from ..agent_fields import SCHEMA_VERSION
+from ..agent_state import AgentState
+from ..conversation.messages import Message, MessageStore, Section
+from ..execution.steps import AgentStep, StepExecution
+from ..values.field_types import Count, FrozenMapField
+from ..values.frozen import FrozenMap
+from ..values.value import Value
+
+V = TypeVar("V", bound=Value)
+
+
+class Head(Value):
+    """The state without its lists, and how long these are.
+
+    Attributes:
+        state: With empty sections and without steps.
+        lengths: Messages of each section.
+        steps: Steps that are done.
+    """
+
+    state: AgentState
+    lengths: FrozenMapField[Count] = FrozenMap[int]()
+    steps: Count = 0
+
+
+def join(
+    head: bytes | Head,
+    sections: Mapping[str, Sequence[bytes | Message]],
+    steps: Sequence[bytes | StepExecution] = (),
+) -> AgentState:
+    """The state from its parts. Items may be JSON or the values themselves, which are taken as they are.
+
+    Raises:
+        StateTooNew: A newer version of this package wrote it.
+        StateUnreadable: A part is damaged, or the lists are not as long as the head says.
+    """
+    read = head if isinstance(head, Head) else read_head(head)
+    store = _store(read, sections)
+    _expect("steps", read.steps, len(steps))
+    done = tuple(_step(item, f"steps[{place}]", store) for place, item in enumerate(steps))
+    return _complete(read.state, store, done)
+
+
+def read_head(head: bytes) -> Head:
+    """The head alone, which says how long the lists are; `join` takes it as well.
+
+    Raises:
+        StateTooNew: A newer version of this package wrote it.
+        StateUnreadable: It is damaged.
+    """
+    try:
+        read = Head.from_json(head)
+    except ValidationError as error:
+        _refuse_newer(_version_in(head))
+        raise StateUnreadable("head", _reason(error)) from None
+    _refuse_newer(read.state.schema_version)
+    if set(read.lengths) != set(read.state.store.sections):
+        raise StateUnreadable("head", "the sections and their lengths do not fit together")
+    return read
+
+
+def _version_in(head: bytes) -> object:
+    try:
+        return from_json(head)["state"]["schema_version"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _refuse_newer(version: object) -> None:
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise StateTooNew(version, SCHEMA_VERSION)
+
+
+def _store(head: Head, sections: Mapping[str, Sequence[bytes | Message]]) -> MessageStore:
+    read = head.state.store.sections
+    return head.state.store.with_sections(
+        {name: _section(name, part, head.lengths[name], sections.get(name, ())) for name, part in read.items()}
+    )
+
+
+def _section(name: str, section: Section, length: int, items: Sequence[bytes | Message]) -> Section:
+    _expect(name, length, len(items))
+    messages = tuple(_value(Message, item, f"{name}[{place}]") for place, item in enumerate(items))
+    return section.with_messages_added(messages)
+
+
+def _expect(part: str, said: int, found: int) -> None:
+    if said != found:
+        raise StateUnreadable(part, f"the head says {said} items, {found} were found")
+
+
+def _step(item: bytes | StepExecution, part: str, store: MessageStore) -> StepExecution:
+    execution = _value(StepExecution, item, part)
+    if execution is item:
+        return execution
+    return execution.with_step(_with_output(execution.step, part, store))
+
+
+def _with_output(step: AgentStep, part: str, store: MessageStore) -> AgentStep:
+    if not step.outputs:
+        return step
+    messages: list[Message] = []
+    for span in step.outputs:
+        section = store.section(span.section)
+        if section.generation != span.generation or len(section.messages) < span.stop or span.start > span.stop:
+            raise StateUnreadable(part, f"its messages are not in section {span.section!r}")
+        messages.extend(section.messages[span.start : span.stop])
+    return step.with_outputs(tuple(messages), step.outputs)
+
+
+def _complete(state: AgentState, store: MessageStore, steps: tuple[StepExecution, ...]) -> AgentState:
+    execution = state.execution
+    if execution is None:
+        _expect("steps", 0, len(steps))
+    else:
+        current = execution.current_step
+        read = _with_output(current, "current_step", store) if current else None
+        execution = execution.with_steps_read(steps, read)
+    return state.with_parts(state.context.with_store(store), execution)
+
+
+def _value(kind: type[V], item: bytes | V, part: str) -> V:
+    if isinstance(item, kind):
+        return item
+    try:
+        return kind.from_json(item)  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        raise StateUnreadable(part, _reason(error)) from None
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

@@ -1,0 +1,1 @@
+"""What was said: messages in sections, and which of them a model sees."""

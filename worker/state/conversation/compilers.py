@@ -1,0 +1,56 @@
+"""Which messages a model sees. Compilers filter when messages are read; nothing is deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from .messages import DEFAULT, Message
+
+if TYPE_CHECKING:
+    from ..agent_state import AgentState
+
+
+class MessageCompiler(Protocol):
+    """Chooses messages from the sections of a state."""
+
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The messages the model is to read, in order, without the system prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConversationWithCurrentToolTrace:
+    """The conversation, and of the tool traces only those of the current execution."""
+
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        current = state.execution.execution_id if state.execution else None
+        return tuple(message for message in every_message(state) if not message.is_trace or _is_of(message, current))
+
+
+@dataclass(frozen=True)
+class SelectedSections:
+    """These sections in this order; those that are missing are skipped. None named: the default section."""
+
+    names: tuple[str, ...] = ()
+
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        return tuple(message for name in self.names or (DEFAULT,) for message in state.store.section(name).messages)
+
+
+@dataclass(frozen=True)
+class AllSections:
+    """Everything."""
+
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        return every_message(state)
+
+
+def every_message(state: AgentState) -> tuple[Message, ...]:
+    """The messages of all sections in the order a model reads them."""
+    sections = [state.store.section(name).messages for name in state.store.section_names()]
+    return sections[0] if len(sections) == 1 else tuple(message for section in sections for message in section)
+
+
+def _is_of(message: Message, execution_id: str | None) -> bool:
+    return execution_id is not None and message.metadata.get("execution_id") == execution_id

@@ -1,0 +1,105 @@
+"""What an agent knows between executions: its messages, its prompt, its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any, cast
+
+from pydantic.functional_validators import AfterValidator
+
+from ...errors import InvalidInput
+from ..values.field_types import Flag, Text
+from ..values.frozen import FrozenDict
+from ..values.value import Value
+from .messages import DEFAULT, Message, MessageStore
+
+
+class ResponseFormatType(StrEnum):
+    TEXT = "text"
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+
+
+class ResponseFormat(Value):
+    """The shape the agent's final answer must have.
+
+    Attributes:
+        type: Any text, any JSON object, or JSON that fits `json_schema`.
+        json_schema: JSON Schema of the answer; None unless the type asks for it.
+        name: What providers call the shape.
+        strict: The provider must guarantee the schema.
+    """
+
+    type: ResponseFormatType = ResponseFormatType.TEXT
+    json_schema: FrozenDict | None = None
+    name: Text = ""
+    strict: Flag = True
+
+
+_SECRET_NAMES = frozenset({"api_key", "apikey", "authorization", "x-api-key", "password", "secret", "token"})
+
+
+def _without_secrets(settings: FrozenDict) -> FrozenDict:
+    _refuse_secrets(settings, "settings")
+    return settings
+
+
+def _refuse_secrets(value: object, path: str) -> None:
+    if isinstance(value, tuple):
+        for item in cast("tuple[object, ...]", value):
+            _refuse_secrets(item, path)
+    elif isinstance(value, FrozenDict):
+        for name, item in value.items():
+            if name.lower() in _SECRET_NAMES:
+                raise InvalidInput(
+                    f"{path}.{name}", str, "state is stored; give keys to the workers' environment instead."
+                )
+            _refuse_secrets(item, f"{path}.{name}")
+
+
+class LLMConfig(Value):
+    """A model for this agent alone, instead of its definition's.
+
+    Attributes:
+        model: As `provider:name`; None keeps the definition's.
+        base_url: Where the provider's API is; None is the provider's own.
+        settings: Temperature and the like, added to the definition's. Never a key: state is stored.
+    """
+
+    model: Text | None = None
+    base_url: Text | None = None
+    settings: Annotated[FrozenDict, AfterValidator(_without_secrets)] = FrozenDict()
+
+
+class AgentContext(Value):
+    """What persists across executions.
+
+    Attributes:
+        metadata: Whatever the application wants to keep beside the conversation; JSON.
+        response_format: None is the agent's own.
+    """
+
+    store: MessageStore = MessageStore()
+    metadata: FrozenDict = FrozenDict()
+    system_prompt: Text = ""
+    response_format: ResponseFormat | None = None
+
+    def with_store(self, store: MessageStore) -> AgentContext:
+        return self if store is self.store else self._with(store=store)
+
+    def with_messages_added(self, messages: Iterable[Message], section: str = DEFAULT) -> AgentContext:
+        return self.with_store(self.store.append(messages, section))
+
+    def with_metadata(self, key: str, value: Any) -> AgentContext:
+        """Raises `InvalidInput`, with the path, when the value is no JSON."""
+        return self._with(metadata=self.metadata.with_item(key, value))
+
+    def without_metadata(self, key: str) -> AgentContext:
+        return self._with(metadata=self.metadata.without(key))
+
+    def with_system_prompt(self, prompt: str) -> AgentContext:
+        return self._with(system_prompt=prompt)
+
+    def with_response_format(self, response_format: ResponseFormat | None) -> AgentContext:
+        return self._with(response_format=response_format)

@@ -1,0 +1,1 @@
+"""One run of an agent: its status, steps, tool calls, stop signals, budget and usage."""

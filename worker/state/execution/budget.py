@@ -1,0 +1,90 @@
+"""What an execution may use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from ..values.field_types import Amount, Count, UtcDatetime, utcnow
+from ..values.value import Value
+
+if TYPE_CHECKING:
+    from .execution import ExecutionState
+
+N = TypeVar("N", int, float)
+T = TypeVar("T", int, float, datetime)
+
+
+class ExecutionBudget(Value):
+    """Limits of one execution. None is unlimited; 0 stops before the first step. `used >= limit` stops.
+
+    Attributes:
+        max_steps: Steps.
+        max_tokens: Tokens of all kinds, as `InferenceUsage.total`.
+        max_seconds: Seconds since the execution started, without those spent waiting for a person.
+        max_cost: US dollars.
+        deadline: A moment, with timezone; reached counts as exhausted.
+    """
+
+    max_steps: Count | None = None
+    max_tokens: Count | None = None
+    max_seconds: Amount | None = None
+    max_cost: Amount | None = None
+    deadline: UtcDatetime | None = None
+
+    @classmethod
+    def unlimited(cls) -> ExecutionBudget:
+        return UNLIMITED
+
+    def is_empty(self) -> bool:
+        """No limit is set. A limit of 0 is a limit."""
+        limits = (self.max_steps, self.max_tokens, self.max_seconds, self.max_cost, self.deadline)
+        return all(limit is None for limit in limits)
+
+    def is_exhausted(self, now: datetime | None = None) -> bool:
+        """Any limit is at zero, or the deadline is reached."""
+        if self.deadline is not None and self.deadline <= (now or utcnow()):
+            return True
+        limits = (self.max_steps, self.max_tokens, self.max_seconds, self.max_cost)
+        return any(limit is not None and limit <= 0 for limit in limits)
+
+    def remaining(self, steps: int = 0, tokens: int = 0, seconds: float = 0.0, cost: float = 0.0) -> ExecutionBudget:
+        """What is left after using this much: never below 0, None stays None, the deadline stays."""
+        return self._with(
+            max_steps=_less(self.max_steps, steps),
+            max_tokens=_less(self.max_tokens, tokens),
+            max_seconds=_less(self.max_seconds, seconds),
+            max_cost=_less(self.max_cost, cost),
+        )
+
+    def remaining_from(self, execution: ExecutionState, now: datetime | None = None) -> ExecutionBudget:
+        """What an execution has left of this budget."""
+        return self.remaining(
+            steps=execution.step_count,
+            tokens=execution.usage.total,
+            seconds=execution.elapsed_seconds(now),
+            cost=execution.cost or 0.0,
+        )
+
+    def capped_by(self, other: ExecutionBudget) -> ExecutionBudget:
+        """The smaller limit of both, field by field; of the deadlines the earlier one."""
+        return self._with(
+            max_steps=_smaller(self.max_steps, other.max_steps),
+            max_tokens=_smaller(self.max_tokens, other.max_tokens),
+            max_seconds=_smaller(self.max_seconds, other.max_seconds),
+            max_cost=_smaller(self.max_cost, other.max_cost),
+            deadline=_smaller(self.deadline, other.deadline),
+        )
+
+
+def _less(limit: N | None, used: N) -> N | None:
+    return None if limit is None else max(type(limit)(0), limit - used)
+
+
+def _smaller(one: T | None, other: T | None) -> T | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+UNLIMITED = ExecutionBudget()

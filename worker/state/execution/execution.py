@@ -1,0 +1,247 @@
+"""One execution: from a message to its answer, over as many steps as it takes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Final
+
+from ...errors import InvalidTransition
+from ..values.error_info import ErrorInfo
+from ..values.field_types import Amount, Count, Text, UtcDatetime, made, utcnow
+from ..values.ids import ExecutionId
+from ..values.value import Value
+from .budget import UNLIMITED, ExecutionBudget
+from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
+from .status import ADVICE, ExecutionStatus
+from .steps import AgentStep, StepExecution
+from .tool_calls import ToolOutcome
+from .usage import NO_USAGE, InferenceUsage
+
+_LARGEST_COST: Final = sys.float_info.max
+
+
+class ExecutionState(Value):
+    """One execution as it stands.
+
+    Attributes:
+        number: From 1 within its session.
+        waited_seconds: Time that does not count as elapsed: waiting for a person, and ended before a retry.
+        waiting_since: Since when it waits; None when it does not.
+        step_executions: The steps that are done, in order.
+        step_count: Steps, the current one included.
+        usage: Tokens of all steps, the current one included.
+        cost: US dollars of all steps whose price is known; None when none is.
+        current_step: The step being worked on; None between steps.
+        errors: Errors that belong to no step.
+        operation_id: The message that started it.
+        retries: How often it was retried.
+        steps_before_retry: Steps that were done at the last retry; their signals no longer count.
+        steps_generation: Raised when stored steps must be written anew (see `split`).
+    """
+
+    execution_id: ExecutionId = made(ExecutionId.generate)
+    number: Count = 1
+    status: ExecutionStatus = ExecutionStatus.PENDING
+    budget: ExecutionBudget = UNLIMITED
+    created_at: UtcDatetime = made(utcnow)
+    started_at: UtcDatetime | None = None
+    completed_at: UtcDatetime | None = None
+    waited_seconds: Amount = 0.0
+    waiting_since: UtcDatetime | None = None
+    step_executions: tuple[StepExecution, ...] = ()
+    step_count: Count = 0
+    usage: InferenceUsage = NO_USAGE
+    cost: Amount | None = None
+    continuation: ExecutionContinuation = NO_CONTINUATION
+    current_step_started_at: UtcDatetime | None = None
+    current_step: AgentStep | None = None
+    errors: tuple[ErrorInfo, ...] = ()
+    operation_id: Text | None = None
+    retries: Count = 0
+    steps_before_retry: Count = 0
+    steps_generation: Count = 0
+
+    @property
+    def current_step_or_last(self) -> AgentStep | None:
+        return self.current_step or self.last_step
+
+    @property
+    def last_step(self) -> AgentStep | None:
+        """The last one that is done."""
+        return self.step_executions[-1].step if self.step_executions else None
+
+    @property
+    def stop_signal(self) -> StopSignal | None:
+        """The most authoritative of the last step's signals and the live ones; of equals the step's."""
+        signals = (*self._archived_continuation().stop_signals, *self.continuation.stop_signals)
+        return min(signals, key=lambda signal: signal.reason.priority, default=None)
+
+    def has_tool_calls(self) -> bool:
+        """The current step, or the last one, requested any."""
+        step = self.current_step_or_last
+        return step is not None and step.has_tool_calls()
+
+    def should_stop(self) -> bool:
+        """Signals that nobody overrode stop; a request to continue goes on; so do tool calls; else it stops."""
+        if self.continuation.should_stop():
+            return True
+        if self.continuation.is_continuation_requested:
+            return False
+        return not self.has_tool_calls()
+
+    def duration(self, now: datetime | None = None) -> float:
+        """Seconds from its start to its end, or to now; 0 before the start."""
+        if self.started_at is None:
+            return 0.0
+        return max(0.0, ((self.completed_at or now or utcnow()) - self.started_at).total_seconds())
+
+    def elapsed_seconds(self, now: datetime | None = None) -> float:
+        """Seconds that count against `max_seconds`: its duration without the waiting."""
+        end = self.completed_at or now or utcnow()
+        waiting = max(0.0, (end - self.waiting_since).total_seconds()) if self.waiting_since else 0.0
+        return max(0.0, self.duration(end) - self.waited_seconds - waiting)
+
+    def all_errors(self) -> tuple[ErrorInfo, ...]:
+        """Of all steps, then its own."""
+        steps = [execution.step for execution in self.step_executions]
+        if self.current_step is not None:
+            steps.append(self.current_step)
+        return (*(error for step in steps for error in step.all_errors), *self.errors)
+
+    def has_errors(self) -> bool:
+        current = self.current_step is not None and self.current_step.has_errors()
+        return bool(self.errors) or current or any(each.step.has_errors() for each in self.step_executions)
+
+    def final_status(self) -> ExecutionStatus:
+        """What it ends as now: failed before stopped before completed. Errors it recovered from do not fail it."""
+        if self.status.is_terminal():
+            return self.status
+        last = self.current_step_or_last
+        if self.errors or (last is not None and last.has_failed() and not self._was_cut_short(last)):
+            return ExecutionStatus.FAILED
+        signal = self.stop_signal
+        stopped = signal is not None and signal.reason.was_force_stopped()
+        return ExecutionStatus.STOPPED if stopped else ExecutionStatus.COMPLETED
+
+    def final_reason(self) -> StopReason | None:
+        """Why it stopped: the strongest signal's reason, else completed; None while it runs without a signal."""
+        signal = self.stop_signal
+        if signal is not None:
+            return signal.reason
+        return StopReason.COMPLETED if self.status is ExecutionStatus.COMPLETED else None
+
+    def _was_cut_short(self, last: AgentStep) -> bool:
+        """A person ended it: calls that were in flight are unknown, which is nobody's failure."""
+        signal = self.stop_signal
+        asked = signal is not None and signal.reason in (StopReason.USER_REQUESTED, StopReason.STOP_REQUESTED)
+        failed = any(each.outcome is ToolOutcome.ERROR for each in last.tool_executions)
+        return asked and not failed and not last.errors
+
+    def with_status(self, status: ExecutionStatus, now: datetime) -> ExecutionState:
+        """The same in this status, with the times that go with it; unchanged when it is in it already.
+
+        Raises:
+            InvalidTransition: `TRANSITIONS` does not allow it.
+        """
+        if status is self.status:
+            return self
+        if not self.status.may_become(status):
+            raise InvalidTransition(self.execution_id, self.status, status, ADVICE.get(self.status, ""))
+        return self._waited(now)._with(
+            status=status,
+            started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),
+            completed_at=now if status.is_terminal() else None,
+            waiting_since=now if status is ExecutionStatus.WAITING else None,
+        )
+
+    def with_continuation(self, continuation: ExecutionContinuation) -> ExecutionState:
+        return self._with(continuation=continuation)
+
+    def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
+        """Other limits from now on."""
+        return self._with(budget=budget)
+
+    def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
+        """These tokens and dollars on top: of a step, of an answer that was of no use, of a child. Never infinite."""
+        known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
+        return self._with(usage=self.usage + usage, cost=known)
+
+    def with_current_step(self, step: AgentStep, started_at: datetime) -> ExecutionState:
+        """The step being worked on. A new one is counted and charged; the same one again, by its id, is not."""
+        if self.current_step is not None and self.current_step.id == step.id:
+            return self._with(current_step=step)
+        charged = self.with_charge(step.inference_response.usage, step.inference_response.cost)
+        return charged._with(current_step=step, current_step_started_at=started_at, step_count=self.step_count + 1)
+
+    def with_current_step_completed(self, now: datetime, claim: str = "") -> ExecutionState:
+        """The current step archived with the signals of now; unchanged without one. The request to continue ends."""
+        step = self.current_step
+        if step is None:
+            return self
+        continuation = self.continuation.with_continuation_requested(False)
+        done = StepExecution(
+            id=step.id,
+            step=step,
+            continuation=continuation,
+            started_at=self.current_step_started_at or now,
+            completed_at=now,
+            claim=claim,
+        )
+        return self._with(
+            step_executions=(*self.step_executions, done),
+            continuation=continuation,
+            current_step=None,
+            current_step_started_at=None,
+        )
+
+    def with_error(self, error: ErrorInfo) -> ExecutionState:
+        """The error on the current step, or on the execution when there is none."""
+        if self.current_step is not None:
+            return self._with(current_step=self.current_step.with_error(error))
+        return self._with(errors=(*self.errors, error))
+
+    def for_retry(self, now: datetime, budget: ExecutionBudget | None = None) -> ExecutionState:
+        """In progress again with its steps; what ended it is cleared, and the time since then does not count."""
+        idle = max(0.0, (now - self.completed_at).total_seconds()) if self.completed_at and self.started_at else 0.0
+        return self.with_status(ExecutionStatus.IN_PROGRESS, now)._with(
+            budget=self.budget if budget is None else budget,
+            continuation=NO_CONTINUATION,
+            errors=(),
+            retries=self.retries + 1,
+            steps_before_retry=len(self.step_executions),
+            waited_seconds=self.waited_seconds + idle,
+        )
+
+    def is_written_like(self, after: ExecutionState) -> bool:
+        """Whether the stored steps of this one are the beginning of the stored steps of `after`."""
+        return self.execution_id == after.execution_id and self.steps_generation == after.steps_generation
+
+    def with_steps_written_anew(self) -> ExecutionState:
+        """The steps hold their messages themselves from now on, because the store's section was replaced."""
+        if not any(each.step.outputs for each in self.step_executions) and not self.current_step:
+            return self
+        return self._with(
+            step_executions=tuple(each.with_step(_detached(each.step)) for each in self.step_executions),
+            current_step=_detached(self.current_step) if self.current_step else None,
+            steps_generation=self.steps_generation + 1,
+        )
+
+    def with_steps_read(self, done: tuple[StepExecution, ...], current: AgentStep | None) -> ExecutionState:
+        """The same with these steps, as a store reads them back."""
+        return self._with(step_executions=done, current_step=current)
+
+    def _waited(self, now: datetime) -> ExecutionState:
+        if self.waiting_since is None:
+            return self
+        waited = max(0.0, (now - self.waiting_since).total_seconds())
+        return self._with(waited_seconds=self.waited_seconds + waited)
+
+    def _archived_continuation(self) -> ExecutionContinuation:
+        if len(self.step_executions) <= self.steps_before_retry:
+            return NO_CONTINUATION
+        return self.step_executions[-1].continuation
+
+
+def _detached(step: AgentStep) -> AgentStep:
+    return step.with_outputs(step.output_messages, ())

@@ -1,0 +1,50 @@
+"""One answer of a model, in the same shape whoever gave it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ..values.field_types import Amount, JsonField, Text
+from ..values.frozen import FrozenDict
+from ..values.value import Value
+from .tool_calls import ToolCall
+from .usage import NO_USAGE, InferenceUsage
+
+
+class FinishReason(StrEnum):
+    """Why the model ended its answer."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    ERROR = "error"
+    OTHER = "other"
+
+
+class InferenceResponse(Value):
+    """One answer.
+
+    Attributes:
+        cost: US dollars; None when the price is unknown.
+        thinking: What the model let us see of its reasoning.
+        output: The structured output, when the agent asked for one.
+        provider: What the driver needs back on the next turn; opaque.
+    """
+
+    content: Text = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: InferenceUsage = NO_USAGE
+    finish_reason: FinishReason = FinishReason.STOP
+    model: Text | None = None
+    request_id: Text | None = None
+    cost: Amount | None = None
+    thinking: Text | None = None
+    output: JsonField = None
+    provider: FrozenDict | None = None
+
+    def without_provider(self) -> InferenceResponse:
+        return self._with(provider=None)
+
+    def has_tool_calls(self) -> bool:
+        return bool(self.tool_calls)

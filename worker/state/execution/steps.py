@@ -1,0 +1,150 @@
+"""One step of an execution: what happened (`AgentStep`) and when (`StepExecution`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from ..conversation.messages import Extent, Message, Role, Span
+from ..conversation.step_messages import step_messages
+from ..values.error_info import ErrorInfo
+from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, made
+from ..values.frozen import FrozenMap
+from ..values.ids import AgentStepId
+from ..values.value import Value
+from .inference import InferenceResponse
+from .signals import NO_CONTINUATION, ExecutionContinuation
+from .tool_calls import ToolCall, ToolExecution, ToolOutcome
+
+
+class AgentStepType(StrEnum):
+    TOOL_EXECUTION = "tool_execution"
+    FINAL_RESPONSE = "final_response"
+    ERROR = "error"
+
+
+class AgentStep(Value):
+    """One driver call and the tool calls it led to.
+
+    Attributes:
+        number: From 1 within its execution.
+        inputs: Which messages the model saw: section to (generation, count).
+        output_messages: What the step said, in conversation order; tagged once the step is in a state.
+        outputs: Where the store has these messages; empty before the step is in a state, or when a section it wrote to
+            was replaced since.
+        errors: Errors of the step itself, without those of its tools; `all_errors` has both.
+    """
+
+    id: AgentStepId = made(AgentStepId.generate)
+    number: Count = 1
+    inputs: FrozenMapField[Extent] = FrozenMap[Extent]()
+    output_messages: tuple[Message, ...] = ()
+    outputs: tuple[Span, ...] = ()
+    inference_response: InferenceResponse = InferenceResponse()
+    tool_executions: tuple[ToolExecution, ...] = ()
+    errors: tuple[ErrorInfo, ...] = ()
+
+    @classmethod
+    def from_inference(
+        cls,
+        response: InferenceResponse,
+        tool_executions: Iterable[ToolExecution] = (),
+        *,
+        number: int = 1,
+        inputs: Mapping[str, Extent] | None = None,
+        errors: Iterable[ErrorInfo] = (),
+        step_id: AgentStepId | None = None,
+    ) -> AgentStep:
+        """The step a model's answer and its tools make, with the messages they put into the conversation.
+
+        The provider's data move into the assistant's message, where the next turn needs them.
+        """
+        executions = tuple(tool_executions)
+        messages = step_messages(response, executions)
+        moved = any(message.provider is not None for message in messages)
+        return cls(
+            id=step_id or AgentStepId.generate(),
+            number=number,
+            inputs=FrozenMap[Extent].of(inputs or {}),
+            output_messages=messages,
+            inference_response=response.without_provider() if moved else response,
+            tool_executions=executions,
+            errors=tuple(errors),
+        )
+
+    @property
+    def step_type(self) -> AgentStepType:
+        """Derived: errors beat requested tool calls, and these a final response."""
+        if self.has_errors():
+            return AgentStepType.ERROR
+        return AgentStepType.TOOL_EXECUTION if self.has_tool_calls() else AgentStepType.FINAL_RESPONSE
+
+    @property
+    def requested_tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.inference_response.tool_calls
+
+    @property
+    def executed_tool_calls(self) -> tuple[ToolCall, ...]:
+        """Those that were carried out, or may have been."""
+        skipped = (ToolOutcome.BLOCKED, ToolOutcome.NOT_RUN)
+        return tuple(execution.tool_call for execution in self.tool_executions if execution.outcome not in skipped)
+
+    @property
+    def all_errors(self) -> tuple[ErrorInfo, ...]:
+        """The tools' errors, then the step's own."""
+        of_tools = (execution.error_info() for execution in self.tool_executions)
+        return (*(error for error in of_tools if error is not None), *self.errors)
+
+    @property
+    def output_text(self) -> str:
+        """What the assistant said in this step."""
+        texts = (message.content for message in self.output_messages if message.role is Role.ASSISTANT)
+        return "\n".join(text for text in texts if text)
+
+    def has_tool_calls(self) -> bool:
+        """The model requested any, executed or not."""
+        return bool(self.inference_response.tool_calls)
+
+    def has_errors(self) -> bool:
+        return bool(self.errors) or any(execution.has_error() for execution in self.tool_executions)
+
+    def has_failed(self) -> bool:
+        """As the last step it fails its execution: an error of its own or of a tool. A blocked call is none."""
+        failures = (ToolOutcome.ERROR, ToolOutcome.UNKNOWN)
+        return bool(self.errors) or any(execution.outcome in failures for execution in self.tool_executions)
+
+    def has_final_response(self) -> bool:
+        """It is a final response, and not a blank one."""
+        return self.step_type is AgentStepType.FINAL_RESPONSE and bool(self.output_text.strip())
+
+    def with_error(self, error: ErrorInfo) -> AgentStep:
+        return self._with(errors=(*self.errors, error))
+
+    def with_outputs(self, messages: tuple[Message, ...], spans: tuple[Span, ...]) -> AgentStep:
+        """The same with these messages, which the store has at these spans."""
+        return self._with(output_messages=messages, outputs=spans)
+
+
+class StepExecution(Value):
+    """A step that is done.
+
+    Attributes:
+        id: The step's.
+        continuation: The signals at its end.
+        claim: The claim it was committed under; empty outside a worker.
+    """
+
+    id: AgentStepId
+    step: AgentStep
+    continuation: ExecutionContinuation = NO_CONTINUATION
+    started_at: UtcDatetime
+    completed_at: UtcDatetime
+    claim: Text = ""
+
+    @property
+    def duration(self) -> float:
+        """Seconds, of the driver call and the tools together."""
+        return (self.completed_at - self.started_at).total_seconds()
+
+    def with_step(self, step: AgentStep) -> StepExecution:
+        return self._with(step=step)

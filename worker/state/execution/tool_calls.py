@@ -1,0 +1,140 @@
+"""What the model asked for and what came of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+from pydantic_core import from_json, to_json
+
+from ...errors import InvalidInput
+from ..values.error_info import ErrorInfo
+from ..values.field_types import Checked, Count, JsonField, Text, UtcDatetime, made
+from ..values.frozen import FrozenDict, Json, check_text, freeze
+from ..values.ids import ToolExecutionId
+from ..values.value import Value
+
+
+def _args(value: Any) -> FrozenDict | str:
+    if isinstance(value, FrozenDict):
+        return value
+    if isinstance(value, str):
+        return check_text(value, "args")
+    frozen = freeze(value, "args")
+    if isinstance(frozen, FrozenDict):
+        return frozen
+    raise InvalidInput("args", type(cast("object", value)), "give a dict, or the text the model wrote in its place.")
+
+
+def _read_args(text: str) -> FrozenDict | str:
+    try:
+        read = freeze(from_json(text or "{}", allow_inf_nan=False))
+    except (ValueError, TypeError):  # TypeError: half a surrogate pair, which the field refuses by its name
+        return text
+    return read if isinstance(read, FrozenDict) else text
+
+
+class ToolCall(Value):
+    """A call the model asks for.
+
+    Attributes:
+        id: The model's id of the call; unique within one answer, not beyond.
+        name: The tool.
+        args: A JSON object, or the raw text when the model wrote something else.
+    """
+
+    id: Annotated[Text, Field(min_length=1)]
+    name: Text
+    args: Annotated[FrozenDict | str, Checked(_args)] = FrozenDict()
+
+    @classmethod
+    def from_text(cls, call_id: str, name: str, args: str) -> ToolCall:
+        """A call whose arguments the model wrote as text; what is no JSON object is kept as it is."""
+        return cls(id=call_id, name=name, args=_read_args(args))
+
+    def args_json(self) -> str:
+        """The arguments as the text a provider expects."""
+        return self.args if isinstance(self.args, str) else to_json(self.args).decode()
+
+
+class ToolOutcome(StrEnum):
+    """How a tool's execution ended.
+
+    ok: it returned. error: it failed, or its arguments did not fit. unknown: a worker died over it and nobody can
+    tell whether it happened. not_run: the step ended before its turn. blocked: a guard or a person refused it.
+    """
+
+    OK = "ok"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    NOT_RUN = "not_run"
+    BLOCKED = "blocked"
+
+
+_FALLBACK_MESSAGE = {
+    ToolOutcome.OK: "",
+    ToolOutcome.ERROR: "The tool failed without saying why.",
+    ToolOutcome.UNKNOWN: "The outcome is unknown: the call may or may not have happened.",
+    ToolOutcome.NOT_RUN: "The call was not run.",
+    ToolOutcome.BLOCKED: "The call was not allowed.",
+}
+
+
+class ToolExecution(Value):
+    """One call, carried out or not.
+
+    Attributes:
+        value: What the tool returned, as JSON; None too when it returned None or nothing.
+        error: Why it has no value; None when it is ok.
+        index: Place of the call in the model's answer, from 0.
+    """
+
+    id: ToolExecutionId = made(ToolExecutionId.generate)
+    tool_call: ToolCall
+    outcome: ToolOutcome
+    value: JsonField = None
+    error: ErrorInfo | None = None
+    started_at: UtcDatetime
+    completed_at: UtcDatetime
+    index: Count = 0
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return (self.completed_at - self.started_at).total_seconds()
+
+    def has_error(self) -> bool:
+        """It failed, was blocked, or nobody knows. A call that was merely not run is no error."""
+        return self.outcome in (ToolOutcome.ERROR, ToolOutcome.UNKNOWN, ToolOutcome.BLOCKED)
+
+    def was_blocked(self) -> bool:
+        return self.outcome is ToolOutcome.BLOCKED
+
+    def error_message(self) -> str:
+        """Why it has no value; empty when it is ok."""
+        if self.outcome is ToolOutcome.OK:
+            return ""
+        return (self.error.message if self.error else "") or _FALLBACK_MESSAGE[self.outcome]
+
+    def error_info(self) -> ErrorInfo | None:
+        """Its error as listed in a step's errors; None without `has_error()`."""
+        if not self.has_error():
+            return None
+        return self.error or ErrorInfo(kind=f"tool_{self.outcome}", message=self.error_message())
+
+    def as_message(self) -> str:
+        """The text the model reads: text as it is, other values as JSON, failures in a sentence."""
+        match self.outcome:
+            case ToolOutcome.OK:
+                return as_text(self.value)
+            case ToolOutcome.UNKNOWN:
+                why = self.error.message if self.error else ""
+                return f"Outcome unknown: the call may or may not have happened. {why}".rstrip()
+            case _:
+                return f"Error in tool call: {self.error_message()}"
+
+
+def as_text(value: Json) -> str:
+    """A JSON value as text: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else to_json(value).decode()

@@ -1,0 +1,45 @@
+"""Tokens, as the providers count them."""
+
+from __future__ import annotations
+
+from ..values.field_types import LARGEST_COUNT, Count
+from ..values.value import Value
+
+
+class InferenceUsage(Value):
+    """Tokens of one model answer, or of several added up.
+
+    Attributes:
+        input: Tokens sent, without those counted in the cache fields.
+        output: Tokens received, without those counted as reasoning.
+        cache_write: Tokens written to the provider's cache.
+        cache_read: Tokens read from it.
+        reasoning: Tokens the model thought with.
+        requests: Model requests these come from; not part of the total.
+    """
+
+    input: Count = 0
+    output: Count = 0
+    cache_write: Count = 0
+    cache_read: Count = 0
+    reasoning: Count = 0
+    requests: Count = 0
+
+    @property
+    def total(self) -> int:
+        """All five kinds of tokens; what `max_tokens` limits."""
+        return self.input + self.output + self.cache_write + self.cache_read + self.reasoning
+
+    def __add__(self, other: InferenceUsage) -> InferenceUsage:
+        """Both together; a sum that no field can hold stays at the largest, since a provider may claim any number."""
+        return InferenceUsage(
+            input=min(self.input + other.input, LARGEST_COUNT),
+            output=min(self.output + other.output, LARGEST_COUNT),
+            cache_write=min(self.cache_write + other.cache_write, LARGEST_COUNT),
+            cache_read=min(self.cache_read + other.cache_read, LARGEST_COUNT),
+            reasoning=min(self.reasoning + other.reasoning, LARGEST_COUNT),
+            requests=min(self.requests + other.requests, LARGEST_COUNT),
+        )
+
+
+NO_USAGE = InferenceUsage()

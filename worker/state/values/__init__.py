@@ -1,0 +1,1 @@
+"""The base of all state values: immutability, JSON, field types, ids, errors as data."""

@@ -1,0 +1,124 @@
+"""The types that fields have: moments, counts, amounts, text, JSON, and mappings of names to values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from ...errors import InvalidInput
+from .frozen import FrozenMap, Json, V, check_text, freeze
+
+D = TypeVar("D")
+LARGEST_COUNT = 2**63 - 1
+
+
+def utcnow() -> datetime:
+    """Now, in UTC, with microseconds."""
+    return datetime.now(UTC)
+
+
+def to_utc(value: object) -> datetime:
+    """The same instant in UTC.
+
+    Raises:
+        InvalidInput: It has no timezone, or is neither a datetime nor its ISO 8601 text.
+    """
+    moment = _parsed(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
+        raise InvalidInput("time", value, "give a datetime with a timezone, or its ISO 8601 text.")
+    if moment.tzinfo is UTC and not moment.fold:
+        return moment
+    if moment.utcoffset() is None:
+        raise InvalidInput("time", value, "a time without timezone is ambiguous; use datetime.now(timezone.utc).")
+    return _shifted(moment)
+
+
+def _parsed(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput("time", text, "give an ISO 8601 time with a timezone, as 2026-01-31T12:00:00Z.") from None
+
+
+def _shifted(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC).replace(fold=0)
+    except OverflowError:
+        raise InvalidInput("time", moment, "this time is outside the years 1 to 9999 in UTC.") from None
+
+
+def made(factory: Callable[[], D]) -> D:
+    """A field's default that is made anew for each value, and is stored whatever it is.
+
+    A factory that takes an argument, as pydantic offers, is not asked again when a value is serialized to leave out
+    what is at its default.
+    """
+
+    def make(_fields_before: dict[str, Any]) -> D:
+        return factory()
+
+    return Field(default_factory=make)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Annotation: the field's value is what this function makes of it, and is stored by its own type.
+
+    pydantic's `PlainValidator` would call back into Python for every value it serializes.
+    """
+
+    check: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.check, json_schema_input_schema=core_schema.any_schema()
+        )
+
+
+class _FreezeMap:
+    """Annotation that turns a validated dict into a `FrozenMap`."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        value_type = _source.__args__[0]
+        items = core_schema.dict_schema(handler.generate_schema(Text), handler.generate_schema(value_type))
+        return core_schema.no_info_after_validator_function(FrozenMap[Any].of, items)
+
+
+class _CheckText:
+    """Annotation that refuses text which UTF-8 cannot hold."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(check_text, core_schema.str_schema(strict=True))
+
+
+if TYPE_CHECKING:
+    JsonField = Annotated[Json, Checked(freeze)]
+else:
+    JsonField = Annotated[Any, Checked(freeze)]  # pydantic would look for the names in `Json` where the field is
+"""A field that holds any JSON value."""
+
+Text = Annotated[str, _CheckText]
+"""A field that holds text, exactly as it was, NUL characters included."""
+
+FrozenMapField = Annotated[FrozenMap[V], _FreezeMap]
+"""A field that holds a mapping of names to immutable values."""
+
+UtcDatetime = Annotated[datetime, Checked(to_utc)]
+"""A moment in UTC with microseconds; naive datetimes are refused."""
+
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
+"""A whole number from 0; booleans, text and floats are refused."""
+
+Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+"""Seconds or US dollars from 0; whole numbers are accepted, NaN, infinity and booleans are not."""
+
+
+Flag = Annotated[bool, Field(strict=True)]
+"""True or false; 0, 1 and text are refused."""

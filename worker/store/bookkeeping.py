@@ -1,0 +1,57 @@
+"""What the store knows of a session beside its state. It changes with the session's version only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..unique import unique_bytes
+from . import fields
+
+BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage")
+_MARK_BYTES: Final = 4
+# Who holds a session as it was more saves ago reads it in full.
+_MARKS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Bookkeeping:
+    """What the store knows of a session beside its state.
+
+    Attributes:
+        operations: Recent operation ids, oldest first.
+        executions: Executions whose steps are kept, oldest first.
+        notify: Whom to tell of an execution's end, by operation; JSON as stored.
+        lineage: A random mark of each of the last saves, newest first. A Redis that lost what it had acknowledged gives
+            the numbers of the lost versions again, to others; a lineage is never the same.
+    """
+
+    operations: tuple[str, ...] = ()
+    executions: tuple[str, ...] = ()
+    notify: bytes | None = None
+    lineage: bytes = b""
+
+    @classmethod
+    def read(
+        cls, operations: bytes | None, executions: bytes | None, notify: bytes | None, lineage: bytes | None
+    ) -> Bookkeeping:
+        """From the fields `BOOKKEEPING` of a session's hash."""
+        return cls(fields.strings(operations), fields.strings(executions), notify, lineage or b"")
+
+    def next_lineage(self) -> bytes:
+        """Of the save that follows."""
+        return (unique_bytes(_MARK_BYTES) + self.lineage)[: _MARKS * _MARK_BYTES]
+
+
+def remembers(saves: int) -> bool:
+    """Whether a lineage reaches back so many saves."""
+    return saves < _MARKS
+
+
+def descends(lineage: bytes, older: bytes, saves: int) -> bool:
+    """Whether a session of this lineage was, so many saves ago, the one with the older lineage.
+
+    False too where nobody knows any more: it is too long ago.
+    """
+    place = saves * _MARK_BYTES
+    return saves >= 0 and bool(older) and lineage[place : place + _MARK_BYTES] == older[:_MARK_BYTES]

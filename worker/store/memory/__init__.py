@@ -1,0 +1,1 @@
+"""The database interface in memory, for tests and simulations."""

@@ -1,0 +1,459 @@
+"""`Database` in memory: Redis's commands, as far as the store uses them, under one lock.
+
+For tests and for a first try without a server. State lives as long as the object.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, cast
+
+from ...errors import StateUnreadable
+from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
+
+Score = tuple[float, bytes]
+
+
+class MemoryDatabase:
+    """A dictionary that answers like Redis."""
+
+    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
+        """
+        Args:
+            now_ms: Unix time in milliseconds. None: this machine's clock.
+        """
+        self._now = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._lock = threading.RLock()
+        self._values: dict[str, Any] = {}
+        self._expiry: dict[str, int] = {}
+        self._touched: dict[str, int] = {}
+        self._counter = 0
+        self._stream_ids: dict[str, tuple[int, int]] = {}
+        self.grown = threading.Condition(self._lock)
+
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run in order."""
+        del point
+        with self._lock:
+            return [self._run(command) for command in commands]
+
+    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+        """Run in order; under one lock that is atomic."""
+        replies = self.pipeline(point, commands)
+        if meanwhile is not None:
+            meanwhile()
+        return replies
+
+    def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """Look and run under one lock."""
+        del point
+        with self._lock:
+            for read, answers in guards:
+                reply = self._run(read)
+                found: list[Reply] = cast("list[Reply]", reply) if isinstance(reply, list) else [reply]
+                if [b"" if word is None else _bytes(word) for word in found] != [_bytes(word) for word in answers]:
+                    return None
+            return [self._run(command) for command in commands]
+
+    @contextlib.contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[_MemoryWatched]:
+        """Remember when each key was last touched."""
+        with self._lock:
+            seen = {key: self._stamp(key) for key in keys}
+            watched = _MemoryWatched(self, seen, self.pipeline(point, reads))
+        yield watched
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """The scripts of `scripts`, in Python."""
+        del point
+        with self._lock:
+            return {"sweep": self._sweep, "prune": self._prune, "journal_when_full": self._journal}[name](keys, args)
+
+    def keys(self) -> list[str]:
+        """All keys that have not expired."""
+        with self._lock:
+            return [key for key in list(self._values) if self._alive(key)]
+
+    def _stamp(self, key: str) -> tuple[int, bool]:
+        return (self._touched.get(key, 0), self._alive(key))
+
+    def _ask_watching(
+        self, seen: dict[str, tuple[int, bool]], also: Sequence[str], commands: Sequence[Command]
+    ) -> list[Reply]:
+        with self._lock:
+            seen.update({key: self._stamp(key) for key in also})
+            return [self._run(command) for command in commands]
+
+    def _commit(self, seen: dict[str, tuple[int, bool]], commands: Sequence[Command]) -> list[Reply]:
+        with self._lock:
+            if any(self._stamp(key) != stamp for key, stamp in seen.items()):
+                raise Changed
+            return [self._run(command) for command in commands]
+
+    def _run(self, command: Command) -> Reply:
+        name, *args = command
+        return getattr(self, f"_{str(name).lower()}")(*args)
+
+    # --- keys -------------------------------------------------------------------------------------------------
+
+    def _alive(self, key: str) -> bool:
+        expiry = self._expiry.get(key)
+        if expiry is not None and expiry <= self._now():
+            self._forget(key)
+        return key in self._values
+
+    def _forget(self, key: str) -> None:
+        self._values.pop(key, None)
+        self._expiry.pop(key, None)
+        self._touch(key)
+
+    def _touch(self, key: str) -> None:
+        self._counter += 1
+        self._touched[key] = self._counter
+
+    def _read(self, key: str, kind: type, default: Any) -> Any:
+        if not self._alive(key):
+            return default
+        value = self._values[key]
+        if not isinstance(value, kind):
+            raise StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
+        return value
+
+    def _write(self, key: str, kind: type) -> Any:
+        value = self._read(key, kind, None)
+        if value is None:
+            value = self._values[key] = kind()
+        self._touch(key)
+        return value
+
+    def _drop_empty(self, key: str) -> None:
+        if not self._values.get(key):
+            self._forget(key)
+
+    def _time(self) -> Reply:
+        now = self._now()
+        return [b"%d" % (now // 1000), b"%d" % (now % 1000 * 1000)]
+
+    def _info(self, section: str = "everything") -> bytes:
+        return b"# %b\r\nuptime_in_seconds:1000000\r\nmaxmemory_policy:noeviction\r\n" % section.encode()
+
+    def _exists(self, *keys: str) -> int:
+        return sum(self._alive(key) for key in keys)
+
+    def _del(self, *keys: str) -> int:
+        found = [key for key in keys if self._alive(key)]
+        for key in found:
+            self._forget(key)
+        return len(found)
+
+    def _pexpire(self, key: str, milliseconds: int) -> int:
+        if not self._alive(key):
+            return 0
+        self._expiry[key] = self._now() + int(milliseconds)
+        return 1
+
+    def _persist(self, key: str) -> int:
+        return int(self._alive(key) and self._expiry.pop(key, None) is not None)
+
+    def _pttl(self, key: str) -> int:
+        if not self._alive(key):
+            return -2
+        return self._expiry[key] - self._now() if key in self._expiry else -1
+
+    def _get(self, key: str) -> bytes | None:
+        return self._read(key, bytes, None)
+
+    def _set(self, key: str, value: Word, *options: Word) -> bytes | None:
+        if "NX" in options and self._alive(key):
+            return None
+        self._values[key] = _bytes(value)
+        self._expiry.pop(key, None)
+        self._touch(key)
+        if "PX" in options:
+            self._expiry[key] = self._now() + int(options[options.index("PX") + 1])
+        return b"OK"
+
+    def _publish(self, channel: str, message: Word) -> int:
+        del channel, message
+        return 0
+
+    # --- hashes -----------------------------------------------------------------------------------------------
+
+    def _hget(self, key: str, field: str) -> bytes | None:
+        return self._read(key, dict, {}).get(_bytes(field))
+
+    def _hmget(self, key: str, *fields: str) -> list[bytes | None]:
+        return [self._hget(key, field) for field in fields]
+
+    def _hgetall(self, key: str) -> list[bytes]:
+        return [part for item in self._read(key, dict, {}).items() for part in item]
+
+    def _hlen(self, key: str) -> int:
+        return len(self._read(key, dict, {}))
+
+    def _hset(self, key: str, *pairs: Word) -> int:
+        value = self._write(key, dict)
+        before = len(value)
+        value.update({_bytes(f): _bytes(v) for f, v in zip(pairs[::2], pairs[1::2], strict=True)})
+        return len(value) - before
+
+    def _hsetnx(self, key: str, field: str, value: Word) -> int:
+        if _bytes(field) in self._read(key, dict, {}):
+            return 0
+        return self._hset(key, field, value)
+
+    def _hincrby(self, key: str, field: str, more: int) -> int:
+        value = int(self._hget(key, field) or 0) + int(more)
+        self._hset(key, field, value)
+        return value
+
+    def _hdel(self, key: str, *fields: str) -> int:
+        value = self._write(key, dict)
+        gone = [value.pop(_bytes(field), None) for field in fields]
+        self._drop_empty(key)
+        return sum(item is not None for item in gone)
+
+    # --- lists ------------------------------------------------------------------------------------------------
+
+    def _llen(self, key: str) -> int:
+        return len(self._read(key, list, []))
+
+    def _rpush(self, key: str, *values: Word) -> int:
+        value = self._write(key, list)
+        value.extend(_bytes(item) for item in values)
+        return len(value)
+
+    def _lpush(self, key: str, *values: Word) -> int:
+        value = self._write(key, list)
+        value[:0] = [_bytes(item) for item in reversed(values)]
+        return len(value)
+
+    def _lrange(self, key: str, start: int, stop: int) -> list[bytes]:
+        value = self._read(key, list, [])
+        return list(value[_at(start, value) : _at(stop, value) + 1])
+
+    def _lindex(self, key: str, index: int) -> bytes | None:
+        value = self._read(key, list, [])
+        return value[index] if -len(value) <= int(index) < len(value) else None
+
+    def _ltrim(self, key: str, start: int, stop: int) -> bytes:
+        if self._alive(key):
+            value = self._write(key, list)
+            value[:] = value[_at(start, value) : _at(stop, value) + 1]
+            self._drop_empty(key)
+        return b"OK"
+
+    # --- sorted sets ------------------------------------------------------------------------------------------
+
+    def _zadd(self, key: str, *args: Word) -> int:
+        only_existing = args[0] == "XX"
+        pairs = args[1:] if only_existing else args
+        current = self._read(key, dict, {})
+        chosen = {_bytes(m): float(s) for s, m in zip(pairs[::2], pairs[1::2], strict=True)}
+        if only_existing:
+            chosen = {member: score for member, score in chosen.items() if member in current}
+        if chosen:
+            self._write(key, dict).update(chosen)
+        return 0
+
+    def _zrem(self, key: str, *members: Word) -> int:
+        if not self._alive(key):
+            return 0
+        value = self._write(key, dict)
+        gone = [value.pop(_bytes(member), None) for member in members]
+        self._drop_empty(key)
+        return sum(item is not None for item in gone)
+
+    def _zscore(self, key: str, member: Word) -> bytes | None:
+        score = self._read(key, dict, {}).get(_bytes(member))
+        return None if score is None else _bytes(score)
+
+    def _zcard(self, key: str) -> int:
+        return len(self._read(key, dict, {}))
+
+    def _zcount(self, key: str, low: Word, high: Word) -> int:
+        return len(self._between(key, low, high))
+
+    def _zrangebyscore(self, key: str, low: Word, high: Word, *options: Word) -> list[bytes]:
+        return _page(self._between(key, low, high), options)
+
+    def _zrevrangebyscore(self, key: str, high: Word, low: Word, *options: Word) -> list[bytes]:
+        return _page(list(reversed(self._between(key, low, high))), options)
+
+    def _between(self, key: str, low: Word, high: Word) -> list[Score]:
+        items = sorted((score, member) for member, score in self._read(key, dict, {}).items())
+        first, last = _bound(low), _bound(high)
+        return [item for item in items if first(item[0], True) and last(item[0], False)]
+
+    # --- streams ----------------------------------------------------------------------------------------------
+
+    def _xadd(self, key: str, *args: Word) -> bytes:
+        limit = int(args[2]) if args[0] == "MAXLEN" else None
+        fields = args[args.index("*") + 1 :]
+        stream = self._write(key, list)
+        last = self._stream_ids.get(key, (0, 0))
+        now = self._now()
+        entry_id = (now, 0) if now > last[0] else (last[0], last[1] + 1)
+        self._stream_ids[key] = entry_id
+        stream.append((entry_id, [_bytes(field) for field in fields]))
+        if limit is not None:
+            del stream[:-limit]
+        self.grown.notify_all()
+        return _stream_id(entry_id)
+
+    def _xlen(self, key: str) -> int:
+        return len(self._read(key, list, []))
+
+    def _xtrim(self, key: str, *args: Word) -> int:
+        stream = self._read(key, list, [])
+        before = len(stream)
+        del stream[: max(0, before - int(args[-1]))]
+        return before - len(stream)
+
+    def _xrange(self, key: str, first: str, last: str, *options: Word) -> list[Reply]:
+        stream = self._read(key, list, [])
+        start = 0
+        if first != "-":
+            position = _parse_stream_id(first.lstrip("("))
+            ids = [entry[0] for entry in stream]
+            start = bisect.bisect_right(ids, position) if first.startswith("(") else bisect.bisect_left(ids, position)
+        chosen = stream[start:]
+        if options:
+            chosen = chosen[: int(options[1])]
+        return [[_stream_id(entry_id), fields] for entry_id, fields in chosen]
+
+    def _xread(self, *args: Word) -> Reply:
+        key, after = str(args[-2]), str(args[-1])
+        after = _stream_id(self._stream_ids.get(key, (0, 0))).decode() if after == "$" else after
+        found = self._xrange(key, f"({after}", "+")
+        if not found and "BLOCK" in args:
+            self.grown.wait(int(args[args.index("BLOCK") + 1]) / 1000)
+            found = self._xrange(key, f"({after}", "+")
+        return [[key.encode(), found]] if found else None
+
+    def _xrevrange(self, key: str, last: str, first: str, *options: Word) -> list[Reply]:
+        found = list(reversed(self._xrange(key, first, last)))
+        return found[: int(options[1])] if options else found
+
+    # --- scripts ----------------------------------------------------------------------------------------------
+
+    def _sweep(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        prefix = str(args[0])
+        now, limit, lease, grace, wait, longest, oldest, capacity = (int(arg) for arg in args[1:])
+        lost: list[Reply] = []
+        broken: list[bytes] = []
+        live = queued = 0
+        for sid in self._zrangebyscore(keys[0], "-inf", now, "LIMIT", 0, limit):
+            ctl = f"{prefix}s:{sid.decode()}:ctl"
+            try:
+                execution, step, claim, phase, published, nudges, retries = self._hmget(
+                    ctl, "execution", "step", "claim", "phase", "published", "nudges", "retries"
+                )
+            except StateUnreadable:
+                execution = step = claim = phase = published = nudges = retries = b""
+            if execution is not None and (_count(step) is None or _count(retries or b"0") is None):
+                broken.append(sid)
+                self._zrem(keys[0], sid)
+                continue
+            if execution is None or phase == b"end":
+                self._zrem(keys[0], sid)
+                continue
+            left = self._pttl(f"{prefix}lease:{claim.decode('utf-8', 'replace')}") if claim else -2
+            left = lease if left == -1 else left
+            if left >= 0:
+                live += 1
+                self._zadd(keys[0], "XX", now + left + grace, sid)
+            elif oldest >= 0 and (_count(published) or 0) + 1000 >= oldest:
+                queued += 1
+                self._zadd(keys[0], "XX", now + wait, sid)
+            elif len(lost) < capacity:
+                count = _count(nudges) or 0
+                self._hset(ctl, "published", now, "nudges", count + 1)
+                self._zadd(keys[0], "XX", now + min(wait * 2 ** min(count, 20), longest), sid)
+                lost.append([sid, execution, step, retries or b"0"])
+            else:
+                break
+        return [lost, live, queued, broken]
+
+    def _prune(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        gone, found = 0, self._zrangebyscore(keys[0], "-inf", args[1], "LIMIT", 0, args[2])
+        for sid in found:
+            if not self._alive(f"{args[0]}s:{sid.decode()}"):
+                gone += 1
+                for index in keys[1:]:
+                    self._zrem(index, sid)
+            self._zrem(keys[0], sid)
+        return [gone, len(found)]
+
+    def _journal(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        self._xtrim(keys[1], "MAXLEN", 16)
+        return [self._hsetnx(keys[0], str(f), v) for f, v in zip(args[::2], args[1::2], strict=True)]
+
+
+class _MemoryWatched:
+    def __init__(self, database: MemoryDatabase, seen: dict[str, tuple[int, bool]], replies: list[Reply]) -> None:
+        self.replies = replies
+        self._database = database
+        self._seen = seen
+
+    def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        return self._database._ask_watching(self._seen, also, commands)  # pyright: ignore[reportPrivateUsage]
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        del point
+        return self._database._commit(self._seen, commands)  # pyright: ignore[reportPrivateUsage]
+
+
+def _bytes(value: Word) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, float):
+        return repr(int(value) if value.is_integer() else value).encode()
+    return str(value).encode()
+
+
+def _count(value: bytes | None) -> float | None:
+    """As Lua's `tonumber`: None for what is no number."""
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _at(index: int, items: Sequence[object]) -> int:
+    return max(0, len(items) + int(index)) if int(index) < 0 else int(index)
+
+
+def _bound(text: Word) -> Callable[[float, bool], bool]:
+    word = str(text)
+    limit = float(word.lstrip("("))
+    exclusive = word.startswith("(")
+
+    def inside(score: float, lower: bool) -> bool:
+        if score == limit:
+            return not exclusive
+        return score > limit if lower else score < limit
+
+    return inside
+
+
+def _page(items: list[Score], options: Sequence[Word]) -> list[Reply]:
+    plain = [option for option in options if option != "WITHSCORES"]
+    if plain:
+        items = items[int(plain[1]) : int(plain[1]) + int(plain[2])]
+    if "WITHSCORES" in options:
+        return [part for score, member in items for part in (member, _bytes(score))]
+    return [member for _, member in items]
+
+
+def _stream_id(entry_id: tuple[int, int]) -> bytes:
+    return b"%d-%d" % entry_id
+
+
+def _parse_stream_id(text: str) -> tuple[int, int]:
+    milliseconds, _, number = text.partition("-")
+    return (int(milliseconds), int(number or 0))

@@ -1,0 +1,227 @@
+"""`Database` on a real Redis, over redis-py's connections.
+
+redis-py's own pipelines need a round trip for WATCH alone and retry commands by default; both are wrong here
+(PROTOCOL, "Redis client rules"). So this module packs the commands of one round trip itself and retries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.retry import Retry
+
+from ...errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
+from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
+from .connection import RedisConnection
+from .connections import Connections
+from .scripts import SCRIPTS
+
+# redis-py's connection classes are not typed far enough for a strict check.
+_ConnectionPool: Final[Any] = ConnectionPool
+_MULTI: Final = ("MULTI",)
+_EXEC: Final = ("EXEC",)
+# redis-py keeps a buffer of this size for each connection, which a plain one does not use (see `redis_wire`).
+_READ_BYTES: Final = 4_096
+# Lua's stack takes no more than 8000 values at once.
+_MOST_WORDS: Final = 4_000
+
+
+def connect(url: str, *, timeout_seconds: float, connections: int, name: str) -> RedisDatabase:
+    """Open a pool of connections; nothing is sent yet.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`.
+        timeout_seconds: An answer later than this counts as lost.
+        connections: Most connections at once.
+        name: Shown by `CLIENT LIST`.
+    Raises:
+        ConfigurationError: The URL cannot be read.
+    """
+    # A Unix socket knows no keepalive, and redis-py refuses the option there.
+    keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    try:
+        pool = _ConnectionPool.from_url(
+            url,
+            max_connections=connections,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            health_check_interval=0,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            client_name=name,
+            socket_read_size=_READ_BYTES,
+            **keepalive,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
+    return RedisDatabase(pool)
+
+
+class RedisDatabase:
+    """Commands in packed round trips on pooled connections."""
+
+    def __init__(self, pool: Any) -> None:
+        self._connections = Connections(pool)
+        self._loaded: dict[str, str] = {}
+
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """One round trip, not atomic."""
+        with _Use(self._connections) as wire:
+            return _checked(self._round_trip(point, wire, commands))
+
+    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+        """One MULTI/EXEC."""
+        with _Use(self._connections) as wire:
+            return self._transaction(point, wire, commands, meanwhile)
+
+    def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
+        """One script."""
+        words: list[Word] = [len(guards)]
+        for read, answers in guards:
+            words += (len(read), len(answers), *read, *answers)
+        for command in commands:
+            words.append(len(command))
+            words += command
+        return self.script(point, "attempt", (), words) if len(words) <= _MOST_WORDS else None
+
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
+        """WATCH and reads in one round trip."""
+        return _RedisWatched(self, point, keys, reads)
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        """EVALSHA; the script is loaded again when Redis has forgotten it."""
+        with _Use(self._connections) as wire:
+            sha = self._loaded.get(name) or self._load(wire, name)
+            for _ in range(2):
+                reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
+                if not isinstance(reply, NoScriptError):
+                    return _checked([reply])[0]
+                sha = self._load(wire, name)
+            raise StoreUnavailable(f"Redis does not keep the script {name!r}")
+
+    def close(self) -> None:
+        """Give all connections back to the system."""
+        self._connections.close()
+
+    def _load(self, wire: RedisConnection, name: str) -> str:
+        sha = _checked(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+        self._loaded[name] = sha
+        return sha
+
+    def _transaction(
+        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Reply]:
+        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)
+        result = replies[-1]
+        if result is None:
+            raise Changed
+        if isinstance(result, Exception):
+            # EXECABORT hides why; the reason stands at the command that was not queued.
+            raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
+        return _checked(result)
+
+    def _round_trip(
+        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
+    ) -> list[Reply]:
+        """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
+        del point
+        return wire.exchange(commands, meanwhile)
+
+
+class _Use:
+    """A connection for a `with` block; whatever breaks it inside is told in terms of this package."""
+
+    __slots__ = ("_alone", "_connections", "_taken")
+
+    def __init__(self, connections: Connections, *, alone: bool = False) -> None:
+        self._connections = connections
+        self._alone = alone
+        self._taken: Any = None  # a `RedisConnection` while inside
+
+    def __enter__(self) -> RedisConnection:
+        try:
+            self._taken = self._connections.take(alone=self._alone)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        return self._taken
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # Of these every reply was read, so that the connection is as good as before.
+        if error is None or isinstance(error, (Changed, CeleryAgentsError, ResponseError)):
+            self._connections.give(self._taken)
+        else:
+            self._connections.discard(self._taken)
+        if isinstance(error, (RedisError, OSError)):
+            raise _unavailable(error) from error
+
+
+class _RedisWatched:
+    """An open WATCH; the connection is its own until the `with` block ends."""
+
+    def __init__(self, database: RedisDatabase, point: str, keys: Sequence[str], reads: Sequence[Command]) -> None:
+        self.replies: list[Reply] = []
+        self._database = database
+        self._point = point
+        self._first = [("WATCH", *keys), *reads]
+        self._use = _Use(database._connections, alone=True)  # pyright: ignore[reportPrivateUsage]
+        self._wire: Any = None
+        self._open = False
+
+    def __enter__(self) -> _RedisWatched:
+        self._wire = self._use.__enter__()
+        try:
+            self._open = True
+            self.replies = self.pipeline(self._point, self._first)[1:]
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._open and (error is None or isinstance(error, (CeleryAgentsError, ResponseError))):
+            try:
+                self.pipeline("unwatch", [("UNWATCH",)])
+            except (RedisError, OSError) as lost:
+                self._use.__exit__(type(lost), lost, lost.__traceback__)
+                return
+        self._use.__exit__(kind, error, trace)
+
+    def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
+        watching: list[Command] = [("WATCH", *also)] if also else []
+        replies = self._database._round_trip(point, self._wire, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
+        return _checked(replies)[len(watching) :]
+
+    def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        self._open = False  # EXEC ends the watch, whatever its answer
+        return self._database._transaction(point, self._wire, commands)  # pyright: ignore[reportPrivateUsage]
+
+
+def _checked(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise _error(reply)
+    return replies
+
+
+def _error(error: Exception) -> Exception:
+    text = str(error)
+    if "OOM" in text or text.startswith("command not allowed when used memory"):
+        return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
+    if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
+        return ConfigurationError(f"Redis refuses this user: {text}")
+    if "WRONGTYPE" in text:  # a script says first where it was
+        return StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
+    return error
+
+
+def _unavailable(error: Exception) -> Exception:
+    refused = _error(error)
+    if refused is not error:
+        return refused
+    if isinstance(error, AuthenticationError):
+        return ConfigurationError(f"Redis refuses this user: {error}")
+    return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {error}")
