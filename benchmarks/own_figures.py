@@ -76,8 +76,8 @@ def many_sessions(url: str, running: Running) -> dict[str, object]:
     sweeps: list[float] = []
     pages: list[float] = []
     for _ in range(LOOKS):
-        _make_due(database, store.now_ms())
-        swept, passed = _timed(lambda: store.sweep(0, QueueSnapshot()))
+        _make_due(database, store.housekeeping.now_ms())
+        swept, passed = _timed(lambda: store.housekeeping.sweep(0, QueueSnapshot()))
         assert len(swept.lost) == DUE_NOW, swept
         sweeps.append(passed)
         page, passed = _timed(lambda: client.list(limit=50))

@@ -139,7 +139,7 @@ def _register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> Non
         try:
             ref = read_step(args, kwargs)
         except MalformedStep as error:
-            runtime().store.quarantine(repr(kwargs)[:2000], str(error))
+            runtime().store.housekeeping.quarantine(repr(kwargs)[:2000], str(error))
             raise Ignore from error
         with logged_as(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
             return translated(_run(runtime(), ref.session_id, ref.execution_id, ref.step), runtime())
@@ -147,7 +147,7 @@ def _register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> Non
     @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
     def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
         """Put a malformed broker element away."""
-        runtime().store.quarantine(payload, reason)
+        runtime().store.housekeeping.quarantine(payload, reason)
 
 
 def _run(runtime: Runtime, session_id: str, execution_id: str, step: int) -> Outcome:
@@ -201,7 +201,7 @@ def _publish(runtime: Runtime, ref: Any) -> None:
     if ref is None:
         return
     try:
-        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.now_ms())
+        fibers.run_in_thread(runtime.separate_publisher.publish, ref, runtime.store.housekeeping.now_ms())
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return
@@ -251,7 +251,7 @@ def _machinery(
             wake_for_free_slots(parent.pool, parent.hub)
             _wait_for_redis(runtime())
             if unacknowledged is not None and isinstance(parent.pool, TaskPool):
-                local = LocalDelivery(parent.pool, runtime().handover, unacknowledged)
+                local = LocalDelivery(parent.pool, runtime().publisher, unacknowledged)
                 sticky = runtime().runner.sticky
                 sticky.deliver, sticky.has_room = local, local.has_room
             turn_revokes_into_stops(
@@ -303,9 +303,9 @@ def _wait_for_redis(runtime: Runtime) -> None:
     """A worker that starts before its Redis waits for it, as Celery does for its broker."""
     while True:
         try:
-            runtime.store.check_shards()
-            check_server(runtime.store.server_facts())
-            _ = runtime.handover.works  # looks at the broker once, which the first step need not wait for
+            runtime.store.housekeeping.check_shards()
+            check_server(runtime.store.housekeeping.server_facts())
+            _ = runtime.publisher.works  # looks at the broker once, which the first step need not wait for
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)

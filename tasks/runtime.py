@@ -16,7 +16,7 @@ from ..worker.agent import AgentRegistry
 from ..worker.engine import EventLoopThread, Interruption, LeaseKeeper, StepRunner
 from ..worker.engine.runner import schema_version
 from ..worker.errors import CeleryAgentsError
-from ..worker.store import redis_step_store
+from ..worker.store import redis_store
 from ..worker.store.housekeeping.sweeps import worker_name
 from ..worker.store.keys import WAKE_CHANNEL
 from .housekeeping.callbacks import CallbackCaller
@@ -34,14 +34,14 @@ class Runtime:
         self.settings = settings
         self._pulse = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
-        self.publisher = SeparatePublisher(app, settings)
-        self.handover = TransactionPublisher(app, settings)
-        self.store = redis_step_store(settings, name=f"celery-agents-{self.name}", handover=self.handover)
+        self.separate_publisher = SeparatePublisher(app, settings)
+        self.publisher = TransactionPublisher(app, settings)
+        self.store = redis_store(settings, name=f"celery-agents-{self.name}", publisher=self.publisher)
         self.agents = AgentRegistry.from_modules(settings.agent_modules)
         self.observers = Observers(settings)
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
-        self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
+        self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
         self.runner = StepRunner(
             self.store, self.agents, settings, worker=self.name, keeper=self.keeper, loop=self.loop,
             observer=self.observers.observer,
@@ -130,7 +130,7 @@ class LazyRuntime:
         """End this process's runtime."""
         if self.current is not None:
             try:
-                self.current.store.unregister(self.current.name)
+                self.current.store.registry.unregister(self.current.name)
             except CeleryAgentsError as error:
                 log.debug("not unregistered: %s", error)
             self.current.close()

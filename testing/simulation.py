@@ -16,7 +16,7 @@ from ..worker.drivers import InferenceRequest
 from ..worker.engine import EventLoopThread, Outcome, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
 from ..worker.state import AgentState, ExecutionState, Message, ToolOutcome
-from ..worker.store import KeyedStepStore, NextState, QueueSnapshot, StepRef
+from ..worker.store import NextState, QueueSnapshot, StepRef, Store
 from ..worker.store.clock import RedisClock
 from ..worker.store.context import NoPublisher
 from ..worker.store.database import Database
@@ -125,7 +125,7 @@ class Simulation:
             message = Message.user(self._message)
             return first_state(AgentState.fresh(now=now), message, _EXECUTION, "submit", None, now)
 
-        self._client.submit(_SESSION, self._agent.name, "", transition)
+        self._client.sessions.submit(_SESSION, self._agent.name, "", transition)
         self._world.say("submitted")
         self._queue.append(StepRef(_SESSION, _EXECUTION, 1))
 
@@ -139,7 +139,7 @@ class Simulation:
             if self._queue:
                 self._deliver(self._queue.pop(0))
                 idle = _IDLE_SECONDS
-            elif self._client.backlog()[0]:
+            elif self._client.housekeeping.backlog()[0]:
                 self._world.go_on(idle if until is None else min(idle, until - self._world.seconds))
                 idle = min(2 * idle, _IDLE_MOST_SECONDS)
                 self._sweep()
@@ -148,7 +148,7 @@ class Simulation:
 
     def _sweep(self) -> None:
         for shard in range(self._settings.shards):
-            for ref in self._client.sweep(shard, QueueSnapshot()).lost:
+            for ref in self._client.housekeeping.sweep(shard, QueueSnapshot()).lost:
                 self._world.say(f"the sweep finds step {ref.step} and sends it again")
                 self._queue.append(StepRef(ref.session_id, ref.execution_id, ref.step))
 
@@ -194,8 +194,8 @@ class Simulation:
         self._workers.append(idle[0])
         return idle[0]
 
-    def _store(self, database: Database) -> KeyedStepStore:
-        return KeyedStepStore(database, self._settings, clock=_WorldClock(self._world), handover=NoPublisher())
+    def _store(self, database: Database) -> Store:
+        return Store(database, self._settings, clock=_WorldClock(self._world), publisher=NoPublisher())
 
     def _is_journaled(self, request: InferenceRequest) -> bool:
         key = self._client.context.keys(request.session_id).journal(request.execution_id, request.step)
@@ -205,11 +205,11 @@ class Simulation:
     # --- the verdict ----------------------------------------------------------------------------------------------
 
     def _ending(self, problems: list[str], passed: tuple[str, ...]) -> Ending:
-        execution = self._client.load(_SESSION).state.execution
+        execution = self._client.sessions.load(_SESSION).state.execution
         assert execution is not None
-        record = self._client.record(_SESSION, _EXECUTION)
+        record = self._client.sessions.record(_SESSION, _EXECUTION)
         problems += self._driver.needless + self._wrong_commits(execution)
-        problems += [f"it was parked: {entry}" for entry in self._client.dead()]
+        problems += [f"it was parked: {entry}" for entry in self._client.housekeeping.dead()]
         executed = [call for each in execution.step_executions for call in each.step.tool_executions]
         return Ending(
             status=execution.status.value,
@@ -225,7 +225,7 @@ class Simulation:
         )
 
     def _wrong_commits(self, execution: ExecutionState) -> list[str]:
-        events = self._client.events(_SESSION, limit=self._settings.events_kept)
+        events = self._client.sessions.events(_SESSION, limit=self._settings.events_kept)
         commits = Counter(event.step for event in events if event.type == "step_committed")
         steps = range(1, execution.step_count + 1)
         found = [f"step {step} was committed {commits[step]} times" for step in steps if commits[step] != 1]

@@ -10,7 +10,7 @@ from ..config.settings import Settings
 from ..worker.agent import AgentRegistry
 from ..worker.engine import EventLoopThread, LeaseKeeper, StepRunner
 from ..worker.errors import StoreUnavailable
-from ..worker.store import KeyedStepStore
+from ..worker.store import Store
 from .world import Mortal, World
 
 _Future = concurrent.futures.Future[Any]
@@ -20,7 +20,7 @@ class SimulatedWorker(Mortal):
     """One process with one slot."""
 
     def __init__(
-        self, name: str, world: World, store: KeyedStepStore, agents: AgentRegistry, settings: Settings,
+        self, name: str, world: World, store: Store, agents: AgentRegistry, settings: Settings,
         loop: EventLoopThread,
     ) -> None:  # fmt: skip
         super().__init__(name)

@@ -24,7 +24,7 @@ from ...worker.errors import (
     UnknownAgent,
 )
 from ...worker.state import AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
-from ...worker.store import ActionResult, Header, InboxKind, KeyedStepStore, Operation, redis_step_store
+from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
 from ..app import create_app, settings_of
 from ..housekeeping.callbacks import target_of
@@ -86,17 +86,17 @@ class AgentClient:
         self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
         publishing = app if app is not None else create_app(self.settings)
         self._publisher = SeparatePublisher(publishing, self.settings)
-        self._store = redis_step_store(
-            self.settings, name="celery-agents-client", handover=TransactionPublisher(publishing, self.settings)
+        self._store = redis_store(
+            self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)
         )
         self._shards_checked = False
         self._seen_agents: set[str] = set()
 
     @property
-    def store(self) -> KeyedStepStore:
+    def store(self) -> Store:
         """The step store, for monitoring and tests."""
         if not self._shards_checked:
-            self._store.check_shards()
+            self._store.housekeeping.check_shards()
             self._shards_checked = True
         return self._store
 
@@ -150,7 +150,7 @@ class AgentClient:
             return first_state(state, first, execution_id, operation_id, budget, now, notify)
 
         try:
-            applied = self.store.submit(session, name, fingerprint(name, first, budget, kept), transition)
+            applied = self.store.sessions.submit(session, name, fingerprint(name, first, budget, kept), transition)
         except IdempotencyMismatch:
             if session_id is None:
                 raise
@@ -196,7 +196,7 @@ class AgentClient:
             TimeoutError: It has not ended yet; the stop stands.
         """
         check_seconds(timeout)
-        applied = self.store.stop(SessionId(session_id), execution_id, stop_transition)
+        applied = self.store.sessions.stop(SessionId(session_id), execution_id, stop_transition)
         self._publish(applied)
         if applied.outcome == "again" or timeout == 0:
             return None
@@ -213,7 +213,7 @@ class AgentClient:
         """
         check_budget(budget)
         try:
-            applied = self.store.retry(SessionId(session_id), retry_transition(budget))
+            applied = self.store.sessions.retry(SessionId(session_id), retry_transition(budget))
         except InvalidTransition as error:
             raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
         self._publish(applied)
@@ -265,7 +265,7 @@ class AgentClient:
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
-        return self._job(self.store.header(SessionId(session_id)))
+        return self._job(self.store.sessions.header(SessionId(session_id)))
 
     def show(self, session_id: str) -> StoredSession:
         """The session with its whole state.
@@ -274,11 +274,11 @@ class AgentClient:
             SessionNotFound: There is no such session, or it has expired.
             StateUnreadable: A part of it cannot be read; the error names it.
         """
-        return self.store.load(SessionId(session_id))
+        return self.store.sessions.load(SessionId(session_id))
 
     def header(self, session_id: str) -> Header:
         """What a listing shows of a session, even where its state cannot be read."""
-        return self.store.header(SessionId(session_id))
+        return self.store.sessions.header(SessionId(session_id))
 
     def list(
         self,
@@ -314,7 +314,7 @@ class AgentClient:
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """Agents that workers have registered, with definition hash and when they were last seen (ms)."""
-        return self.store.agents()
+        return self.store.registry.agents()
 
     def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
         """Wait until a live worker offers an agent.
@@ -351,13 +351,13 @@ class AgentClient:
         return Job(self.store, session, operation_id, applied.execution_id)
 
     def _act(self, session: SessionId, operation: Operation) -> ActionResult:
-        applied = self.store.act(session, operation, operation_transition)
+        applied = self.store.sessions.act(session, operation, operation_transition)
         self._publish(applied)
         return applied
 
     def _publish(self, applied: ActionResult) -> None:
         if applied.publish is not None:
-            self._publisher.publish(applied.publish, self.store.now_ms())
+            self._publisher.publish(applied.publish, self.store.housekeeping.now_ms())
 
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, "", header.execution_id)
@@ -365,7 +365,7 @@ class AgentClient:
     def _belongs_to(self, session: SessionId, agent: str) -> bool:
         """Whether the session is there, as one of this agent."""
         try:
-            owner = self.store.header(session).agent
+            owner = self.store.sessions.header(session).agent
         except SessionNotFound:
             return False
         if owner != agent:
@@ -374,14 +374,14 @@ class AgentClient:
 
     def _is_offered(self, name: str) -> bool:
         try:
-            return any(name in facts["agents"] for facts in self.store.workers().values())
+            return any(name in facts["agents"] for facts in self.store.registry.workers().values())
         except StoreUnavailable:
             return False
 
     def _known_agent(self, name: str) -> str:
         if name in self._seen_agents:
             return name
-        registered = self.store.agents()
+        registered = self.store.registry.agents()
         if not registered:
             warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
         elif name not in registered:
@@ -392,7 +392,9 @@ class AgentClient:
     def _all(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
         seen: set[str] = set()
         while True:
-            page, following = self.store.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=200)
+            page, following = self.store.sessions.headers(
+                index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=200
+            )
             fresh = [header for header in page if header.session_id not in seen]
             yield from fresh
             if following is None or not fresh:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...worker.errors import StoreUnavailable
-from ...worker.store import Event, ExecutionRecord, KeyedStepStore
+from ...worker.store import Event, ExecutionRecord, Store
 from .inputs import check_position, check_seconds
 
 _BLOCK_SECONDS: Final = 2.0
@@ -59,7 +59,7 @@ class Job:
         operation_id: The submit or message this is about; the job follows it to the execution it becomes part of.
     """
 
-    def __init__(self, store: KeyedStepStore, session_id: str, operation_id: str, execution_id: str = "") -> None:
+    def __init__(self, store: Store, session_id: str, operation_id: str, execution_id: str = "") -> None:
         self._store = store
         self._execution_id = execution_id
         self.session_id = session_id
@@ -69,7 +69,7 @@ class Job:
     def execution_id(self) -> str:
         """The execution; "" as long as the message waits behind a running step."""
         if not self._execution_id:
-            for event in self._store.events(self.session_id):
+            for event in self._store.sessions.events(self.session_id):
                 self._learn(event)
         return self._execution_id
 
@@ -130,7 +130,7 @@ class Job:
     def _next(self, position: str, deadline: float | None) -> list[Event]:
         left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
         try:
-            return self._store.watch(self.session_id, position, max(1, round(left * 1000)))
+            return self._store.sessions.watch(self.session_id, position, max(1, round(left * 1000)))
         except StoreUnavailable:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
@@ -152,9 +152,9 @@ class Job:
     def _record(self) -> ExecutionRecord | None:
         execution_id = self.execution_id
         if not execution_id:
-            self._store.header(self.session_id)
+            self._store.sessions.header(self.session_id)
             return None
-        return self._store.outcome(self.session_id, execution_id)
+        return self._store.sessions.outcome(self.session_id, execution_id)
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"

@@ -15,13 +15,13 @@ from .quarantine import mark_unacknowledged
 class LocalDelivery:
     """Delivers steps to this worker as if it had fetched them: Celery receives, traces and tells of them as ever."""
 
-    def __init__(self, pool: TaskPool, handover: TransactionPublisher, queue: str) -> None:
+    def __init__(self, pool: TaskPool, publisher: TransactionPublisher, queue: str) -> None:
         """
         Args:
             queue: It must be consumed without acknowledgement.
         """
         self._pool = pool
-        self._handover = handover
+        self._publisher = publisher
         self._queue = queue
 
     def has_room(self) -> bool:
@@ -37,7 +37,7 @@ class LocalDelivery:
         if consumer is None:
             return False
         receive = consumer.channel.connection._callbacks.get(self._queue)
-        message = self._handover.delivered(ref, now_ms)
+        message = self._publisher.delivered(ref, now_ms)
         if receive is None or message is None:
             return False
         mark_unacknowledged(message, self._queue)

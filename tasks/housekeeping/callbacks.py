@@ -26,7 +26,7 @@ from ...config.settings import Settings
 from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
 from ...worker.state import check_text, freeze, thaw
-from ...worker.store import Callback, KeyedStepStore
+from ...worker.store import Callback, Store
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _url(webhook: str) -> str:
 class CallbackCaller:
     """Makes the callbacks that are due; webhooks in a few threads of their own."""
 
-    def __init__(self, app: Celery, store: KeyedStepStore, settings: Settings) -> None:
+    def __init__(self, app: Celery, store: Store, settings: Settings) -> None:
         self._app = app
         self._store = store
         self._settings = settings
@@ -100,7 +100,7 @@ class CallbackCaller:
         free = _BATCH - len(self._under_way)
         if free <= 0:
             return 0
-        found = self._store.due_callbacks(shard, limit=free, hold_ms=round(_HOLD_SECONDS * 1000))
+        found = self._store.housekeeping.due_callbacks(shard, limit=free, hold_ms=round(_HOLD_SECONDS * 1000))
         for callback in found:
             call = self._threads.submit(self._call, callback)
             self._under_way.add(call)
@@ -110,7 +110,7 @@ class CallbackCaller:
     def _call(self, callback: Callback) -> None:
         try:
             self._tell(callback)
-            self._store.callback_made(callback)
+            self._store.housekeeping.callback_made(callback)
         except CeleryAgentsError as error:
             log.warning("callback of execution %s waits: %s", callback.execution_id, error)
         except Exception as error:  # noqa: BLE001 - whatever a broker's or a web server's client raises
@@ -156,7 +156,7 @@ class CallbackCaller:
         delay_ms = None if attempts >= _MOST_ATTEMPTS else round(delay * 1000)
         log.warning("callback of execution %s failed (%d): %s", callback.execution_id, attempts, reason)
         try:
-            self._store.callback_failed(callback, delay_ms=delay_ms, reason=reason)
+            self._store.housekeeping.callback_failed(callback, delay_ms=delay_ms, reason=reason)
         except CeleryAgentsError as error:
             log.warning("callback of execution %s comes again by itself: %s", callback.execution_id, error)
 

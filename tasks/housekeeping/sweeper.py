@@ -53,8 +53,8 @@ class Sweeper:
         published = 0
         for shard in range(settings.shards):
             # A sweeper that died is replaced within three passes.
-            if store.lock_sweep(shard, runtime.name, round(settings.sweep_seconds * 3000)):
-                swept = store.sweep(shard, self._lookout(runtime))
+            if store.housekeeping.lock_sweep(shard, runtime.name, round(settings.sweep_seconds * 3000)):
+                swept = store.housekeeping.sweep(shard, self._lookout(runtime))
                 _publish(runtime, swept)
                 published += len(swept.lost)
                 runtime.callbacks.once(shard)
@@ -65,12 +65,12 @@ class Sweeper:
     def _lookout(self, runtime: Runtime) -> QueueSnapshot:
         """On our own Redis the queue's oldest message tells which others are gone; elsewhere only free slots count."""
         if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.handover.queue_key)
+            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.publisher.queue_key)
             if oldest:
                 return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
         free = sum(
             max(0, facts["slots"] - facts["running"])
-            for facts in runtime.store.workers().values()
+            for facts in runtime.store.registry.workers().values()
             if not facts["draining"]
         )
         return QueueSnapshot(capacity=max(0, free - self._queue_length()))
@@ -90,7 +90,7 @@ class Sweeper:
         if time.monotonic() - self._registered_at < _REGISTER_SECONDS:
             return
         runtime = self._runtime()
-        runtime.store.register(runtime.name, runtime.facts, runtime.agents.hashes)
+        runtime.store.registry.register(runtime.name, runtime.facts, runtime.agents.hashes)
         self._registered_at = time.monotonic()
 
     def _prune(self) -> None:
@@ -98,19 +98,19 @@ class Sweeper:
             return
         runtime = self._runtime()
         for shard in range(runtime.settings.shards):
-            runtime.store.prune(shard)
+            runtime.store.housekeeping.prune(shard)
         self._pruned_at = time.monotonic()
 
 
 def _publish(runtime: Runtime, swept: SweepResult) -> None:
     """All in one round trip where the queue is in the store's database."""
-    handover = runtime.store.context.handover
-    commands = [command for ref in swept.lost for command in handover.commands(ref, swept.at_ms)]
+    publisher = runtime.store.context.publisher
+    commands = [command for ref in swept.lost for command in publisher.commands(ref, swept.at_ms)]
     if commands:
         runtime.store.context.database.pipeline("sweep.publish", commands)
         return
     for ref in swept.lost:
-        runtime.publisher.publish(ref, swept.at_ms)
+        runtime.separate_publisher.publish(ref, swept.at_ms)
 
 
 def queue_length(app_connection: Callable[[], object], queue: str, broker: str) -> int:

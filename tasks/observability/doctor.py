@@ -18,7 +18,7 @@ from ...config.settings import Settings
 from ...worker.agent import Agent, AgentRegistry
 from ...worker.errors import CeleryAgentsError, ConfigurationError
 from ...worker.redaction import describe_exception, redact
-from ...worker.store import KeyedStepStore, redis_step_store
+from ...worker.store import Store, redis_store
 from ..publishing import TransactionPublisher, oldest_queued_ms, shares_a_database
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
     from ..app import create_app
 
     mine = app or create_app(settings)
-    store = redis_step_store(settings, name="celery-agents-doctor")
-    facts = store.server_facts()
+    store = redis_store(settings, name="celery-agents-doctor")
+    facts = store.housekeeping.server_facts()
     findings = [*_redis(facts), *_shards(store), *_broker(mine, settings)]
     findings += [*_workers(store), *_backlog(store), *_queue(store, mine, settings), *_dead(store)]
     return [*findings, *_models(), *_own_agents(settings), *_conflicts(app, settings)]
@@ -139,9 +139,9 @@ def _memory(facts: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("memory", Level.OK, text)
 
 
-def _shards(store: KeyedStepStore) -> Iterator[Finding]:
+def _shards(store: Store) -> Iterator[Finding]:
     try:
-        store.check_shards()
+        store.housekeeping.check_shards()
         yield Finding("shards", Level.OK, str(len(store.context.shards)))
     except ConfigurationError as error:
         yield Finding("shards", Level.FAIL, str(len(store.context.shards)), str(error))
@@ -177,8 +177,8 @@ def _try(call: Callable[[], bool]) -> bool | None:
         return None if "no permissions" in str(error) else False
 
 
-def _workers(store: KeyedStepStore) -> Iterator[Finding]:
-    alive = store.workers()
+def _workers(store: Store) -> Iterator[Finding]:
+    alive = store.registry.workers()
     if not alive:
         yield Finding("workers", Level.FAIL, "none alive", "start one: celery-agents worker --agents my_service.agents")
     for name, facts in sorted(alive.items()):
@@ -193,7 +193,7 @@ def _workers(store: KeyedStepStore) -> Iterator[Finding]:
             )  # fmt: skip
         else:
             yield Finding(f"worker {name}", Level.OK, f"{busy}; {agents}")
-    yield from _agents(store.agents(), alive)
+    yield from _agents(store.registry.agents(), alive)
 
 
 def _agents(registered: Mapping[str, Any], alive: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
@@ -210,8 +210,8 @@ def _agents(registered: Mapping[str, Any], alive: Mapping[str, Mapping[str, Any]
             yield Finding(f"agent {name}", Level.OK, f"definition {hashes.pop()}")
 
 
-def _backlog(store: KeyedStepStore) -> Iterator[Finding]:
-    total, late, oldest_ms = store.backlog()
+def _backlog(store: Store) -> Iterator[Finding]:
+    total, late, oldest_ms = store.housekeeping.backlog()
     text = f"{total} sessions due, {late} overdue"
     if oldest_ms > _OVERDUE_SECONDS * 1000:
         yield Finding(
@@ -221,23 +221,27 @@ def _backlog(store: KeyedStepStore) -> Iterator[Finding]:
         yield Finding("due", Level.OK, text)
 
 
-def _queue(store: KeyedStepStore, app: Celery, settings: Settings) -> Iterator[Finding]:
+def _queue(store: Store, app: Celery, settings: Settings) -> Iterator[Finding]:
     if not shares_a_database(settings):
         return
     key = f"{dict(app.conf.broker_transport_options or {}).get('global_keyprefix', '')}{settings.queue}"
     (length,) = store.context.database.pipeline("queue.length", [("LLEN", key)])
     oldest = oldest_queued_ms(store.context.database.pipeline, key)
-    waits = f", the oldest for {max(0, store.now_ms() - oldest) / 1000:.1f} s" if length and oldest > 0 else ""
+    waits = (
+        f", the oldest for {max(0, store.housekeeping.now_ms() - oldest) / 1000:.1f} s" if length and oldest > 0 else ""
+    )
     yield Finding("queue", Level.OK, f"{length} messages{waits}")
 
 
-def _dead(store: KeyedStepStore) -> Iterator[Finding]:
+def _dead(store: Store) -> Iterator[Finding]:
     """What was put away, but for steps that go on meanwhile."""
-    found = [finding for entry in store.dead(_DEAD_SHOWN) if (finding := _buried(store, entry)) is not None]
+    found = [
+        finding for entry in store.housekeeping.dead(_DEAD_SHOWN) if (finding := _buried(store, entry)) is not None
+    ]
     yield from found or [Finding("parked and quarantined", Level.OK, "none")]
 
 
-def _buried(store: KeyedStepStore, entry: Mapping[str, str]) -> Finding | None:
+def _buried(store: Store, entry: Mapping[str, str]) -> Finding | None:
     session = entry.get("session", "")
     match entry.get("kind"):
         case "message":
@@ -255,9 +259,9 @@ def _buried(store: KeyedStepStore, entry: Mapping[str, str]) -> Finding | None:
             return Finding(f"{standing} at step {entry['step']}", Level.WARN, f"{session}: {entry['reason']}", advice)
 
 
-def _standing(store: KeyedStepStore, session_id: str) -> str:
+def _standing(store: Store, session_id: str) -> str:
     try:
-        return store.header(session_id).status
+        return store.sessions.header(session_id).status
     except CeleryAgentsError:
         return "expired"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config.settings import Settings
-from ...worker.store import KeyedStepStore, redis_step_store
+from ...worker.store import Store, redis_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ def look(settings: Settings, *, pid: int | None = None, within_seconds: float = 
     Raises:
         StoreUnavailable: Redis does not answer, which says nothing about the worker.
     """
-    store = redis_step_store(settings, name="celery-agents-health")
-    now_ms = store.now_ms()
+    store = redis_store(settings, name="celery-agents-health")
+    now_ms = store.housekeeping.now_ms()
     here = [
         (name, facts)
-        for name, facts in store.workers().items()
+        for name, facts in store.registry.workers().items()
         if facts["host"] == socket.gethostname() and pid in (None, facts["pid"])
     ]
     waits = _longest_wait(store, settings, now_ms)
@@ -77,7 +77,7 @@ def _judged(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, with
     return Health(alive=True, ready=True, what=f"worker {name} works; {busy}")
 
 
-def _longest_wait(store: KeyedStepStore, settings: Settings, now_ms: int) -> float:
+def _longest_wait(store: Store, settings: Settings, now_ms: int) -> float:
     """Seconds that the queue's oldest message has waited; 0 where that cannot be seen."""
     if settings.broker != settings.redis_url:
         return 0.0

@@ -151,7 +151,7 @@ class _Standing:
 
     def _backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
-            total, late, oldest_ms = runtime.store.backlog()
+            total, late, oldest_ms = runtime.store.housekeeping.backlog()
         except CeleryAgentsError as error:
             log.debug("the backlog is not known: %s", error)
             return {}

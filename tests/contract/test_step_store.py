@@ -1,4 +1,4 @@
-"""One body of tests for every step store: what `StepStore` and `KeyedStepStore` promise, on Redis and in memory."""
+"""One body of tests for every step store: what `StepStore` and `Store` promise, on Redis and in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ from celery_agents.worker.store import (
     Claim,
     Claimed,
     InboxKind,
-    KeyedStepStore,
     NewEvent,
     NextState,
     NotClaimed,
@@ -55,6 +54,7 @@ from celery_agents.worker.store import (
     QueueSnapshot,
     Snapshot,
     StepRef,
+    Store,
     Suspect,
     Transition,
 )
@@ -173,9 +173,9 @@ class Bench:
         self.session = f"s{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self.execution = uuid.uuid4().hex
 
-    def another(self) -> KeyedStepStore:
+    def another(self) -> Store:
         """A store of another process on the same data."""
-        return KeyedStepStore(self.spy, self.settings, clock=self.clock, handover=NoPublisher())
+        return Store(self.spy, self.settings, clock=self.clock, publisher=NoPublisher())
 
     @property
     def commits_at(self) -> str:
@@ -200,7 +200,7 @@ class Bench:
                 AgentState.fresh(now=now), first, execution or self.execution, "op-first", None, now, notify
             )
 
-        return self.store.submit(session or self.session, "agent", fingerprint, transition)
+        return self.store.sessions.submit(session or self.session, "agent", fingerprint, transition)
 
     def ref(self, step: int = 1) -> StepRef:
         return StepRef(self.session, self.execution, step)
@@ -211,7 +211,7 @@ class Bench:
         return answer
 
     def answer(self, step: int = 1, claim_id: str | None = None, *, alone: bool = True) -> Any:
-        return self.store.claim(self.ref(step), claim_id or uuid.uuid4().hex, "worker", alone=alone)
+        return self.store.steps.claim(self.ref(step), claim_id or uuid.uuid4().hex, "worker", alone=alone)
 
     def end_lease(self, claim: Claim) -> None:
         """As if its worker had been silent for a lease."""
@@ -221,7 +221,7 @@ class Bench:
         return self.spy.inner.pipeline("test", [command])[0]
 
     def commit(self, claimed: Claimed, *, final: bool = False, text: str = "text", keep_claim: bool = False) -> Any:
-        return self.store.commit(
+        return self.store.steps.commit(
             claimed.claim,
             claimed.loaded,
             step_transition(claimed, final=final, text=text),
@@ -232,17 +232,17 @@ class Bench:
     def step_elsewhere(self, number: int) -> None:
         """Another process claims and commits a step."""
         other = self.another()
-        claimed = other.claim(self.ref(number), uuid.uuid4().hex, "other", alone=True)
+        claimed = other.steps.claim(self.ref(number), uuid.uuid4().hex, "other", alone=True)
         assert isinstance(claimed, Claimed)
         transition = step_transition(claimed, final=False, text=f"step {number}")
-        other.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+        other.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
 
     def journal(self, ref: StepRef) -> str:
         """The key of a step's journal."""
         return self.store.context.keys(self.session).journal(ref.execution_id, ref.step)
 
     def message(self, text: str, operation: str | None = None) -> ActionResult:
-        return self.store.act(self.session, an_operation(text, operation), operation_transition)
+        return self.store.sessions.act(self.session, an_operation(text, operation), operation_transition)
 
     def due(self) -> float | None:
         score = self.database("ZSCORE", self.store.context.keys(self.session).shard.due, self.session)
@@ -255,7 +255,7 @@ class Bench:
 
     def begun(self) -> int:
         """How often the execution was said to begin."""
-        events = self.store.events(self.session)
+        events = self.store.sessions.events(self.session)
         return [(event.type, event.execution_id) for event in events].count(("execution_started", self.execution))
 
     def follow_up(self) -> StepRef:
@@ -374,10 +374,10 @@ def bench(request: pytest.FixtureRequest, database: Database) -> Bench:
 
 
 def test_a_submitted_session_waits_for_its_first_step(bench: Bench) -> None:
-    header = bench.store.header(bench.session)
+    header = bench.store.sessions.header(bench.session)
     assert (header.agent, header.version, header.execution_id, header.step) == ("agent", 1, bench.execution, 1)
     assert bench.due() is not None
-    state = bench.store.load(bench.session).state
+    state = bench.store.sessions.load(bench.session).state
     assert [message.content for message in state.messages] == ["first"]
 
 
@@ -399,7 +399,7 @@ def test_a_lost_reply_to_a_submit_makes_one_session(database: Database, estimate
     bench.spy.lose(way[-1])
     assert bench.submit().execution_id == bench.execution
     assert bench.spy.points == [*way, "submit.read"]
-    assert bench.store.header(bench.session).version == 1
+    assert bench.store.sessions.header(bench.session).version == 1
 
 
 def test_a_submit_that_was_not_sent_goes_the_long_way(database: Database) -> None:
@@ -414,13 +414,13 @@ def test_a_submit_that_was_not_sent_goes_the_long_way(database: Database) -> Non
 
 
 def test_unknown_sessions_are_named(bench: Bench) -> None:
-    for ask in (bench.store.header, bench.store.load, bench.store.definition):
+    for ask in (bench.store.sessions.header, bench.store.sessions.load, bench.store.sessions.definition):
         with pytest.raises(SessionNotFound):
             ask("nobody")
     with pytest.raises(SessionNotFound):
-        bench.store.act("nobody", an_operation("hello"), operation_transition)
+        bench.store.sessions.act("nobody", an_operation("hello"), operation_transition)
     with pytest.raises(SessionNotFound):
-        bench.store.stop("nobody", None, stop_transition)
+        bench.store.sessions.stop("nobody", None, stop_transition)
 
 
 # --- claim and lease --------------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def test_a_claim_gives_the_session_and_counts_the_attempt(bench: Bench) -> None:
     assert claimed.claim.attempt == 1
     assert claimed.loaded.version == 1
     assert claimed.loaded.agent == "agent"
-    assert claimed.loaded.state == bench.store.load(bench.session).state
+    assert claimed.loaded.state == bench.store.sessions.load(bench.session).state
 
 
 def test_a_live_claim_keeps_others_away_and_nothing_changes(bench: Bench) -> None:
@@ -466,7 +466,7 @@ def test_a_lease_ends_by_itself(database: Database) -> None:
     bench.submit()
     first = bench.claim()
     wait_until(lambda: isinstance(bench.answer(), Claimed), "the lease ends", 5)
-    assert bench.store.renew([first.claim])[0].alive is False
+    assert bench.store.steps.renew([first.claim])[0].alive is False
 
 
 @pytest.mark.parametrize(
@@ -485,12 +485,12 @@ def test_a_message_that_is_stale_early_or_forged_changes_nothing(
 ) -> None:
     before = bench.snapshot()
     ref = StepRef(bench.session, bench.execution if execution == "own" else execution, step)
-    assert bench.store.claim(ref, "claim", "worker", alone=True) == NotClaimed(reason)
+    assert bench.store.steps.claim(ref, "claim", "worker", alone=True) == NotClaimed(reason)
     assert bench.snapshot() == before
 
 
 def test_a_message_for_nobody_leaves_nothing_behind(bench: Bench) -> None:
-    answer = bench.store.claim(StepRef("nobody", "nothing", 1), "claim", "worker", alone=True)
+    answer = bench.store.steps.claim(StepRef("nobody", "nothing", 1), "claim", "worker", alone=True)
     assert answer == NotClaimed(NotClaimedReason.MISSING)
     assert bench.database("EXISTS", bench.store.context.keys("nobody").ctl) == 0
 
@@ -517,41 +517,41 @@ def test_a_step_that_died_often_is_a_suspect_until_it_is_claimed_alone(bench: Be
 
 def test_a_renewal_tells_of_the_lease_and_of_a_stop(bench: Bench) -> None:
     claim = bench.claim().claim
-    (renewal,) = bench.store.renew([claim])
+    (renewal,) = bench.store.steps.renew([claim])
     assert (renewal.alive, renewal.cancel) == (True, None)
-    bench.store.stop(bench.session, None, stop_transition)
-    assert bench.store.renew([claim])[0].cancel == bench.execution
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    assert bench.store.steps.renew([claim])[0].cancel == bench.execution
     bench.end_lease(claim)
-    assert bench.store.renew([claim])[0].alive is False
+    assert bench.store.steps.renew([claim])[0].alive is False
 
 
 def test_a_lease_is_taken_back_only_while_the_claim_stands(bench: Bench) -> None:
     first = bench.claim().claim
     bench.end_lease(first)
-    assert bench.store.restore(first) is True
+    assert bench.store.steps.restore(first) is True
     assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
     bench.end_lease(first)
     second = bench.claim().claim
-    assert bench.store.restore(first) is False
-    assert bench.store.renew([second])[0].alive is True
+    assert bench.store.steps.restore(first) is False
+    assert bench.store.steps.renew([second])[0].alive is True
 
 
 def test_a_rival_that_has_only_looked_loses_against_a_lease_taken_back(bench: Bench) -> None:
     first = bench.claim().claim
     bench.end_lease(first)
-    bench.spy.before("claim.exec", lambda: bench.store.restore(first))
+    bench.spy.before("claim.exec", lambda: bench.store.steps.restore(first))
     assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
 
 
 def test_whoever_holds_an_older_version_reads_what_is_new(bench: Bench) -> None:
     other = bench.another()
-    other.claim(bench.ref(), "looking", "other", alone=True)
+    other.steps.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
     bench.commit(bench.claim(), text="one")
     bench.commit(bench.claim(2), text="two")
-    claimed = other.claim(bench.ref(3), "mine", "other", alone=True)
+    claimed = other.steps.claim(bench.ref(3), "mine", "other", alone=True)
     assert isinstance(claimed, Claimed)
-    assert claimed.loaded.state == bench.store.load(bench.session).state
+    assert claimed.loaded.state == bench.store.sessions.load(bench.session).state
     assert [message.content for message in claimed.loaded.state.messages] == ["first", "one", "two"]
 
 
@@ -560,14 +560,14 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(database: Database) ->
     bench.submit()
     # It holds the session as it was in another execution, and guesses no time, so that it goes the long way.
     blind = PatientClock(estimates=False)
-    other = KeyedStepStore(bench.spy, bench.settings, clock=blind, handover=NoPublisher())
-    other.claim(bench.ref(), "looking", "other", alone=True)
+    other = Store(bench.spy, bench.settings, clock=blind, publisher=NoPublisher())
+    other.steps.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 1, 0))
     bench.commit(bench.claim(), final=True)
     started_by = bench.message("next")
     ref = StepRef(bench.session, started_by.execution_id, 1)
     bench.spy.before("load.all", lambda: bench.message("joins between two reads"))
-    claimed = other.claim(ref, "mine", "other", alone=True)
+    claimed = other.steps.claim(ref, "mine", "other", alone=True)
     assert isinstance(claimed, Claimed)
     contents = [message.content for message in claimed.loaded.state.messages]
     assert contents[-1] == "joins between two reads"
@@ -576,18 +576,18 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(database: Database) ->
 @pytest.mark.parametrize("act", ["stop", "message", "retry"])
 def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage(bench: Bench, act: str) -> None:
     def begin_another() -> None:
-        bench.store.stop(bench.session, bench.execution, stop_transition)
+        bench.store.sessions.stop(bench.session, bench.execution, stop_transition)
         bench.message("next")
 
     bench.spy.before("act.load", begin_another)
     if act == "stop":
-        assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
+        assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "changed"
     elif act == "message":
         assert bench.message("and this").outcome == "joined"
     else:
         with pytest.raises(InvalidTransition):  # there is nothing to retry: the other one runs
-            bench.store.retry(bench.session, retry_transition(None))
-    state = bench.store.load(bench.session).state
+            bench.store.sessions.retry(bench.session, retry_transition(None))
+    state = bench.store.sessions.load(bench.session).state
     assert state.execution is not None
     assert state.execution.execution_id != bench.execution
     assert "next" in [message.content for message in state.messages]
@@ -598,9 +598,9 @@ def test_a_session_with_a_damaged_part_is_refused_and_its_parts_are_untouched(be
     bench.database("RPUSH", keys.section("messages", 0), b"{not json")
     before, parts = bench.snapshot(), bench.database("LRANGE", keys.section("messages", 0), 0, -1)
     with pytest.raises(StateUnreadable):
-        bench.another().claim(bench.ref(), "claim", "worker", alone=True)
+        bench.another().steps.claim(bench.ref(), "claim", "worker", alone=True)
     with pytest.raises(StateUnreadable):
-        bench.store.load(bench.session)
+        bench.store.sessions.load(bench.session)
     assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
     assert bench.database("LRANGE", keys.section("messages", 0), 0, -1) == parts
     taken = b"claim" if bench.claims_at == "claim.new" else b""
@@ -614,7 +614,7 @@ def test_a_new_session_with_a_damaged_message_is_refused_and_its_parts_are_untou
     bench.database("RPUSH", section, b"{not json")
     before = bench.snapshot()
     with pytest.raises(StateUnreadable, match="messages"):
-        bench.another().claim(bench.ref(), "claim", "worker", alone=True)
+        bench.another().steps.claim(bench.ref(), "claim", "worker", alone=True)
     assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
     assert bench.database("LRANGE", section, 0, -1) == [b"{not json"]
     taken = b"claim" if bench.claims_at == "claim.new" else b""
@@ -628,17 +628,17 @@ def test_the_first_answer_wins_whoever_wrote_it(bench: Bench) -> None:
     slept = bench.claim().claim
     bench.end_lease(slept)
     current = bench.claim().claim
-    assert bench.store.record_answer(slept, b"one") == b"one"
-    assert bench.store.record_answer(current, b"two") == b"one"
-    assert bench.store.record_answer(slept, b"one") == b"one"
+    assert bench.store.steps.record_answer(slept, b"one") == b"one"
+    assert bench.store.steps.record_answer(current, b"two") == b"one"
+    assert bench.store.steps.record_answer(slept, b"one") == b"one"
 
 
 def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.record_failure(claim, 1, b'{"kind":"timeout"}')
-    bench.store.record_answer(claim, b"answer")
-    bench.store.begin_calls(claim, {0: 1000, 1: 2000}, claim.now_ms)
-    bench.store.record_results(claim, {0: b"zero"})
+    bench.store.steps.record_failure(claim, 1, b'{"kind":"timeout"}')
+    bench.store.steps.record_answer(claim, b"answer")
+    bench.store.steps.begin_calls(claim, {0: 1000, 1: 2000}, claim.now_ms)
+    bench.store.steps.record_results(claim, {0: b"zero"})
     bench.end_lease(claim)
     journal = bench.claim().loaded.journal
     assert journal.answer == b"answer"
@@ -652,29 +652,29 @@ def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
 
 def test_the_first_result_of_a_call_wins(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.record_results(claim, {0: b"one"})
-    bench.store.record_results(claim, {0: b"two", 1: b"three"})
+    bench.store.steps.record_results(claim, {0: b"one"})
+    bench.store.steps.record_results(claim, {0: b"two", 1: b"three"})
     bench.end_lease(claim)
     assert bench.claim().loaded.journal.results == {0: b"one", 1: b"three"}
 
 
 def test_a_call_begins_once_for_each_claim(bench: Bench) -> None:
     first = bench.claim().claim
-    assert bench.store.begin_calls(first, {0: 1000, 1: 1000}, 5).mine == {0, 1}
-    assert bench.store.begin_calls(first, {0: 1000}, 5).mine == {0}
+    assert bench.store.steps.begin_calls(first, {0: 1000, 1: 1000}, 5).mine == {0, 1}
+    assert bench.store.steps.begin_calls(first, {0: 1000}, 5).mine == {0}
     bench.end_lease(first)
     second = bench.claim().claim
-    begun = bench.store.begin_calls(second, {0: 1000, 2: 1000}, 9)
+    begun = bench.store.steps.begin_calls(second, {0: 1000, 2: 1000}, 9)
     assert begun.mine == {2}
     assert {index: each.claim for index, each in begun.others.items()} == {0: first.id}
-    again = bench.store.begin_calls(second, {0: 1000}, 9, again=(0,))
+    again = bench.store.steps.begin_calls(second, {0: 1000}, 9, again=(0,))
     assert again.mine == {0}
 
 
 def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.record_results(claim, {0: b"done"})
-    begun = bench.store.begin_calls(claim, {0: 1000, 1: 1000}, 5)
+    bench.store.steps.record_results(claim, {0: b"done"})
+    begun = bench.store.steps.begin_calls(claim, {0: 1000, 1: 1000}, 5)
     assert begun.results == {0: b"done"}
     assert begun.mine == {1}
     bench.end_lease(claim)
@@ -683,8 +683,8 @@ def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
 
 def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.stop(bench.session, None, stop_transition)
-    begun = bench.store.begin_calls(claim, {0: 1000}, 5)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    begun = bench.store.steps.begin_calls(claim, {0: 1000}, 5)
     assert begun.cancel == bench.execution
     assert begun.mine == frozenset()
     bench.end_lease(claim)
@@ -696,35 +696,35 @@ def test_whoever_lost_the_claim_begins_nothing(bench: Bench) -> None:
     bench.end_lease(slept)
     bench.claim()
     with pytest.raises(ClaimLost):
-        bench.store.begin_calls(slept, {0: 1000}, 5)
+        bench.store.steps.begin_calls(slept, {0: 1000}, 5)
     with pytest.raises(ClaimLost):
-        bench.store.begin_calls(slept, {0: 1000}, 5, again=(0,))
+        bench.store.steps.begin_calls(slept, {0: 1000}, 5, again=(0,))
 
 
 def test_an_unusable_answer_is_dropped_only_before_a_call_has_begun(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.record_answer(claim, b"broken")
-    assert bench.store.drop_answer(claim) is True
-    assert bench.store.record_answer(claim, b"good") == b"good"
-    bench.store.begin_calls(claim, {0: 1000}, 5)
-    assert bench.store.drop_answer(claim) is False
+    bench.store.steps.record_answer(claim, b"broken")
+    assert bench.store.steps.drop_answer(claim) is True
+    assert bench.store.steps.record_answer(claim, b"good") == b"good"
+    bench.store.steps.begin_calls(claim, {0: 1000}, 5)
+    assert bench.store.steps.drop_answer(claim) is False
     bench.end_lease(claim)
     assert bench.claim().loaded.journal.answer == b"good"
 
 
 def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -> None:
     slept = bench.claim().claim
-    bench.store.record_answer(slept, b"broken")
+    bench.store.steps.record_answer(slept, b"broken")
 
     def meanwhile() -> None:
         bench.end_lease(slept)
         current = bench.claim().claim
-        assert bench.store.drop_answer(current) is True
-        bench.store.record_answer(current, b"good")
+        assert bench.store.steps.drop_answer(current) is True
+        bench.store.steps.record_answer(current, b"good")
 
     bench.spy.before("journal.drop", meanwhile)
-    assert bench.store.drop_answer(slept) is False
-    assert bench.store.record_answer(slept, b"late") == b"good"
+    assert bench.store.steps.drop_answer(slept) is False
+    assert bench.store.steps.record_answer(slept, b"late") == b"good"
 
 
 @pytest.mark.parametrize("write", ["answer", "results", "failure", "begin"])
@@ -738,13 +738,13 @@ def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write
     with contextlib.suppress(ClaimLost):
         match write:
             case "answer":
-                bench.store.record_answer(slept, b"late")
+                bench.store.steps.record_answer(slept, b"late")
             case "results":
-                bench.store.record_results(slept, {0: b"late"})
+                bench.store.steps.record_results(slept, {0: b"late"})
             case "failure":
-                bench.store.record_failure(slept, 1, b"{}")
+                bench.store.steps.record_failure(slept, 1, b"{}")
             case _:
-                bench.store.begin_calls(slept, {0: 1000}, 5)
+                bench.store.steps.begin_calls(slept, {0: 1000}, 5)
     assert bench.database("PTTL", journal) != -1
 
 
@@ -755,10 +755,10 @@ def test_a_commit_makes_the_step_real_and_names_the_next(bench: Bench) -> None:
     claimed = bench.claim()
     committed = bench.commit(claimed)
     assert (committed.version, committed.next, committed.again) == (2, bench.ref(2), False)
-    state = bench.store.load(bench.session).state
+    state = bench.store.sessions.load(bench.session).state
     assert state == committed.state
     assert state.step_count == 1
-    assert bench.store.renew([claimed.claim])[0].alive is False
+    assert bench.store.steps.renew([claimed.claim])[0].alive is False
 
 
 def test_a_commit_asked_for_again_gives_the_same_and_changes_nothing(bench: Bench) -> None:
@@ -781,7 +781,7 @@ def test_a_lost_reply_to_a_commit_commits_once(bench: Bench) -> None:
     bench.spy.lose(bench.commits_at)
     committed = bench.commit(bench.claim())
     assert (committed.again, committed.next) == (True, bench.ref(2))
-    assert bench.store.load(bench.session).state.step_count == 1
+    assert bench.store.sessions.load(bench.session).state.step_count == 1
 
 
 def test_a_store_that_does_not_answer_is_told_and_nothing_is_lost(bench: Bench) -> None:
@@ -811,7 +811,7 @@ def test_a_commit_over_a_later_save_is_a_conflict_until_it_is_applied_to_it(benc
     bench.database("HSET", keys.session, "version", 2)  # somebody saved the same state
     with pytest.raises(VersionConflict):
         bench.commit(claimed)
-    loaded = bench.store.reload(claimed.claim)
+    loaded = bench.store.steps.reload(claimed.claim)
     assert loaded.version == 2
     committed = bench.commit(Claimed(claimed.claim, loaded))
     assert committed.version == 3
@@ -822,7 +822,7 @@ def test_a_reload_is_refused_to_whoever_lost_the_claim(bench: Bench) -> None:
     bench.end_lease(slept)
     bench.claim()
     with pytest.raises(ClaimLost):
-        bench.store.reload(slept)
+        bench.store.steps.reload(slept)
 
 
 def test_a_commit_may_carry_the_claim_on(bench: Bench) -> None:
@@ -839,7 +839,7 @@ def test_the_end_takes_the_session_out_of_the_due_index_and_gives_its_keys_a_lif
     bench.commit(bench.claim())
     assert bench.commit(bench.claim(2), final=True).next is None
     assert bench.due() is None
-    record = bench.store.record(bench.session, bench.execution)
+    record = bench.store.sessions.record(bench.session, bench.execution)
     assert record is not None
     assert (record.status, record.step_count) == ("completed", 2)
     keys = bench.store.context.keys(bench.session)
@@ -851,10 +851,10 @@ def test_the_end_takes_the_session_out_of_the_due_index_and_gives_its_keys_a_lif
 def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -> None:
     bench.commit(bench.claim())
     bench.commit(bench.claim(2), final=True)
-    types = [(event.type, event.step) for event in bench.store.events(bench.session)]
+    types = [(event.type, event.step) for event in bench.store.sessions.events(bench.session)]
     assert types.count(("step_committed", 1)) == types.count(("step_committed", 2)) == 1
-    first = bench.store.events(bench.session)[0]
-    assert first not in bench.store.events(bench.session, after=first.id)
+    first = bench.store.sessions.events(bench.session)[0]
+    assert first not in bench.store.sessions.events(bench.session, after=first.id)
 
 
 def test_the_bytes_of_a_commit_do_not_grow_with_the_session(database: Database) -> None:
@@ -901,9 +901,9 @@ def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_i
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.another().steps.claim(ref, "rival", "other", alone=True),
         lambda bench, ref: bench.message("joined"),
-        lambda bench, ref: bench.store.stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.store.sessions.stop(bench.session, None, stop_transition),
         lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
         lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
         lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
@@ -951,34 +951,36 @@ def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(d
     bench.spy.sent.clear()
     mine = bench.claim()
     assert bench.spy.points == ["claim.new"]
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
     assert (mine.claim.attempt, mine.loaded.started_ms > 0) == (1, True)
-    events = [event.type for event in bench.store.events(bench.session)]
+    events = [event.type for event in bench.store.sessions.events(bench.session)]
     assert events.count("execution_started") == 1
     bench.spy.sent.clear()
     bench.commit(mine, final=True)
     assert bench.spy.points == ["commit.attempt"], "it holds the session now"
-    assert bench.store.header(bench.session).status == "completed"
+    assert bench.store.sessions.header(bench.session).status == "completed"
 
 
 def test_a_session_with_a_history_is_read_behind_its_claim(database: Database) -> None:
     bench = Bench(database)
     first, ref = bench.execution, bench.follow_up()
-    mine = bench.another().claim(ref, "mine", "worker", alone=True)
+    mine = bench.another().steps.claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
     assert bench.spy.points == ["claim.new", "claim.first", "claim.load"]
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
     assert bench.started_ms == mine.loaded.started_ms > 0
-    begun = [event.execution_id for event in bench.store.events(bench.session) if event.type == "execution_started"]
+    begun = [
+        event.execution_id for event in bench.store.sessions.events(bench.session) if event.type == "execution_started"
+    ]
     assert begun == [first, ref.execution_id]
     bench.spy.sent.clear()
-    bench.store.commit(mine.claim, mine.loaded, step_transition(mine, final=False), results={}, keep_claim=False)
+    bench.store.steps.commit(mine.claim, mine.loaded, step_transition(mine, final=False), results={}, keep_claim=False)
     assert bench.spy.points == ["commit.attempt"], "what a step holds of its session is enough"
     bench.spy.sent.clear()
-    again = bench.another().claim(bench.ref(2), "again", "worker", alone=True)
+    again = bench.another().steps.claim(bench.ref(2), "again", "worker", alone=True)
     assert isinstance(again, Claimed)
     assert bench.spy.points == ["claim.first", "claim.load"]
-    assert again.loaded.state == bench.store.load(bench.session).state
+    assert again.loaded.state == bench.store.sessions.load(bench.session).state
 
 
 @pytest.mark.parametrize("lost", ["claim.first", "claim.load"])
@@ -991,12 +993,12 @@ def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_agai
     bench.spy.lose(lost)
     other = bench.another()
     with pytest.raises(StoreUnavailable):
-        other.claim(bench.ref(2), "mine", "worker", alone=True)
+        other.steps.claim(bench.ref(2), "mine", "worker", alone=True)
     assert isinstance(bench.answer(2, "a rival's"), NotClaimed)
-    mine = other.claim(bench.ref(2), "mine", "worker", alone=True)
+    mine = other.steps.claim(bench.ref(2), "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
     assert (mine.claim.attempt, mine.loaded.attempts) == (1, 1)
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
 
 
 @pytest.mark.parametrize("point", ["claim.first", "claim.load"])
@@ -1015,12 +1017,12 @@ def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
     else:
         bench.spy.before(point, fail)
     with pytest.raises(StoreUnavailable):
-        bench.store.claim(ref, "mine", "worker", alone=True)
-    mine = bench.store.claim(ref, "mine", "worker", alone=True)
+        bench.store.steps.claim(ref, "mine", "worker", alone=True)
+    mine = bench.store.steps.claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
     assert (mine.loaded.attempts, bench.begun()) == (1, 1)
     assert bench.started_ms == mine.loaded.started_ms > 0
-    assert bench.store.header(bench.session).status == "in_progress"
+    assert bench.store.sessions.header(bench.session).status == "in_progress"
 
 
 def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(database: Database) -> None:
@@ -1032,9 +1034,9 @@ def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_me
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before("claim.load", take_over)
-    assert bench.another().claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
-    assert bench.store.header(bench.session).status == "completed"
-    assert bench.store.outcome(bench.session, bench.execution) is not None
+    assert bench.another().steps.claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
+    assert bench.store.sessions.header(bench.session).status == "completed"
+    assert bench.store.sessions.outcome(bench.session, bench.execution) is not None
     assert bench.begun() == 1
 
 
@@ -1044,11 +1046,11 @@ def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Da
 
     def stop() -> None:
         bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
-        bench.store.stop(bench.session, None, stop_transition)
+        bench.store.sessions.stop(bench.session, None, stop_transition)
 
     bench.spy.before("claim.load", stop)
-    assert bench.another().claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
-    assert bench.store.header(bench.session).status == "stopped"
+    assert bench.another().steps.claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
+    assert bench.store.sessions.header(bench.session).status == "stopped"
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -1060,7 +1062,7 @@ def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(da
     keys = bench.store.context.keys(bench.session)
     bench.database("DEL", keys.session, keys.events)
     with pytest.raises(SessionNotFound):
-        bench.another().claim(bench.ref(step), "mine", "worker", alone=True)
+        bench.another().steps.claim(bench.ref(step), "mine", "worker", alone=True)
     assert bench.database("EXISTS", keys.session, keys.events) == 0
 
 
@@ -1077,7 +1079,7 @@ def test_a_worker_that_missed_steps_reads_those_alone(database: Database, missed
     steps = bench.store.context.keys(bench.session).steps(bench.execution)
     (read,) = (command for command in bench.spy.sent[-1][1] if command[:2] == ("LRANGE", steps))
     assert read[2:] == (1, -1)
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
 
 
 def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(database: Database) -> None:
@@ -1089,7 +1091,7 @@ def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(
     bench.spy.sent.clear()
     mine = bench.claim(42)
     assert bench.spy.points == ["claim.first", "claim.load"]
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
     bench.commit(mine)
     bench.spy.sent.clear()
     bench.claim(43)
@@ -1099,9 +1101,9 @@ def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        lambda bench, ref: bench.another().claim(ref, "rival", "other", alone=True),
-        lambda bench, ref: bench.another().act(bench.session, an_operation("joined"), operation_transition),
-        lambda bench, ref: bench.another().stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.another().steps.claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.another().sessions.act(bench.session, an_operation("joined"), operation_transition),
+        lambda bench, ref: bench.another().sessions.stop(bench.session, None, stop_transition),
         lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
         lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
         lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
@@ -1144,10 +1146,10 @@ def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_tr
     bench.spy.sent.clear()
     mine = bench.claim(4)
     assert bench.spy.points == ["claim.behind"]
-    assert mine.loaded.state == bench.store.load(bench.session).state
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
     assert mine.claim.attempt == 1
     bench.commit(mine, final=True)
-    assert bench.store.header(bench.session).status == "completed"
+    assert bench.store.sessions.header(bench.session).status == "completed"
 
 
 def test_a_worker_that_missed_steps_finds_a_damaged_part(database: Database) -> None:
@@ -1192,7 +1194,7 @@ def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them
         bench.become_newer()
         bench.spy.sent.clear()
         with pytest.raises(StateTooNew):
-            old.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
+            old.steps.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
         ctl = bench.store.context.keys(bench.session).ctl
         assert bench.database("HMGET", ctl, "claim", "attempts") == [b"", b"0"]
         if number:
@@ -1211,8 +1213,8 @@ def test_an_announced_version_that_another_worker_made_differently_is_not_taken(
 
     def rival() -> None:
         bench.end_lease(first.claim)
-        taken.append(other.claim(bench.ref(), "rival", "other", alone=True))
-        other.commit(
+        taken.append(other.steps.claim(bench.ref(), "rival", "other", alone=True))
+        other.steps.commit(
             taken[0].claim,
             taken[0].loaded,
             step_transition(taken[0], final=False, text="theirs"),
@@ -1248,12 +1250,12 @@ def test_damaged_control_fields_park_their_session_and_hide_no_other(
     )
     bench.submit(execution=uuid.uuid4().hex)
     bench.make_due()
-    lost = bench.store.sweep(shard, QueueSnapshot()).lost
+    lost = bench.store.housekeeping.sweep(shard, QueueSnapshot()).lost
     assert bench.session in [ref.session_id for ref in lost]
     assert broken not in [ref.session_id for ref in lost]
-    assert broken in [entry["session"] for entry in bench.store.dead()]
+    assert broken in [entry["session"] for entry in bench.store.housekeeping.dead()]
     assert bench.database("ZSCORE", keys.shard.due, broken) is None
-    headers, _ = bench.store.headers(limit=50)
+    headers, _ = bench.store.sessions.headers(limit=50)
     assert bench.session in [header.session_id for header in headers]
 
 
@@ -1269,7 +1271,7 @@ def test_pruning_takes_out_all_that_has_expired_however_much_it_is(database: Dat
     assert sum(bench.database("ZCARD", name) for name in ours) >= 11
     wait_until(lambda: not bench.database("EXISTS", keys.session), "the last session has expired", 5)
     for shard in shards:
-        bench.store.prune(shard)
+        bench.store.housekeeping.prune(shard)
     assert [bench.database("ZSCORE", keys.shard.sessions, bench.session)] == [None]
     assert bench.database("ZCARD", keys.shard.ending) == 0
 
@@ -1313,7 +1315,7 @@ def test_a_message_to_a_running_step_waits_for_its_commit(bench: Bench) -> None:
     claimed = bench.claim()
     applied = bench.message("more")
     assert applied.outcome == "queued"
-    assert bench.store.load(bench.session).version == 1
+    assert bench.store.sessions.load(bench.session).version == 1
     committed = bench.commit(claimed)
     assert [message.content for message in committed.state.messages] == ["first", "text", "more"]
     assert bench.snapshot()[2] == []
@@ -1322,7 +1324,7 @@ def test_a_message_to_a_running_step_waits_for_its_commit(bench: Bench) -> None:
 def test_a_message_to_a_step_that_nobody_runs_joins_at_once(bench: Bench) -> None:
     applied = bench.message("more")
     assert (applied.outcome, applied.execution_id, applied.publish) == ("joined", bench.execution, None)
-    assert [message.content for message in bench.store.load(bench.session).state.messages] == ["first", "more"]
+    assert [message.content for message in bench.store.sessions.load(bench.session).state.messages] == ["first", "more"]
 
 
 def test_a_message_that_comes_too_late_starts_the_next_execution_in_the_final_commit(bench: Bench) -> None:
@@ -1333,7 +1335,7 @@ def test_a_message_that_comes_too_late_starts_the_next_execution_in_the_final_co
     assert committed.next.execution_id != bench.execution
     assert committed.next.step == 1
     assert bench.due() is not None
-    record = bench.store.record(bench.session, bench.execution)
+    record = bench.store.sessions.record(bench.session, bench.execution)
     assert record is not None
     assert record.status == "completed"
     keys = bench.store.context.keys(bench.session)
@@ -1370,7 +1372,7 @@ def test_the_same_operation_is_applied_once(bench: Bench, when: str) -> None:
         assert claimed is not None
         bench.commit(claimed)
     assert bench.message("once", "operation-1").outcome == "again"
-    contents = [message.content for message in bench.store.load(bench.session).state.messages]
+    contents = [message.content for message in bench.store.sessions.load(bench.session).state.messages]
     assert contents.count("once") == 1
 
 
@@ -1378,7 +1380,7 @@ def test_the_same_operation_is_applied_once(bench: Bench, when: str) -> None:
 def test_a_lost_reply_to_an_action_applies_it_once(bench: Bench, point: str) -> None:
     bench.spy.lose(point)
     bench.message("once")
-    contents = [message.content for message in bench.store.load(bench.session).state.messages]
+    contents = [message.content for message in bench.store.sessions.load(bench.session).state.messages]
     assert contents.count("once") == 1
 
 
@@ -1405,19 +1407,19 @@ def test_a_full_inbox_refuses(database: Database) -> None:
 
 def test_a_released_step_is_free_at_once(bench: Bench) -> None:
     claim = bench.claim().claim
-    assert bench.store.release(claim, delay_ms=None, give_back=True) == bench.ref(1)
+    assert bench.store.steps.release(claim, delay_ms=None, give_back=True) == bench.ref(1)
     assert bench.claim().claim.attempt == 1
-    assert bench.store.renew([claim])[0].alive is False
+    assert bench.store.steps.renew([claim])[0].alive is False
 
 
 def test_a_release_that_does_not_give_back_counts(bench: Bench) -> None:
-    bench.store.release(bench.claim().claim, delay_ms=None, give_back=False)
+    bench.store.steps.release(bench.claim().claim, delay_ms=None, give_back=False)
     assert bench.claim().claim.attempt == 2
 
 
 def test_a_step_put_off_is_not_claimed_before_its_time(bench: Bench) -> None:
     claim = bench.claim().claim
-    assert bench.store.release(claim, delay_ms=300, give_back=True) is None
+    assert bench.store.steps.release(claim, delay_ms=300, give_back=True) is None
     assert bench.answer() == NotClaimed(NotClaimedReason.NOT_YET)
     claimed = wait_until(lambda: a if isinstance(a := bench.answer(), Claimed) else None, "its time comes", 5)
     assert (claimed.claim.attempt, claimed.loaded.delays) == (1, 1)
@@ -1428,7 +1430,7 @@ def test_a_release_by_whoever_lost_the_claim_changes_nothing(bench: Bench) -> No
     bench.end_lease(slept)
     bench.claim()
     before = bench.snapshot()
-    assert bench.store.release(slept, delay_ms=None, give_back=True) is None
+    assert bench.store.steps.release(slept, delay_ms=None, give_back=True) is None
     assert bench.snapshot() == before
 
 
@@ -1436,9 +1438,9 @@ def test_a_release_by_whoever_lost_the_claim_changes_nothing(bench: Bench) -> No
 
 
 def test_a_stop_ends_what_nobody_runs_in_its_own_transaction(bench: Bench) -> None:
-    applied = bench.store.stop(bench.session, None, stop_transition)
+    applied = bench.store.sessions.stop(bench.session, None, stop_transition)
     assert (applied.outcome, applied.execution_id) == ("changed", bench.execution)
-    record = bench.store.record(bench.session, bench.execution)
+    record = bench.store.sessions.record(bench.session, bench.execution)
     assert record is not None
     assert (record.status, record.stop_reason) == ("stopped", StopReason.USER_REQUESTED.value)
     assert bench.due() is None
@@ -1446,22 +1448,22 @@ def test_a_stop_ends_what_nobody_runs_in_its_own_transaction(bench: Bench) -> No
 
 def test_a_stop_asks_whoever_runs_the_step(bench: Bench) -> None:
     claimed = bench.claim()
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "queued"
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "queued"
     seen: list[str | None] = []
 
     def transition(fresh: Snapshot) -> NextState:
         seen.append(fresh.cancel)
         return step_transition(claimed, final=True)(fresh)
 
-    bench.store.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+    bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     assert seen[-1] == bench.execution
 
 
 def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.record_answer(claim, b"paid")
+    bench.store.steps.record_answer(claim, b"paid")
     bench.end_lease(claim)
-    applied = bench.store.stop(bench.session, None, stop_transition)
+    applied = bench.store.sessions.stop(bench.session, None, stop_transition)
     assert (applied.outcome, applied.publish) == ("queued", bench.ref(1))
     claimed = bench.claim()
     assert claimed.loaded.cancel == bench.execution
@@ -1471,23 +1473,23 @@ def test_a_stop_never_drops_what_a_dead_worker_has_obtained(bench: Bench) -> Non
 def test_a_stop_without_anything_obtained_leaves_no_journal_for_ever(bench: Bench) -> None:
     claim = bench.claim().claim
     bench.end_lease(claim)
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "changed"
     assert bench.database("PTTL", bench.store.context.keys(bench.session).journal(bench.execution, 1)) != -1
 
 
 def test_a_stop_of_another_execution_or_of_an_ended_one_is_nothing(bench: Bench) -> None:
     before = bench.snapshot()
-    assert bench.store.stop(bench.session, "another", stop_transition).outcome == "again"
+    assert bench.store.sessions.stop(bench.session, "another", stop_transition).outcome == "again"
     assert bench.snapshot() == before
-    bench.store.stop(bench.session, None, stop_transition)
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "again"
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "again"
 
 
 def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
     bench.spy.lose("stop.exec")
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "changed"
-    assert bench.store.header(bench.session).version == 2
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "again"
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "changed"
+    assert bench.store.sessions.header(bench.session).version == 2
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "again"
 
 
 def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: Bench) -> None:
@@ -1495,8 +1497,8 @@ def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: 
     bench.message("and then?")
     bench.end_lease(claimed.claim)
     bench.spy.lose("stop.exec")
-    bench.store.stop(bench.session, None, stop_transition)
-    header = bench.store.header(bench.session)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    header = bench.store.sessions.header(bench.session)
     assert header.execution_id != bench.execution
     assert header.status == "pending"
 
@@ -1505,7 +1507,7 @@ def test_a_step_that_was_asked_to_stop_and_has_ended_before_the_lost_reply_was_m
     claimed = bench.claim()
     bench.spy.lose("stop.ask")
     bench.spy.before("stop.ask", lambda: bench.spy.before("stop.read", lambda: bench.commit(claimed, final=True)))
-    assert bench.store.stop(bench.session, None, stop_transition).outcome == "queued"
+    assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "queued"
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------
@@ -1518,14 +1520,14 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
     database: Database, entry: str
 ) -> None:
     store, worker = Bench(database).store, f"w{next(_numbers)}"
-    store.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
+    store.registry.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
     database.pipeline("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
     database.pipeline("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
-    assert store.workers()[worker]["slots"] == 3
-    assert "broken" not in store.workers()
-    assert store.agents()["agent"]["hash"] == "hash"
-    assert store.agents()["broken"]["hash"] == ""  # its name is all that is known
-    store.prune(0)
+    assert store.registry.workers()[worker]["slots"] == 3
+    assert "broken" not in store.registry.workers()
+    assert store.registry.agents()["agent"]["hash"] == "hash"
+    assert store.registry.agents()["broken"]["hash"] == ""  # its name is all that is known
+    store.housekeeping.prune(0)
     assert database.pipeline("test", [("HGET", "ca:workers", "broken")]) == [None]
     database.pipeline("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
 
@@ -1540,18 +1542,18 @@ def told(database: Database) -> Bench:
     bench.submit(notify={"webhook": "https://example.com/ended"})
     claimed = bench.claim()
     transition = step_transition(claimed, final=True, failed=True)
-    bench.store.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+    bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     return bench
 
 
 def _end_retried(bench: Bench) -> None:
-    bench.store.retry(bench.session, retry_transition(None))
+    bench.store.sessions.retry(bench.session, retry_transition(None))
     bench.commit(bench.claim(2), final=True)
 
 
 def _due_callbacks(bench: Bench) -> list[Callback]:
     shard = shard_of(bench.session, bench.settings.shards)
-    found = bench.store.due_callbacks(shard, limit=100_000, hold_ms=60_000)
+    found = bench.store.housekeeping.due_callbacks(shard, limit=100_000, hold_ms=60_000)
     return [callback for callback in found if callback.session_id == bench.session]
 
 
@@ -1562,10 +1564,10 @@ def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
         "https://example.com/ended",
         "failed",
     )
-    told.store.callback_failed(callback, delay_ms=0, reason="nobody there")
+    told.store.housekeeping.callback_failed(callback, delay_ms=0, reason="nobody there")
     (again,) = _due_callbacks(told)
     assert (again.record, again.attempts) == (callback.record, 1)
-    told.store.callback_made(again)
+    told.store.housekeeping.callback_made(again)
     assert _due_callbacks(told) == []
 
 
@@ -1574,9 +1576,9 @@ def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: B
     (before,) = _due_callbacks(told)
     _end_retried(told)
     if heard:
-        told.store.callback_made(before)
+        told.store.housekeeping.callback_made(before)
     else:
-        told.store.callback_failed(before, delay_ms=None, reason="nobody there")
+        told.store.housekeeping.callback_failed(before, delay_ms=None, reason="nobody there")
     (after,) = _due_callbacks(told)
     assert (after.record.status, after.record.retries, after.attempts) == ("completed", 1, 0)
 
@@ -1585,7 +1587,7 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     _end_retried(told)
     (callback,) = _due_callbacks(told)
     assert (callback.record.status, callback.record.retries) == ("completed", 1)
-    told.store.callback_made(callback)
+    told.store.housekeeping.callback_made(callback)
     outbox = told.store.context.keys(told.session).shard.callbacks
     assert not [
         note for note in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note
@@ -1597,7 +1599,7 @@ def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench)
     told.database("ZADD", outbox, 1, "gibberish")
     assert len(_due_callbacks(told)) == 1
     assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
-    assert told.store.dead()[0]["kind"] == "callback"
+    assert told.store.housekeeping.dead()[0]["kind"] == "callback"
 
 
 # --- Redis loses what it had acknowledged -----------------------------------------------------------------------------
@@ -1629,15 +1631,18 @@ def test_a_worker_that_saw_what_redis_lost_goes_on_from_what_is_stored(bench: Be
     for number in range(1, stored + 1):
         bench.step_elsewhere(number)
     claimed = bench.claim(stored + 1)
-    assert (claimed.loaded.version, claimed.loaded.state) == (stored + 1, bench.store.load(bench.session).state)
+    assert (claimed.loaded.version, claimed.loaded.state) == (
+        stored + 1,
+        bench.store.sessions.load(bench.session).state,
+    )
     committed = bench.commit(claimed, final=True)
-    assert committed.state == bench.store.load(bench.session).state
+    assert committed.state == bench.store.sessions.load(bench.session).state
 
 
 def test_a_message_that_redis_lost_is_not_taken_for_the_one_that_came_in_its_place(bench: Bench) -> None:
     with _lost_afterwards(bench):
         bench.message("lost")
-    bench.another().act(bench.session, an_operation("stored"), operation_transition)
+    bench.another().sessions.act(bench.session, an_operation("stored"), operation_transition)
     seen = bench.claim().loaded.state
     assert [message.content for message in seen.store.section().messages] == ["first", "stored"]
 
@@ -1646,7 +1651,7 @@ def test_a_worker_that_is_behind_by_more_than_anybody_remembers_reads_the_whole_
     bench.commit(bench.claim())
     for number in range(2, 42):
         bench.step_elsewhere(number)
-    assert bench.claim(42).loaded.state == bench.store.load(bench.session).state
+    assert bench.claim(42).loaded.state == bench.store.sessions.load(bench.session).state
 
 
 # --- retry and park ---------------------------------------------------------------------------------------------------
@@ -1654,8 +1659,8 @@ def test_a_worker_that_is_behind_by_more_than_anybody_remembers_reads_the_whole_
 
 def test_a_retry_goes_on_at_the_same_step(bench: Bench) -> None:
     bench.commit(bench.claim())
-    bench.store.stop(bench.session, None, stop_transition)
-    applied = bench.store.retry(bench.session, retry_transition(None))
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    applied = bench.store.sessions.retry(bench.session, retry_transition(None))
     assert applied.publish is not None
     assert (applied.publish.execution_id, applied.publish.step, applied.publish.retries) == (bench.execution, 2, 1)
     keys = bench.store.context.keys(bench.session)
@@ -1666,8 +1671,8 @@ def test_a_retry_goes_on_at_the_same_step(bench: Bench) -> None:
 
 @pytest.mark.parametrize("trips", range(4))
 def test_who_waits_for_a_retried_execution_hears_of_its_last_end(bench: Bench, trips: int) -> None:
-    bench.store.stop(bench.session, None, stop_transition)
-    bench.store.retry(bench.session, retry_transition(None))
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    bench.store.sessions.retry(bench.session, retry_transition(None))
     job = Job(bench.store, bench.session, "op-first")
 
     def end() -> None:
@@ -1682,39 +1687,39 @@ def test_who_waits_for_a_retried_execution_hears_of_its_last_end(bench: Bench, t
 def test_a_lost_reply_to_a_retry_retries_once(bench: Bench, is_parked: bool) -> None:
     bench.commit(bench.claim())
     if is_parked:
-        bench.store.park(bench.ref(2), "cannot be read")
+        bench.store.steps.park(bench.ref(2), "cannot be read")
     else:
-        bench.store.stop(bench.session, None, stop_transition)
-    version = bench.store.header(bench.session).version
+        bench.store.sessions.stop(bench.session, None, stop_transition)
+    version = bench.store.sessions.header(bench.session).version
     bench.spy.lose("retry.unpark" if is_parked else "retry.exec")
-    applied = bench.store.retry(bench.session, retry_transition(None))
+    applied = bench.store.sessions.retry(bench.session, retry_transition(None))
     retries = 0 if is_parked else 1
     assert (applied.outcome, applied.execution_id) == ("started", bench.execution)
     assert applied.publish == StepRef(bench.session, bench.execution, 2, retries)
-    assert bench.store.header(bench.session).version == version + (not is_parked)
+    assert bench.store.sessions.header(bench.session).version == version + (not is_parked)
     with pytest.raises(InvalidTransition):
-        bench.store.retry(bench.session, retry_transition(None))
+        bench.store.sessions.retry(bench.session, retry_transition(None))
 
 
 def test_a_retry_is_not_repeated_where_a_worker_took_it_up_before_its_reply_was_found_lost(bench: Bench) -> None:
-    bench.store.stop(bench.session, None, stop_transition)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
     bench.spy.lose("retry.exec")
 
     def run() -> None:
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before("retry.exec", lambda: bench.spy.before("retry.read", run))
-    bench.store.retry(bench.session, retry_transition(None))
-    assert bench.store.header(bench.session).status == "completed"
+    bench.store.sessions.retry(bench.session, retry_transition(None))
+    assert bench.store.sessions.header(bench.session).status == "completed"
 
 
 def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench) -> None:
     claimed = bench.claim()
-    bench.store.record_answer(claimed.claim, b"answer")
-    bench.store.commit(
+    bench.store.steps.record_answer(claimed.claim, b"answer")
+    bench.store.steps.commit(
         claimed.claim, claimed.loaded, step_transition(claimed, final=True, failed=True), results={}, keep_claim=False
     )
-    bench.store.retry(bench.session, retry_transition(None))
+    bench.store.sessions.retry(bench.session, retry_transition(None))
     assert bench.database("PTTL", bench.store.context.keys(bench.session).journal(bench.execution, 1)) > 0
 
 
@@ -1722,24 +1727,24 @@ def test_a_completed_execution_cannot_be_retried(bench: Bench) -> None:
     bench.commit(bench.claim(), final=True)
     before = bench.snapshot()
     with pytest.raises((ActionRefused, InvalidTransition)):
-        bench.store.retry(bench.session, retry_transition(None))
+        bench.store.sessions.retry(bench.session, retry_transition(None))
     assert bench.snapshot() == before
 
 
 def test_a_parked_step_is_left_alone_and_listed_until_it_is_retried(bench: Bench) -> None:
     bench.claim()
-    bench.store.park(bench.ref(), "cannot be read")
+    bench.store.steps.park(bench.ref(), "cannot be read")
     assert bench.due() is None
-    assert bench.store.header(bench.session).status == "parked"
-    assert bench.store.dead()[0]["reason"] == "cannot be read"
-    assert bench.store.retry(bench.session, retry_transition(None)).publish == bench.ref(1)
+    assert bench.store.sessions.header(bench.session).status == "parked"
+    assert bench.store.housekeeping.dead()[0]["reason"] == "cannot be read"
+    assert bench.store.sessions.retry(bench.session, retry_transition(None)).publish == bench.ref(1)
     assert isinstance(bench.answer(), Claimed)
 
 
 def test_a_stale_park_changes_nothing(bench: Bench) -> None:
     bench.commit(bench.claim())
     before = bench.snapshot()
-    bench.store.park(bench.ref(1), "late")
+    bench.store.steps.park(bench.ref(1), "late")
     assert bench.snapshot() == before
 
 
@@ -1747,7 +1752,7 @@ def test_a_stale_park_changes_nothing(bench: Bench) -> None:
 
 
 def swept(bench: Bench, lookout: QueueSnapshot | None = None) -> Any:
-    return bench.store.sweep(shard_of(bench.session, bench.settings.shards), lookout or QueueSnapshot())
+    return bench.store.housekeeping.sweep(shard_of(bench.session, bench.settings.shards), lookout or QueueSnapshot())
 
 
 def test_a_lost_step_is_named_once_and_moved(bench: Bench) -> None:
@@ -1773,7 +1778,7 @@ def test_a_live_step_is_moved_to_its_leases_end(bench: Bench) -> None:
     assert (found.lost, found.live) == ((), 1)
     due = bench.due()
     assert due is not None
-    assert due > bench.store.now_ms()
+    assert due > bench.store.housekeeping.now_ms()
 
 
 def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
@@ -1807,14 +1812,14 @@ def test_each_further_publication_waits_longer_and_a_claim_starts_over(bench: Be
         swept(bench)
         due = bench.due()
         assert due is not None
-        waits.append(due - bench.store.now_ms())
+        waits.append(due - bench.store.housekeeping.now_ms())
     assert waits[0] < waits[1] < waits[2]
     bench.end_lease(bench.claim().claim)
     bench.make_due()
     swept(bench)
     due = bench.due()
     assert due is not None
-    assert due - bench.store.now_ms() < waits[1]
+    assert due - bench.store.housekeeping.now_ms() < waits[1]
 
 
 def test_after_a_start_of_redis_the_sweep_waits_one_lease(bench: Bench) -> None:
@@ -1832,9 +1837,9 @@ def test_after_a_start_of_redis_a_claim_waits_for_its_holder(bench: Bench) -> No
 
 
 def test_one_worker_at_a_time_sweeps_a_shard(bench: Bench) -> None:
-    assert bench.store.lock_sweep(0, "one", 60_000) is True
-    assert bench.store.lock_sweep(0, "two", 60_000) is False
-    assert bench.store.lock_sweep(0, "one", 60_000) is True
+    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
+    assert bench.store.housekeeping.lock_sweep(0, "two", 60_000) is False
+    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
 
 
 # --- what stays -------------------------------------------------------------------------------------------------------
@@ -1890,15 +1895,15 @@ def test_a_full_redis_refuses_a_submit_and_writes_nothing(on_redis: Bench, full:
     with full, pytest.raises(StoreFull):
         on_redis.submit("another", execution=uuid.uuid4().hex)
     with pytest.raises(SessionNotFound):
-        on_redis.store.header("another")
+        on_redis.store.sessions.header("another")
 
 
 def test_a_full_redis_takes_a_paid_answer_and_a_result(on_redis: Bench, full: Full) -> None:
     claim = on_redis.claim().claim
     with full:
-        assert on_redis.store.record_answer(claim, b"paid") == b"paid"
-        assert on_redis.store.record_answer(claim, b"again") == b"paid"
-        on_redis.store.record_results(claim, {0: b"done"})
+        assert on_redis.store.steps.record_answer(claim, b"paid") == b"paid"
+        assert on_redis.store.steps.record_answer(claim, b"again") == b"paid"
+        on_redis.store.steps.record_results(claim, {0: b"done"})
     on_redis.end_lease(claim)
     journal = on_redis.claim().loaded.journal
     assert (journal.answer, journal.results) == (b"paid", {0: b"done"})
@@ -1910,7 +1915,7 @@ def test_a_full_redis_refuses_a_commit_which_succeeds_later(on_redis: Bench, ful
     with full:
         with pytest.raises(StoreFull):
             on_redis.commit(claimed)
-        assert on_redis.store.renew([claimed.claim])[0].alive is True
+        assert on_redis.store.steps.renew([claimed.claim])[0].alive is True
     assert on_redis.snapshot() == before
     assert on_redis.commit(claimed).version == 2
 
@@ -1921,7 +1926,7 @@ def test_a_full_redis_refuses_messages_and_stops(on_redis: Bench, full: Full) ->
         with pytest.raises(StoreFull):
             on_redis.message("more")
         with pytest.raises(StoreFull):
-            on_redis.store.stop(on_redis.session, None, stop_transition)
+            on_redis.store.sessions.stop(on_redis.session, None, stop_transition)
     assert on_redis.snapshot() == before
 
 

@@ -56,7 +56,7 @@ def soak(minutes: float, directory: Path) -> dict[str, Any]:
         done += _load(lab, steady, minutes * 60, samples)
         time.sleep(_REST_SECONDS)
         after = _sample(lab, steady)
-        total, _, _ = lab.client.store.backlog()
+        total, _, _ = lab.client.store.housekeeping.backlog()
         alive = all(worker.alive for worker in steady)
     grown = {name: round(after[name] - before[name], 1) for name in before}
     slope = _slope(samples[len(samples) // 4 :])

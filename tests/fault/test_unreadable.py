@@ -33,11 +33,11 @@ def test_a_session_that_cannot_be_read_is_parked_by_name_and_all_others_go_on(tm
             lambda: all(lab.client.header(name).status == "parked" for name in broken), "they are parked", 30,
             details=lambda: ([lab.client.header(name) for name in broken], worker.tail(20)),
         )  # fmt: skip
-        reasons = {entry["session"]: entry["reason"] for entry in lab.client.store.dead()}
+        reasons = {entry["session"]: entry["reason"] for entry in lab.client.store.housekeeping.dead()}
         assert set(reasons) == set(broken)
         assert all(reasons.values())
         assert {header.session_id for header in lab.client.list().items} == {job.session_id for job in jobs.values()}
         lab.submit(["unsafe"])
         lab.wait_for_jobs(30, [lab.jobs[-1]])
         assert worker.alive
-        assert lab.client.store.backlog()[0] == 0
+        assert lab.client.store.housekeeping.backlog()[0] == 0

@@ -88,7 +88,7 @@ def test_submit_retry_and_stop_are_sent_by_name_from_any_celery_app(
     (failed,) = wait_until(lambda: client.list(status="failed").items, "one has failed", 20)
     send("retry", session_id=failed.session_id)
     wait_until(
-        lambda: sum(e.type == "execution_failed" for e in client.store.events(failed.session_id)) == 2,
+        lambda: sum(e.type == "execution_failed" for e in client.store.sessions.events(failed.session_id)) == 2,
         "it was tried again", 20,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_the_worker_starts_with_celerys_own_command(
     client = AgentClient(redis_url)
     client.wait_for_agent("clerk")
     assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
-    assert [facts["slots"] for facts in client.store.workers().values()] == [3]
+    assert [facts["slots"] for facts in client.store.registry.workers().values()] == [3]
     worker.terminate()
     assert worker.wait(20) == 0
 
@@ -141,7 +141,9 @@ def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unch
     )
     client = AgentClient(redis_url)
     client.wait_for_agent("clerk")
-    assert [facts["pool"] for facts in client.store.workers().values()] == [pool.replace("custom", "greenlets")]
+    assert [facts["pool"] for facts in client.store.registry.workers().values()] == [
+        pool.replace("custom", "greenlets")
+    ]
     project.python("from proj.tasks import greet; greet.delay('world')")
     assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
     wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
@@ -151,7 +153,7 @@ def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unch
         "app.send_task('celery_agents.submit', kwargs=dict(agent='clerk', message='look', session_id='mine'))"
     )
     ended(client, "mine")
-    assert [facts["slots"] for facts in client.store.workers().values()] == [4]
+    assert [facts["slots"] for facts in client.store.registry.workers().values()] == [4]
 
 
 def test_workers_of_an_existing_project_that_consume_its_queues_only_leave_agents_alone(
@@ -166,7 +168,7 @@ def test_workers_of_an_existing_project_that_consume_its_queues_only_leave_agent
     )
     project.python("from proj.tasks import greet; greet.delay('world')")
     wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
-    assert not AgentClient(redis_url).store.workers()
+    assert not AgentClient(redis_url).store.registry.workers()
 
 
 @pytest.mark.leaves_keys("the project's prefix stands before the broker's own keys")

@@ -30,7 +30,7 @@ from redis.retry import Retry
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.observability.health import look
-from celery_agents.worker.store import redis_step_store
+from celery_agents.worker.store import redis_store
 
 from support import deployed
 from support.deployed import DEPLOY, compose, container
@@ -463,9 +463,11 @@ def test_health_tells_a_worker_that_works_from_one_that_does_not(
     redis_url: str, redis_client: redis.Redis, facts: dict[str, Any], queued: bool, alive: bool, ready: bool
 ) -> None:
     settings = Settings.build(redis_url=redis_url)
-    store = redis_step_store(settings, name="test")
-    store.register("w", {**FACTS, **facts}, {})
+    store = redis_store(settings, name="test")
+    store.registry.register("w", {**FACTS, **facts}, {})
     if queued:
-        redis_client.lpush(STEPS, json.dumps({"headers": {"celery_agents_published": store.now_ms() - 60_000}}))
+        redis_client.lpush(
+            STEPS, json.dumps({"headers": {"celery_agents_published": store.housekeeping.now_ms() - 60_000}})
+        )
     found = look(settings, pid=7)
     assert (found.alive, found.ready) == (alive, ready), found.what

@@ -123,7 +123,7 @@ def test_steps_are_counted_traced_and_logged(
         for number, port in enumerate(ports)
     ]  # fmt: skip
     client = AgentClient(redis_url)
-    wait_until(lambda: len(client.store.workers()) == 2, "both workers live", 30)
+    wait_until(lambda: len(client.store.registry.workers()) == 2, "both workers live", 30)
     jobs = [client.submit("thinker", "go") for _ in range(6)]
     failing = client.submit("thinker", "fail")
     results = [job.result(timeout=30) for job in jobs]

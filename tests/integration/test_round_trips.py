@@ -16,7 +16,7 @@ from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, StepRunner, first_state
 from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import NextState, redis_step_store
+from celery_agents.worker.store import NextState, redis_store
 from celery_agents.worker.store.database import Command, Meanwhile
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
@@ -64,11 +64,11 @@ class Steps:
         self.loop = EventLoopThread()
 
         def worker(name: str) -> StepRunner:
-            store = redis_step_store(chosen, name=name, database=opened)
+            store = redis_store(chosen, name=name, database=opened)
             keeper = LeaseKeeper(store, chosen)
             return StepRunner(store, AgentRegistry([agent]), chosen, worker=name, loop=self.loop, keeper=keeper)
 
-        self.store = redis_step_store(chosen, name="client", database=opened)
+        self.store = redis_store(chosen, name="client", database=opened)
         self.runner, self.other = worker("w1"), worker("w2")
         self._agent = agent.name
         self.submit_another()
@@ -76,7 +76,7 @@ class Steps:
     def submit_another(self) -> None:
         """A new session, whose steps are run from now on."""
         self.session, self.execution = uuid.uuid4().hex, uuid.uuid4().hex
-        self.store.submit(self.session, self._agent, "", self._first)
+        self.store.sessions.submit(self.session, self._agent, "", self._first)
         time.sleep(0.001)
 
     def _first(self, now_ms: int) -> NextState:

@@ -111,7 +111,7 @@ def test_two_hundred_sessions_of_three_agents_on_two_workers_commit_each_step_on
     assert not verdict.violations, str(verdict)
     assert verdict.counts["commits"] == verdict.counts["model_calls"] == 600
     assert verdict.counts["recovered"] == verdict.counts["deliveries_again"] == 0
-    assert len(lab.client.store.workers()) == 2
+    assert len(lab.client.store.registry.workers()) == 2
 
 
 def test_a_redis_that_is_gone_for_five_seconds_under_load_loses_nothing(new_lab: Callable[..., Lab]) -> None:
@@ -158,7 +158,9 @@ def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callabl
     for _ in range(2):
         for kwargs in (*wrong, *malformed):
             app.send_task(STEP, kwargs=kwargs, queue=STEPS_QUEUE)
-    wait_until(lambda: len(lab.client.store.dead()) == 2 * len(malformed), "the malformed are put away", 20)
+    wait_until(
+        lambda: len(lab.client.store.housekeeping.dead()) == 2 * len(malformed), "the malformed are put away", 20
+    )
     wait_until(lambda: lab.queue_length() == 0, "the messages are consumed", 20)
     assert _everything(lab) == before
     lab.ledger.open("later")
@@ -196,7 +198,7 @@ def test_the_sweep_does_not_multiply_the_messages_of_five_thousand_due_sessions(
     while time.monotonic() < end:
         lengths.append(lab.queue_length())
         time.sleep(0.1)
-    done, (total, _, _) = lab.redis.zcard("ca:{0}:ending"), lab.client.store.backlog()
+    done, (total, _, _) = lab.redis.zcard("ca:{0}:ending"), lab.client.store.housekeeping.backlog()
     assert done + total == 5000
     assert done >= 20, "the slots were not kept busy"
     assert max(lengths) <= (10 if separate else 5000)

@@ -25,11 +25,11 @@ from celery_agents.worker.store import (
     ActionResult,
     ExecutionRecord,
     InboxKind,
-    KeyedStepStore,
     NextState,
     Operation,
     StepRef,
-    memory_step_store,
+    Store,
+    memory_store,
 )
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.memory.database import MemoryDatabase
@@ -79,7 +79,7 @@ class Bench:
         self.settings = Settings.build(**{"retry_delay_seconds": 0.001, "retry_delay_max_seconds": 20.0, **settings})
         self.clock = StillClock()
         self.clock.go_on(3600.0)  # a store that has just started waits for the holders of leases
-        self.store: KeyedStepStore = memory_step_store(self.settings, now_ms=self.clock.now_ms)
+        self.store: Store = memory_store(self.settings, now_ms=self.clock.now_ms)
         self.agents = agents
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, self.settings, monotonic=self.clock.monotonic)
@@ -116,7 +116,7 @@ class Bench:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             return first_state(first, Message.user(message), f"e{number}", f"op{number}", budget, now)
 
-        self.store.submit(session_id, (agent or self.agents[0]).name, "", transition)
+        self.store.sessions.submit(session_id, (agent or self.agents[0]).name, "", transition)
         return session_id
 
     def send(self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None) -> ActionResult:
@@ -135,14 +135,14 @@ class Bench:
         return self._act(session_id, InboxKind.METADATA, {"key": key, "value": value})
 
     def stop(self, session_id: str) -> ActionResult:
-        return self.store.stop(session_id, None, stop_transition)
+        return self.store.sessions.stop(session_id, None, stop_transition)
 
     def retry(self, session_id: str, budget: ExecutionBudget | None = None) -> ActionResult:
-        return self.store.retry(session_id, retry_transition(budget))
+        return self.store.sessions.retry(session_id, retry_transition(budget))
 
     def _act(self, session_id: str, kind: InboxKind, payload: Mapping[str, Any]) -> ActionResult:
         operation = Operation(f"act{next(self._numbers)}", kind, payload)
-        return self.store.act(session_id, operation, operation_transition)
+        return self.store.sessions.act(session_id, operation, operation_transition)
 
     # --- what a worker does -------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Bench:
     # --- what there is ------------------------------------------------------------------------------------------
 
     def state(self, session_id: str) -> AgentState:
-        return self.store.load(session_id).state
+        return self.store.sessions.load(session_id).state
 
     def execution(self, session_id: str) -> ExecutionState:
         execution = self.state(session_id).execution
@@ -192,16 +192,16 @@ class Bench:
 
     def record(self, session_id: str) -> ExecutionRecord:
         """How its last execution ended."""
-        record = self.store.record(session_id, self.execution(session_id).execution_id)
+        record = self.store.sessions.record(session_id, self.execution(session_id).execution_id)
         assert record is not None, f"it has not ended: {self.execution(session_id).status}"
         return record
 
     def events(self, session_id: str) -> list[str]:
-        return [event.type for event in self.store.events(session_id)]
+        return [event.type for event in self.store.sessions.events(session_id)]
 
     def save_beside(self, session_id: str, change: Callable[[AgentState], AgentState]) -> None:
         """Save a changed session while a step of it runs, as an action of another kind would."""
-        stored = self.store.load(session_id)
+        stored = self.store.sessions.load(session_id)
         context = self.store.context
         keys = context.keys(session_id)
         replies = context.database.pipeline("test", [("HMGET", keys.session, *BOOKKEEPING)])

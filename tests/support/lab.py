@@ -205,8 +205,11 @@ class Lab:
         lines = [f"{len(waiting)} jobs have not ended; queue {self.queue_length()}"]
         for job in waiting[:3]:
             lines.append(f"{job.session_id}: {self.redis.hgetall(f'ca:{{0}}:s:{job.session_id}:ctl')}")
-            lines += [f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}" for e in self.client.store.events(job.session_id)]
-        lines.append(f"dead: {self.client.store.dead(3)}")
+            lines += [
+                f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}"
+                for e in self.client.store.sessions.events(job.session_id)
+            ]
+        lines.append(f"dead: {self.client.store.housekeeping.dead(3)}")
         return "\n".join([*lines, *(worker.tail(15) for worker in self.workers[-3:])])
 
     def verdict(
@@ -282,7 +285,7 @@ class Lab:
 
     def _wait(self, place: tuple[str, str, int], since_ms: int) -> float | None:
         session, execution, step = place
-        for event in self.client.store.events(session):
+        for event in self.client.store.sessions.events(session):
             mine = event.execution_id == execution and event.step >= step
             if mine and event.at_ms > since_ms and event.type != "message_received":
                 return (event.at_ms - since_ms) / 1000

@@ -114,7 +114,7 @@ def judge(
             )  # fmt: skip
         except Exception as error:
             verdict.expect(False, "I8", f"{job.session_id} cannot be judged: {type(error).__name__}: {error}")
-    total, _, _ = client.store.backlog()
+    total, _, _ = client.store.housekeeping.backlog()
     verdict.expect(total == 0, "I11", f"{total} sessions are still due: {server.zrange('ca:{0}:due', 0, 5)}")
     left = immortal_keys(server)
     verdict.expect(not left, "I11", f"without a time to live: {left[:10]}")
@@ -148,7 +148,7 @@ def _judge_job(
         verdict.expect(
             len(numbers) == len(job.tools) + 1, "I8", f"{name} has {len(numbers)} steps of {len(job.tools) + 1}"
         )
-    events = client.store.events(name)
+    events = client.store.sessions.events(name)
     commits = Counter(e.step for e in events if e.type == "step_committed" and e.execution_id == job.execution_id)
     verdict.expect(
         sorted(commits) == numbers and set(commits.values()) <= {1}, "I1", f"{name} committed {dict(commits)}"

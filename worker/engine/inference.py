@@ -25,7 +25,7 @@ from ..guards import time_left
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
-from ..store import StepStore
+from ..store import Store
 from .interruptions import interrupted
 from .leases import ActiveLease, Interruption, LeaseKeeper
 from .observer import StepObserver
@@ -47,7 +47,7 @@ class Inference:
 
     def __init__(
         self,
-        store: StepStore,
+        store: Store,
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         settings: Settings,
@@ -211,7 +211,7 @@ class Inference:
         """A paid answer is kept until it is stored, as long as the step may live."""
         while True:
             try:
-                return self._store.record_answer(run.claim, raw, meanwhile)
+                return self._store.steps.record_answer(run.claim, raw, meanwhile)
             except (StoreFull, StoreUnavailable) as error:
                 log.warning(
                     "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
@@ -225,10 +225,10 @@ class Inference:
             response = reading.response()
         except UnusableAnswer as error:
             if run.forbidden or run.loaded.journal.holds_something:
-                if self._store.drop_answer(run.claim) and not run.forbidden:
+                if self._store.steps.drop_answer(run.claim) and not run.forbidden:
                     return self.infer(_without_answer(run))
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-            self._store.drop_answer(run.claim)
+            self._store.steps.drop_answer(run.claim)
             raise
         return self._answered(run, response)
 
@@ -248,7 +248,7 @@ class Inference:
         facts: dict[str, Any] = {"kind": described.kind, "transient": error.transient}
         facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
         number = time.time_ns()
-        self._store.record_failure(run.claim, number, json.dumps(facts).encode())
+        self._store.steps.record_failure(run.claim, number, json.dumps(facts).encode())
 
     def _sleep(self, held: ActiveLease, seconds: float) -> None:
         if held.wait(min(seconds, self._keeper.time_left(held))):
@@ -292,7 +292,7 @@ class Inference:
         )
         seconds = max(seconds, error.retry_after or 0.0)
         seconds = min(seconds, self._settings.retry_later_limit_seconds, *self._budget_seconds(run))
-        publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
+        publish = self._store.steps.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
         return run.changed(
             decided=RetryLater(run.ref, seconds, f"{error.kind}: {describe_exception(error).message}", publish)
         )

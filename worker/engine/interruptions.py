@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..guards import time_signals
 from ..state import StopReason, StopSignal
-from ..store import StepStore
+from ..store import Store
 from .leases import Interruption, LeaseKeeper
 from .outcome import RetryLater, TakenOver
 from .run import Run, moment
@@ -15,7 +15,7 @@ def user_stop() -> StopSignal:
     return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
 
 
-def interrupted(run: Run, store: StepStore, keeper: LeaseKeeper) -> Run:
+def interrupted(run: Run, store: Store, keeper: LeaseKeeper) -> Run:
     """Decide by the reason of the interruption. What the run has not journaled yet, it journals first."""
     match run.held.interruption:
         case Interruption.CANCEL:
@@ -32,23 +32,23 @@ def interrupted(run: Run, store: StepStore, keeper: LeaseKeeper) -> Run:
             return run if keeper.confirm(run.held) else _left(run, store)
 
 
-def given_back(run: Run, store: StepStore, why: str, *, counts: bool = False) -> Run:
+def given_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
     """Another worker may have the step at once.
 
     Args:
         counts: The attempt counts towards the limit.
     """
     _journal(run, store)
-    publish = store.release(run.claim, delay_ms=None, give_back=not counts)
+    publish = store.steps.release(run.claim, delay_ms=None, give_back=not counts)
     return run.journaled().changed(decided=RetryLater(run.ref, 0.0, why, publish))
 
 
-def _left(run: Run, store: StepStore) -> Run:
+def _left(run: Run, store: Store) -> Run:
     """The claim is gone; what was obtained still counts."""
     _journal(run, store)
     return run.journaled().changed(decided=TakenOver(run.ref))
 
 
-def _journal(run: Run, store: StepStore) -> None:
+def _journal(run: Run, store: Store) -> None:
     if run.unjournaled:
-        store.record_results(run.claim, run.unjournaled)
+        store.steps.record_results(run.claim, run.unjournaled)

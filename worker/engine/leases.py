@@ -19,7 +19,7 @@ from typing import Any, Final
 from ...config.settings import Settings
 from ..concurrency import fibers
 from ..redaction import describe_exception
-from ..store import Claim, StepRef, StepStore
+from ..store import Claim, StepRef, Store
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        store: StepStore,
+        store: Store,
         settings: Settings,
         *,
         publish: Callable[[StepRef], None] | None = None,
@@ -255,9 +255,9 @@ class LeaseKeeper:
         if not current:
             return
         asked_at = self._monotonic()
-        renewals = self._store.renew([held.claim for held in current])
+        renewals = self._store.steps.renew([held.claim for held in current])
         for held, renewal in zip(current, renewals, strict=True):
-            if renewal.alive or self._store.restore(held.claim):
+            if renewal.alive or self._store.steps.restore(held.claim):
                 held.renewed_at = asked_at
             else:
                 held.interrupt(Interruption.LOST, asked_at)
@@ -282,7 +282,7 @@ class LeaseKeeper:
         if held.given_up is not None and held.interruption is Interruption.CALL:
             held.given_up()
         give_back = held.interruption is not Interruption.DEADLINE
-        publish = self._store.release(held.claim, delay_ms=None, give_back=give_back)
+        publish = self._store.steps.release(held.claim, delay_ms=None, give_back=give_back)
         if publish is not None:
             self._publish(publish)
 

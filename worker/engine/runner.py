@@ -33,7 +33,7 @@ from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_le
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
-from ..store import Claimed, Committed, NotClaimed, NotClaimedReason, StepRef, StepStore, Suspect, new_claim_id
+from ..store import Claimed, Committed, NotClaimed, NotClaimedReason, StepRef, Store, Suspect, new_claim_id
 from .inference import Inference
 from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
@@ -57,7 +57,7 @@ class StepRunner:
 
     def __init__(
         self,
-        store: StepStore,
+        store: Store,
         agents: AgentRegistry,
         settings: Settings,
         *,
@@ -199,7 +199,7 @@ class StepRunner:
             return self._unknown_agent(answer, error)
 
     def _unreadable(self, ref: StepRef, error: Exception) -> Outcome:
-        self._store.park(ref, str(error))
+        self._store.steps.park(ref, str(error))
         log.error("session %s is parked: %s", ref.session_id, error)
         return Parked(ref, str(error))
 
@@ -207,9 +207,9 @@ class StepRunner:
         """Ask again with the same claim id when a reply is lost: it is the same claim."""
         claim_id = new_claim_id()
         try:
-            return self._store.claim(ref, claim_id, self._worker, alone=alone)
+            return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
         except StoreUnavailable:
-            return self._store.claim(ref, claim_id, self._worker, alone=alone)
+            return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
 
     def _run_of(self, claimed: Claimed, asked: float, until: float) -> Run:
         agent = self._agents[claimed.loaded.agent]
@@ -226,17 +226,19 @@ class StepRunner:
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
         """Another worker may have it; when none has, the session is parked under that reason."""
         ref = claimed.claim.ref
-        if any(error.name in facts.get("agents", {}) for facts in self._store.workers().values()):
-            publish = self._store.release(claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True)
+        if any(error.name in facts.get("agents", {}) for facts in self._store.registry.workers().values()):
+            publish = self._store.steps.release(
+                claimed.claim, delay_ms=round(_ELSEWHERE_SECONDS * 1000), give_back=True
+            )
             return RetryLater(ref, _ELSEWHERE_SECONDS, f"this worker does not offer agent {error.name!r}", publish)
-        self._store.park(ref, f"no live worker offers agent {error.name!r}")
+        self._store.steps.park(ref, f"no live worker offers agent {error.name!r}")
         return Parked(ref, str(error))
 
     def _too_new(self, ref: StepRef, error: StateTooNew) -> Outcome:
-        newer = any(facts.get("schema", 0) >= error.version for facts in self._store.workers().values())
+        newer = any(facts.get("schema", 0) >= error.version for facts in self._store.registry.workers().values())
         if newer:
             return NothingToDo(ref, NotClaimedReason.BUSY)  # it stays due, for a worker of that version
-        self._store.park(ref, str(error))
+        self._store.steps.park(ref, str(error))
         return Parked(ref, str(error))
 
     # --- guard ------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ class StepRunner:
     def _put_off(self, run: Run, verdict: Delay) -> Run:
         left = time_left(run.execution, moment(run.loaded.now_ms))
         seconds = verdict.seconds if left is None else min(verdict.seconds, left)
-        publish = self._store.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
+        publish = self._store.steps.release(run.claim, delay_ms=milliseconds(seconds), give_back=True)
         return run.changed(decided=RetryLater(run.ref, seconds, redact(verdict.reason), publish))
 
     # --- infer, call tools ------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ class StepRunner:
         while conflicts < _CONFLICTS:
             advanced = apply_step(run, self._now(run))
             try:
-                committed = self._store.commit(
+                committed = self._store.steps.commit(
                     run.claim,
                     run.loaded,
                     step_transition(run, advanced),
@@ -331,7 +333,7 @@ class StepRunner:
         if not run.unjournaled:
             return run
         try:
-            self._store.record_results(run.claim, run.unjournaled)
+            self._store.steps.record_results(run.claim, run.unjournaled)
         except (StoreFull, StoreUnavailable):
             return run
         return run.journaled()
@@ -339,7 +341,7 @@ class StepRunner:
     def _reloaded(self, run: Run) -> Run | None:
         """Somebody saved the session meanwhile: the same answer and results, on what is stored now."""
         try:
-            loaded = self._store.reload(run.claim)
+            loaded = self._store.steps.reload(run.claim)
         except ClaimLost:
             return None
         state = started(loaded.state, run.agent.limits, moment(loaded.started_ms))
@@ -358,7 +360,7 @@ class StepRunner:
             state = after  # a stop that came with the inbox has ended it
         execution = state.execution
         assert execution is not None
-        publish = committed.next if not committed.handed_over else None
+        publish = committed.next if not committed.is_published else None
         next_step = committed.next.step if committed.next is not None else None
         error = failure_text(advanced.failure, execution)
         same = committed.next is not None and committed.next.execution_id == run.ref.execution_id

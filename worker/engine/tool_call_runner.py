@@ -15,7 +15,7 @@ from ..errors import StoreFull, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..store import StepStore
+from ..store import Store
 from ..tools import LookupResult, StopExecution, ToolContext, UnusableResult, to_json_value
 from .call_records import PlannedCall, hook_context, not_run, record, unknown, with_record
 from .leases import Interruption, LeaseKeeper
@@ -35,7 +35,7 @@ class ToolCallRunner:
 
     def __init__(
         self,
-        store: StepStore,
+        store: Store,
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         threads: Threads,
@@ -75,7 +75,9 @@ class ToolCallRunner:
         late = f"no result within {each.timeout:g} s"
 
         def give_up() -> None:
-            self._store.record_results(run.claim, {each.index: self._too_late(run, each, late, started_ms).to_json()})
+            self._store.steps.record_results(
+                run.claim, {each.index: self._too_late(run, each, late, started_ms).to_json()}
+            )
 
         held.given_up = give_up
         held.call_ends = self._monotonic() + each.timeout
@@ -188,7 +190,7 @@ class ToolCallRunner:
         if with_commit:
             return run
         try:
-            self._store.record_results(run.claim, run.unjournaled)
+            self._store.steps.record_results(run.claim, run.unjournaled)
             return run.journaled()
         except (StoreFull, StoreUnavailable):
             return run  # the commit tries again, as long as the step may live

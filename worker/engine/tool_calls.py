@@ -18,7 +18,7 @@ from ..errors import ClaimLost, StoreUnavailable
 from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopReason, ToolCall, ToolOutcome
-from ..store import BeginRecord, BeginResult, StepStore
+from ..store import BeginRecord, BeginResult, Store
 from ..tools import (
     Effect,
     InvalidArguments,
@@ -44,7 +44,7 @@ class ToolCalls:
 
     def __init__(
         self,
-        store: StepStore,
+        store: Store,
         keeper: LeaseKeeper,
         loop: EventLoopThread,
         settings: Settings,
@@ -178,7 +178,7 @@ class ToolCalls:
 
     def _later(self, run: Run, each: PlannedCall, seconds: float) -> Run:
         seconds = min(seconds, _LOOKUP_AGAIN_SECONDS)
-        publish = self._store.release(run.claim, delay_ms=round(seconds * 1000), give_back=True)
+        publish = self._store.steps.release(run.claim, delay_ms=round(seconds * 1000), give_back=True)
         why = f"{each.call.name} may still be running elsewhere"
         return run.changed(decided=RetryLater(run.ref, seconds, why, publish))
 
@@ -230,7 +230,9 @@ class ToolCalls:
         """Record the beginnings; after a lost reply once more, since a record that bears this claim is its own."""
         while True:
             try:
-                return self._store.begin_calls(run.claim, timeouts, run.latest_redis_ms(self._monotonic()), again=again)
+                return self._store.steps.begin_calls(
+                    run.claim, timeouts, run.latest_redis_ms(self._monotonic()), again=again
+                )
             except StoreUnavailable:
                 if run.held.interruption is not None or self._keeper.remaining(run.held) <= 0:
                     raise

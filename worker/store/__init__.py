@@ -28,8 +28,9 @@ from .records import (
     Transition,
     new_claim_id,
 )
-from .step_store import KeyedStepStore, StepStore, memory_step_store, redis_step_store
 from .steps.journals import BeginResult
+from .steps.store import DatabaseStepStore, StepStore
+from .store import Store, memory_store, redis_store
 
 __all__ = [
     "ActionResult",
@@ -40,12 +41,12 @@ __all__ = [
     "ClaimResult",
     "Claimed",
     "Committed",
+    "DatabaseStepStore",
     "Event",
     "ExecutionRecord",
     "Header",
     "InboxKind",
     "Journal",
-    "KeyedStepStore",
     "LoadedSession",
     "NewEvent",
     "NextState",
@@ -57,10 +58,11 @@ __all__ = [
     "Snapshot",
     "StepRef",
     "StepStore",
+    "Store",
     "Suspect",
     "SweepResult",
     "Transition",
-    "memory_step_store",
+    "memory_store",
     "new_claim_id",
-    "redis_step_store",
+    "redis_store",
 ]

@@ -46,7 +46,7 @@ class StoreContext:
     database: Database
     clock: Clock
     settings: Settings
-    handover: StepPublisher
+    publisher: StepPublisher
     cache: SessionCache
     shards: tuple[ShardKeys, ...] = field(init=False)
 

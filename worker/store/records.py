@@ -274,7 +274,7 @@ class Committed:
     Attributes:
         state: The session afterwards; None when the commit had been applied before (`again`).
         next: The step that follows; None when the session needs none.
-        handed_over: The next message went out with the commit; otherwise somebody has to publish it.
+        is_published: The next message went out with the commit; otherwise somebody has to publish it.
         again: This claim had committed already; the reply had been lost.
         carried: The claim of the next step, where the caller carries on itself.
     """
@@ -282,7 +282,7 @@ class Committed:
     version: int
     state: AgentState | None
     next: StepRef | None
-    handed_over: bool
+    is_published: bool
     again: bool = False
     carried: Claimed | None = None
 

@@ -70,12 +70,12 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.store import (
     InboxKind,
-    KeyedStepStore,
     NextState,
     Operation,
     StepRef,
-    memory_step_store,
-    redis_step_store,
+    Store,
+    memory_store,
+    redis_store,
 )
 from celery_agents.worker.store.database import Command
 from celery_agents.worker.store.keys import SessionKeys
@@ -497,7 +497,7 @@ def _is_product(file: Path) -> bool:
 class Worker:
     """One engine on a store, in this process."""
 
-    def __init__(self, store: KeyedStepStore, settings: Settings, *agents: Agent) -> None:
+    def __init__(self, store: Store, settings: Settings, *agents: Agent) -> None:
         self.store = store
         self._settings = settings
         self._loop = EventLoopThread()
@@ -518,7 +518,7 @@ class Worker:
             state = AgentState.fresh(metadata=FrozenDict(a=1), now=now)
             return first_state(state, Message.user("hello"), f"{session_id}-e", f"{session_id}-o", None, now)
 
-        self.store.submit(session_id, agent, session_id, transition)
+        self.store.sessions.submit(session_id, agent, session_id, transition)
         return StepRef(session_id, f"{session_id}-e", 1)
 
     def run(self, ref: StepRef, limit: int = 8) -> list[Outcome]:
@@ -631,14 +631,14 @@ def state(directory: Path, examples: int, seed: int) -> Verdict:
     """Heads, messages and steps of sessions in memory, damaged."""
     del directory
     settings = _settings()
-    return _attacked(memory_step_store(settings), settings, examples, seed, "state", _STATE)
+    return _attacked(memory_store(settings), settings, examples, seed, "state", _STATE)
 
 
 def state_on_redis(directory: Path, examples: int, seed: int) -> Verdict:
     """The same on a Redis."""
     with RedisServer(directory) as server:
         settings = _settings(redis_url=server.url())
-        store = redis_step_store(settings, name="inputs")
+        store = redis_store(settings, name="inputs")
         return _attacked(store, settings, examples, seed, "state_on_redis", _STATE)
 
 
@@ -646,20 +646,18 @@ def control(directory: Path, examples: int, seed: int) -> Verdict:
     """What is stored beside the state, damaged together with it: control fields, journals, inboxes, whole keys."""
     del directory
     settings = _settings()
-    return _attacked(memory_step_store(settings), settings, examples, seed, "control", _STATE + _CONTROL)
+    return _attacked(memory_store(settings), settings, examples, seed, "control", _STATE + _CONTROL)
 
 
 def control_on_redis(directory: Path, examples: int, seed: int) -> Verdict:
     """The same on a Redis."""
     with RedisServer(directory) as server:
         settings = _settings(redis_url=server.url())
-        store = redis_step_store(settings, name="inputs")
+        store = redis_store(settings, name="inputs")
         return _attacked(store, settings, examples, seed, "control_on_redis", _STATE + _CONTROL)
 
 
-def _attacked(
-    store: KeyedStepStore, settings: Settings, examples: int, seed: int, border: str, parts: Sequence[str]
-) -> Verdict:
+def _attacked(store: Store, settings: Settings, examples: int, seed: int, border: str, parts: Sequence[str]) -> Verdict:
     verdict = Verdict()
     material = Material(verdict)
     worker = Worker(store, settings, _at_work)
@@ -685,37 +683,39 @@ def _victims(worker: Worker) -> list[Victim]:
     worker.run(middle, 2)
     middle = dataclasses.replace(middle, step=3)
     claim = _claimed(store, middle)
-    answer = InferenceResponse(tool_calls=_worked(store.load("middle").state), finish_reason=FinishReason.TOOL_CALLS)
-    store.record_failure(claim, 1, b'{"kind": "timeout", "transient": true}')
-    store.record_answer(claim, answer.to_json())
-    store.begin_calls(claim, {0: 1000, 1: 1000}, claim.now_ms)
-    store.record_results(claim, {0: _record_of_a_call(store)})
+    answer = InferenceResponse(
+        tool_calls=_worked(store.sessions.load("middle").state), finish_reason=FinishReason.TOOL_CALLS
+    )
+    store.steps.record_failure(claim, 1, b'{"kind": "timeout", "transient": true}')
+    store.steps.record_answer(claim, answer.to_json())
+    store.steps.begin_calls(claim, {0: 1000, 1: 1000}, claim.now_ms)
+    store.steps.record_results(claim, {0: _record_of_a_call(store)})
     for operation in (
         Operation("m1", InboxKind.MESSAGE, {"message": Message.user("more").to_dict(), "budget": {"max_steps": 9}}),
         Operation("m2", InboxKind.METADATA, {"key": "b", "value": [1, {"c": None}]}),
         Operation("m3", InboxKind.SYSTEM_PROMPT, {"prompt": "Be brief."}),
         Operation("m4", InboxKind.MODEL, {"model": LLMConfig(model="a:b").to_dict()}),
     ):
-        store.act("middle", operation, operation_transition)
+        store.sessions.act("middle", operation, operation_transition)
     store.context.database.transaction("test", [("DEL", store.context.keys("middle").shard.lease(claim.id))])
     fresh = worker.submit("fresh", "at-work")
     return [_dumped(store, ref) for ref in (fresh, middle, middle, dataclasses.replace(ended, step=4))]
 
 
-def _claimed(store: KeyedStepStore, ref: StepRef) -> Any:
-    claimed: Any = store.claim(ref, "c1a1", "dead-worker", alone=False)
+def _claimed(store: Store, ref: StepRef) -> Any:
+    claimed: Any = store.steps.claim(ref, "c1a1", "dead-worker", alone=False)
     return claimed.claim
 
 
-def _record_of_a_call(store: KeyedStepStore) -> bytes:
+def _record_of_a_call(store: Store) -> bytes:
     """What the journal holds of a call that has ended, taken from one that did."""
-    execution = store.load("middle").state.execution
+    execution = store.sessions.load("middle").state.execution
     assert execution is not None
     (first, _) = execution.step_executions[0].step.tool_executions
     return _as_json({"execution": json.loads(first.to_json())})
 
 
-def _dumped(store: KeyedStepStore, ref: StepRef) -> Victim:
+def _dumped(store: Store, ref: StepRef) -> Victim:
     keys, ask = store.context.keys(ref.session_id), store.context.database.pipeline
     journal = keys.journal(ref.execution_id, ref.step)
     hashes = (keys.session, keys.ctl, journal)
@@ -826,9 +826,9 @@ class _Siege:
         store, victim = self._store, attack.victim
         session_id = victim.keys.session_id
         store.context.cache.drop(session_id)
-        store.context.database.transaction("test", victim.restoring(store.now_ms()))
+        store.context.database.transaction("test", victim.restoring(store.housekeeping.now_ms()))
         if not attack.cold:
-            store.stop(session_id, "another", stop_transition)  # whatever reads it makes it held
+            store.sessions.stop(session_id, "another", stop_transition)  # whatever reads it makes it held
         for each in attack.damages:
             with contextlib.suppress(StateUnreadable):  # the damage before it has made the key another type
                 store.context.database.transaction("test", each.commands)
@@ -848,7 +848,7 @@ class _Siege:
 
     def _loads(self, session_id: str) -> bool:
         try:
-            self._store.load(session_id)
+            self._store.sessions.load(session_id)
         except SessionNotFound:
             return False
         except StateUnreadable as error:
@@ -857,13 +857,13 @@ class _Siege:
         return True
 
     def _contradicts(self, victim: Victim) -> bool:
-        execution = self._store.load(victim.keys.session_id).state.execution
+        execution = self._store.sessions.load(victim.keys.session_id).state.execution
         return execution is None or execution.execution_id != victim.ref.execution_id
 
     def _header(self, session_id: str) -> None:
         with contextlib.suppress(SessionNotFound):
-            expect(self._store.header(session_id).session_id == session_id, "the header is another session's")
-        listed, _ = self._store.headers(limit=10)
+            expect(self._store.sessions.header(session_id).session_id == session_id, "the header is another session's")
+        listed, _ = self._store.sessions.headers(limit=10)
         expect("neighbour" in {header.session_id for header in listed}, "the listing lacks the neighbour")
 
     def _ran(self, victim: Victim, whole: bool) -> None:
@@ -884,9 +884,9 @@ class _Siege:
         store = self._store
         message = Operation(uuid.uuid4().hex, InboxKind.MESSAGE, {"message": Message.user("more").to_dict()})
         calls: Mapping[str, Callable[[], object]] = {
-            "send": lambda: store.act(session_id, message, operation_transition),
-            "stop": lambda: store.stop(session_id, None, stop_transition),
-            "retry": lambda: store.retry(session_id, retry_transition(None)),
+            "send": lambda: store.sessions.act(session_id, message, operation_transition),
+            "stop": lambda: store.sessions.stop(session_id, None, stop_transition),
+            "retry": lambda: store.sessions.retry(session_id, retry_transition(None)),
         }
         try:
             calls[action]()
@@ -1078,7 +1078,7 @@ class _Desk:
         if self._worker is None or self._numbers % 500 == 0:
             self.close()
             settings = _settings()
-            self._worker = Worker(memory_step_store(settings), settings, *self._agents)
+            self._worker = Worker(memory_store(settings), settings, *self._agents)
         return self._worker
 
     def answered(self, example: tuple[str, Any]) -> None:
@@ -1114,14 +1114,14 @@ class _Desk:
         ref = worker.submit(f"s{self._numbers}", agent)
         outcomes = worker.run(ref)
         expect(isinstance(outcomes[-1], Done), f"it ended with {outcomes[-1]!r:.200}")
-        record = worker.store.record(ref.session_id, ref.execution_id)
+        record = worker.store.sessions.record(ref.session_id, ref.execution_id)
         assert record is not None, "it has not ended"
         self._verdict.counts[f"job_{record.status}"] += 1
-        state = worker.store.load(ref.session_id).state
+        state = worker.store.sessions.load(ref.session_id).state
         assert state.execution is not None
         expect(state.execution.status.value == record.status, "record and state differ")
         json.dumps(dataclasses.asdict(record), allow_nan=False).encode()
-        worker.store.events(ref.session_id)
+        worker.store.sessions.events(ref.session_id)
         if record.status != "failed":
             return worker, ref, None
         expect(bool(record.errors) and all(record.errors), "it failed without saying why")
@@ -1148,7 +1148,7 @@ class _Desk:
 
     def _judge_calls(self, ref: StepRef) -> None:
         assert self._worker is not None
-        execution = self._worker.store.load(ref.session_id).state.execution
+        execution = self._worker.store.sessions.load(ref.session_id).state.execution
         assert execution is not None
         made = execution.step_executions[0].step.tool_executions
         expect(bool(made), "the call is not recorded")
@@ -1338,7 +1338,7 @@ class _Counter:
 
     def _emptied(self) -> None:
         self._redis.flushall()
-        self._client.store.register("w", {}, {"a": "hash"})  # somebody offers the agent
+        self._client.store.registry.register("w", {}, {"a": "hash"})  # somebody offers the agent
 
     def judge(self, request: dict[str, Any]) -> None:
         """One request."""

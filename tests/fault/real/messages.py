@@ -114,10 +114,10 @@ def hostile(directory: Path, random_elements: int, seed: int) -> Verdict:
         for number, (name, element) in enumerate(elements.items(), 1):
             _push(lab, [element])
             wait_until(
-                lambda number=number: len(lab.client.store.dead(1000)) == number, f"{name} is put away", 20,
+                lambda number=number: len(lab.client.store.housekeeping.dead(1000)) == number, f"{name} is put away", 20,
                 details=worker.tail,
             )  # fmt: skip
-        entries = lab.client.store.dead(1000)
+        entries = lab.client.store.housekeeping.dead(1000)
         verdict.expect(
             len(entries) == len(elements), "quarantine", f"{len(entries)} entries of {len(elements)} elements"
         )
@@ -155,8 +155,8 @@ def _real_message(lab: Lab) -> bytes:
     from celery_agents.tasks.publishing import TransactionPublisher
     from celery_agents.worker.store import StepRef
 
-    handover = TransactionPublisher(create_app(lab.client.settings), lab.client.settings)
-    ((_, _, text),) = handover.commands(StepRef("nobody", "nothing", 1), 0)
+    publisher = TransactionPublisher(create_app(lab.client.settings), lab.client.settings)
+    ((_, _, text),) = publisher.commands(StepRef("nobody", "nothing", 1), 0)
     return str(text).encode()
 
 

@@ -98,17 +98,17 @@ def _name(call: Called) -> str:
 def _session(sim: Simulation, session: str) -> None:
     world, history = sim.world, sim.history
     store = sim.client
-    state = store.load(session).state
-    events = store.events(session, limit=5000)
+    state = store.sessions.load(session).state
+    events = store.sessions.events(session, limit=5000)
     steps = _steps(sim, session, state)
     _messages(sim, session, state, steps)
     _effects(sim, session, steps)
-    world.expect(store.header(session).version == history.versions[session], "I1", f"{session}: version lost")
+    world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
     committed = Counter((e.execution_id, e.step) for e in events if e.type == "step_committed")
     for execution, done in steps.items():
-        record = store.record(session, execution)
+        record = store.sessions.record(session, execution)
         retried = sum(1 for e in events if e.type == "step_retried" and e.execution_id == execution)
         world.expect(record is not None, "I8", f"{execution} ended without a record")
         world.expect(

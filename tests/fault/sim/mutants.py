@@ -104,7 +104,7 @@ MUTANTS: Final = (
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
         "worker/store/steps/commits.py", "    held = CachedSession(version, next_state.state,",
-        "    _ = context.database.pipeline('early', save.commands[-1:]) if save.handed_over else None\n"
+        "    _ = context.database.pipeline('early', save.commands[-1:]) if save.is_published else None\n"
         "    held = Held(version, settled.state,",
         seed=75,
     ),

@@ -16,9 +16,10 @@ from celery_agents.worker.store import (
     Claimed,
     ClaimResult,
     Committed,
-    KeyedStepStore,
+    DatabaseStepStore,
     LoadedSession,
     StepRef,
+    Store,
     Suspect,
     Transition,
 )
@@ -131,10 +132,26 @@ class SimKeeper(LeaseKeeper):
         return held
 
 
-class SimStore(KeyedStepStore):
-    """`KeyedStepStore` that counts its rarer answers."""
+class SimStore(Store):
+    """`Store` whose steps count their rarer answers."""
 
     world: World
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.steps = SimSteps(self)
+
+
+class SimSteps(DatabaseStepStore):
+    """`StepStore` that counts its rarer answers."""
+
+    def __init__(self, store: SimStore) -> None:
+        super().__init__(store.context)
+        self._store = store
+
+    @property
+    def world(self) -> World:
+        return self._store.world
 
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         actor = self.world.current

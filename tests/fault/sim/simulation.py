@@ -273,8 +273,8 @@ class Simulation:
     def _store(self, process: Process) -> SimStore:
         world = self.world
         database = SimTables(self.context.database, world, self.history.observe, self.restarted)
-        handover = QueueHandover() if self.fused else NoPublisher()
-        store = SimStore(database, self.settings, clock=SimClock(world, guesses=self.guesses), handover=handover)
+        publisher = QueueHandover() if self.fused else NoPublisher()
+        store = SimStore(database, self.settings, clock=SimClock(world, guesses=self.guesses), publisher=publisher)
         store.world = world
         return store
 
@@ -393,7 +393,7 @@ class Simulation:
         lookout = QueueSnapshot(oldest_ms=oldest) if world.rng.random() < 0.7 else QueueSnapshot()
         began = world.now
         try:
-            swept = worker.store.sweep(0, lookout)
+            swept = worker.store.housekeeping.sweep(0, lookout)
         except (StoreUnavailable, StoreFull):
             return
         world.tally.answers["swept"] += len(swept.lost)
@@ -477,13 +477,13 @@ class Simulation:
                         AgentState.fresh(now=now), message, execution, action.operation, plan.budget, now
                     )
 
-                return store.submit(session, "async" if plan.is_async else "plain", session, first)
+                return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)
             case "message" | "twice":
-                return store.act(session, self._operation(action), operation_transition)
+                return store.sessions.act(session, self._operation(action), operation_transition)
             case "stop":
-                return store.stop(session, None, stop_transition)
+                return store.sessions.stop(session, None, stop_transition)
             case "retry":
-                return store.retry(session, retry_transition(None))
+                return store.sessions.retry(session, retry_transition(None))
             case "beside":
                 return self._beside(action, with_message=False)
             case "beside message":

@@ -290,7 +290,7 @@ def test_a_step_that_always_kills_its_worker_is_failed_with_the_retry_limit(new_
     bench.run(session_id)
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, len(driver.requests)) == ("failed", "retry_limit", 5)
-    assert bench.store.dead()[0]["session"] == session_id
+    assert bench.store.housekeeping.dead()[0]["session"] == session_id
     driver._answers = ["done"]
     bench.retry(session_id)
     bench.run(session_id)
@@ -392,7 +392,7 @@ def test_a_stop_ends_a_hanging_driver_within_a_second(new_bench: NewBench, is_as
         bench.clock.go_on(0.6)
         bench.keeper.tick()
         bench.step(session_id)
-    wait_until(lambda: bench.store.record(session_id, "e1") is not None, "it has ended")
+    wait_until(lambda: bench.store.sessions.record(session_id, "e1") is not None, "it has ended")
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, record.step_count) == ("stopped", "user_requested", 0)
     release.set()

@@ -156,7 +156,7 @@ def test_a_change_of_the_state_on_error_is_stored_with_the_failure(new_bench: Ne
     assert bench.record(session_id).errors == ("shaped: no key",)
     assert isinstance(outcome, Done)
     assert outcome.error == "shaped: no key"
-    end = bench.store.events(session_id)[-1]
+    end = bench.store.sessions.events(session_id)[-1]
     assert (end.type, end.data["error"]) == ("execution_failed", "shaped: no key")
 
 
@@ -440,7 +440,7 @@ def test_a_stronger_signal_of_an_on_stop_hook_decides_reason_event_and_status(ne
     bench.run(session_id)
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, record.stop_message) == ("stopped", "error", "a hook's")
-    end = bench.store.events(session_id)[-1]
+    end = bench.store.sessions.events(session_id)[-1]
     assert (end.type, end.data["reason"], end.data["status"]) == ("execution_stopped", "error", "stopped")
 
 

@@ -50,7 +50,7 @@ def test_a_message_during_a_step_joins_at_its_commit(new_bench: NewBench) -> Non
     assert len(bench.run(session_id)) == 2
     assert driver.read == [["hello"], ["hello", "more"]]
     assert bench.state(session_id).execution_count == 1
-    joined = next(event for event in bench.store.events(session_id) if event.type == "message_joined")
+    joined = next(event for event in bench.store.sessions.events(session_id) if event.type == "message_joined")
     assert (joined.execution_id, joined.data["started"]) == ("e1", False)
 
 
@@ -71,7 +71,7 @@ def test_a_message_during_the_final_step_starts_the_next_execution_in_the_same_c
     assert isinstance(outcome, Done)
     assert outcome.next is not None
     assert (outcome.next.execution_id != "e1", outcome.next.step, outcome.status.value) == (True, 1, "completed")
-    first = bench.store.record(session_id, "e1")
+    first = bench.store.sessions.record(session_id, "e1")
     assert first is not None
     assert (first.status, first.final_response) == ("completed", "answer")
     bench.run(session_id)
@@ -100,7 +100,7 @@ def test_a_message_during_a_step_that_is_stopped_starts_the_next_execution(new_b
     bench, _ = talking(new_bench, step1=both)
     session_id = bench.submit()
     bench.run(session_id)
-    first = bench.store.record(session_id, "e1")
+    first = bench.store.sessions.record(session_id, "e1")
     assert first is not None
     assert first.status == "stopped"
     assert bench.record(session_id).status == "completed"

@@ -147,10 +147,10 @@ def test_what_has_completed_or_runs_cannot_be_retried(new_bench: NewBench) -> No
     with pytest.raises(InvalidTransition):
         bench.retry(session_id)
     bench.run(session_id)
-    before = bench.store.load(session_id)
+    before = bench.store.sessions.load(session_id)
     with pytest.raises(InvalidTransition):
         bench.retry(session_id)
-    assert bench.store.load(session_id) == before
+    assert bench.store.sessions.load(session_id) == before
 
 
 # --- stop ---------------------------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ def test_a_second_stop_changes_nothing(new_bench: NewBench) -> None:
     bench = new_bench(Agent("a", driver=lambda state: "done"))
     session_id = bench.submit()
     bench.stop(session_id)
-    before = bench.store.load(session_id)
+    before = bench.store.sessions.load(session_id)
     assert bench.stop(session_id).outcome == "again"
-    assert bench.store.load(session_id) == before
+    assert bench.store.sessions.load(session_id) == before
 
 
 def test_a_step_whose_commit_sees_a_stop_says_that_it_has_ended(new_bench: NewBench) -> None:

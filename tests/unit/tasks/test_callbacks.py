@@ -11,7 +11,7 @@ from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.worker.engine import first_state, stop_transition
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import KeyedStepStore, NextState, memory_step_store
+from celery_agents.worker.store import NextState, Store, memory_store
 
 from support.post_receiver import PostReceiver
 from support.wait import wait_until
@@ -46,21 +46,21 @@ def receiver() -> Iterator[SlowReceiver]:
     made.close()
 
 
-def end_execution(store: KeyedStepStore, session: str, url: str) -> None:
+def end_execution(store: Store, session: str, url: str) -> None:
     def first(now_ms: int) -> NextState:
         now, message = moment(now_ms), Message.user("hello")
         return first_state(
             AgentState.fresh(now=now), message, f"e-{session}", f"op-{session}", None, now, {"webhook": url}
         )
 
-    store.submit(session, "agent", session, first)
-    store.stop(session, None, stop_transition)
+    store.sessions.submit(session, "agent", session, first)
+    store.sessions.stop(session, None, stop_transition)
 
 
 def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before_they_come_again(
     receiver: SlowReceiver,
 ) -> None:
-    store = memory_step_store(SETTINGS)
+    store = memory_store(SETTINGS)
     for number in range(ENDED):
         end_execution(store, f"s{number}", receiver.url)
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)

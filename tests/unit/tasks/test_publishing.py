@@ -16,14 +16,14 @@ from celery_agents.worker.store import StepRef
 
 
 @pytest.fixture
-def handover(redis_url: str) -> TransactionPublisher:
+def publisher(redis_url: str) -> TransactionPublisher:
     settings = Settings.build(redis_url=redis_url)
     return TransactionPublisher(create_app(settings), settings)
 
 
-def fetched(handover: TransactionPublisher, ref: StepRef, now_ms: int) -> dict[str, Any]:
+def fetched(publisher: TransactionPublisher, ref: StepRef, now_ms: int) -> dict[str, Any]:
     """As kombu has it when it has read the queue and decoded the body."""
-    (command,) = handover.commands(ref, now_ms)
+    (command,) = publisher.commands(ref, now_ms)
     message = json.loads(command[2])
     assert message["properties"]["body_encoding"] == "base64"
     message["body"] = base64.b64decode(message["body"]).decode()
@@ -36,27 +36,27 @@ def without_random(message: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("step", [1, 2, 987654320])
-def test_what_is_delivered_here_is_what_would_have_been_fetched(handover: TransactionPublisher, step: int) -> None:
+def test_what_is_delivered_here_is_what_would_have_been_fetched(publisher: TransactionPublisher, step: int) -> None:
     ref, now_ms = StepRef(uuid.uuid4().hex, "mark0", step), 1_790_000_000_123
-    delivered = handover.delivered(ref, now_ms)
+    delivered = publisher.delivered(ref, now_ms)
     assert delivered is not None
-    assert without_random(delivered) == without_random(fetched(handover, ref, now_ms))
+    assert without_random(delivered) == without_random(fetched(publisher, ref, now_ms))
     assert json.loads(delivered["body"])[1] == {
         "session_id": ref.session_id, "execution_id": ref.execution_id, "step": step,
     }  # fmt: skip
 
 
-def test_what_a_receiver_does_to_a_message_is_not_seen_by_the_next(handover: TransactionPublisher) -> None:
+def test_what_a_receiver_does_to_a_message_is_not_seen_by_the_next(publisher: TransactionPublisher) -> None:
     first, second = (StepRef("session", "execution", step) for step in (2, 3))
-    expected = fetched(handover, second, 5)
-    spoiled: Any = handover.delivered(first, 5)
+    expected = fetched(publisher, second, 5)
+    spoiled: Any = publisher.delivered(first, 5)
     spoiled["headers"].clear()
     spoiled["properties"]["delivery_info"].clear()
     spoiled["properties"].clear()
-    delivered = handover.delivered(second, 5)
+    delivered = publisher.delivered(second, 5)
     assert delivered is not None
     assert without_random(delivered) == without_random(expected)
     assert delivered["properties"]["delivery_tag"] not in (
         "",
-        fetched(handover, second, 5)["properties"]["delivery_tag"],
+        fetched(publisher, second, 5)["properties"]["delivery_tag"],
     )

@@ -8,7 +8,7 @@ from celery_agents.tasks.app import create_app
 from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.housekeeping.sweeper import Sweeper
 from celery_agents.tasks.publishing import TransactionPublisher
-from celery_agents.worker.store import memory_step_store
+from celery_agents.worker.store import memory_store
 
 from support.wait import wait_until
 
@@ -23,9 +23,9 @@ class FailsAtFirst:
     agents = SimpleNamespace(hashes={"agent": "hash"})
 
     def __init__(self) -> None:
-        self.store = memory_step_store(SETTINGS)
+        self.store = memory_store(SETTINGS)
         app = create_app(SETTINGS)
-        self.handover = TransactionPublisher(app, SETTINGS)
+        self.publisher = TransactionPublisher(app, SETTINGS)
         self.callbacks = CallbackCaller(app, self.store, SETTINGS)
         self.failures = 0
 
@@ -42,6 +42,6 @@ def test_the_sweep_outlives_whatever_fails() -> None:
     sweeper = Sweeper(lambda: runtime, lambda: 0)
     sweeper.start()
     try:
-        wait_until(lambda: "w" in runtime.store.workers(), "the worker is registered", timeout=10)
+        wait_until(lambda: "w" in runtime.store.registry.workers(), "the worker is registered", timeout=10)
     finally:
         sweeper.close()

@@ -44,7 +44,7 @@ def submit(
             "first", first_execution, "created", now_ms,
         )  # fmt: skip
         save = saving(context, keys, None, next_state, Bookkeeping(), version=1, now_ms=now_ms, extra=extra)
-        return ActionResult("started", first_execution, 1, None if save.handed_over else save.next), save.commands
+        return ActionResult("started", first_execution, 1, None if save.is_published else save.next), save.commands
 
     def once() -> ActionResult:
         nonlocal as_expected
@@ -178,7 +178,7 @@ def _save(
         outcome,
         execution.execution_id if execution else "",
         version + 1,
-        None if save.handed_over else save.next,
+        None if save.is_published else save.next,
     )
 
 
@@ -238,7 +238,7 @@ def _stop_once(
         trim: list[Command] = [("LTRIM", keys.inbox, len(entries), -1)] if entries else []
         # A claim that came to nothing has left its traces.
         buried: Command = ("PEXPIRE", journal, context.journal_ms)
-        publish = None if save.handed_over else save.next
+        publish = None if save.is_published else save.next
         sent.append(ActionResult("changed", ctl.execution, fields.number(version) + 1, publish))
         watched.commit("stop.exec", [*trim, buried, *save.commands])
         return sent[-1]
@@ -262,7 +262,7 @@ def _asking_to_stop(
         ref = StepRef(keys.session_id, ctl.execution, ctl.step)
         (now,) = watched.pipeline("stop.now", [context.clock.now()])
         now_ms = context.clock.milliseconds(now)
-        handed = context.handover.commands(ref, now_ms)
+        handed = context.publisher.commands(ref, now_ms)
         commands += [("ZADD", keys.shard.due, "XX", now_ms + context.due_ms, keys.session_id), *handed]
         publish = None if handed else ref
     return ActionResult("queued", ctl.execution, version, publish), commands
@@ -303,7 +303,7 @@ def retry(context: StoreContext, session_id: str, transition: Transition) -> Act
             # Of the step that is next: the one it ended at may be committed, and then its journal goes as it must.
             kept = [("PERSIST", keys.journal(due.execution_id, due.step))] if (due := save.next) is not None else []
             sent = ActionResult(
-                "started", ctl.execution, fields.number(version) + 1, None if save.handed_over else save.next
+                "started", ctl.execution, fields.number(version) + 1, None if save.is_published else save.next
             )
             watched.commit("retry.exec", [*save.commands, *kept])
             return sent
@@ -315,7 +315,7 @@ def _unparked(
     context: StoreContext, keys: SessionKeys, ctl: ControlFields, version: int, now_ms: int
 ) -> tuple[ActionResult, Sequence[Command]]:
     ref = StepRef(keys.session_id, ctl.execution, ctl.step)
-    handed = context.handover.commands(ref, now_ms)
+    handed = context.publisher.commands(ref, now_ms)
     commands: list[Command] = [
         ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", now_ms, "nudges", 0),
         ("HSET", keys.session, "status", "in_progress"),

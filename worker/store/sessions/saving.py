@@ -29,14 +29,14 @@ class Save:
         commands: To be run in the session's transaction.
         size: Bytes that were appended, for the cache.
         next: The step that the session waits for, if any.
-        handed_over: The commands publish it.
+        is_published: The commands publish it.
         standing: What the store knows of the session afterwards.
     """
 
     commands: list[Command]
     size: int
     next: StepRef | None
-    handed_over: bool
+    is_published: bool
     bookkeeping: Bookkeeping
 
 
@@ -95,7 +95,7 @@ def saving(
     if work_changed:
         commands += _ctl(keys, before, after, due, now_ms, carried)
         commands.append(_due(context, keys, due, now_ms, carried))
-        publication = list(context.handover.commands(due, now_ms)) if due and not carried else []
+        publication = list(context.publisher.commands(due, now_ms)) if due and not carried else []
     if next_state.dead is not None:
         commands.append(_dead(context, keys, after, next_state.dead))
     size = sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes))

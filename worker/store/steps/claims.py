@@ -263,7 +263,7 @@ class _Attempt:
             *_lease_commands(context, keys, self.claim_id, self.worker, self.now_ms),
             ("HSET", journal, f"try:{self.claim_id}", self.now_ms),
             *writes,
-            *(counting := context.handover.waiting()),
+            *(counting := context.publisher.waiting()),
         ]
         replies = context.database.compare_and_apply(point, [*untouched, *guards], [*claiming, *reads])
         if replies is None:
@@ -464,7 +464,7 @@ def _release_once(
         publish: Sequence[Command] = ()
         if delay_ms is None:
             due = now_ms + context.due_ms
-            publish = context.handover.commands(held.ref, now_ms)
+            publish = context.publisher.commands(held.ref, now_ms)
             changed += ["published", now_ms]
         else:
             due = now_ms + delay_ms

@@ -132,7 +132,7 @@ def _ready(
     # What needs memory comes first: a script that has begun to write is not refused any more.
     commands = [*save.commands, *_step_commands(context, keys, claim, next_state, entries, carried, now_ms)]
     return _Ready(
-        commands, held, Committed(version, next_state.state, save.next, save.handed_over or carried, carried=nxt)
+        commands, held, Committed(version, next_state.state, save.next, save.is_published or carried, carried=nxt)
     )
 
 
@@ -216,12 +216,12 @@ def _stands_in_steps(keys: SessionKeys, claim: Claim, ctl: ControlFields, watche
 def _committed_before(context: StoreContext, claim: Claim, version: int, ctl: ControlFields) -> Committed:
     """The reply was lost, or this is asked again: what follows is what the session waits for now."""
     if ctl.phase != "run" or ctl.claim not in ("", claim.id):
-        return Committed(version, None, None, handed_over=False, again=True)
+        return Committed(version, None, None, is_published=False, again=True)
     following = StepRef(claim.ref.session_id, ctl.execution, ctl.step)
-    handed_over = False
+    is_published = False
     if ctl.claim:  # carried on, as this claim had asked; what it was to go on with was known to the lost round only
-        handed_over = release(context, replace(claim, ref=following), delay_ms=None, give_back=True) is None
-    return Committed(version, None, following, handed_over=handed_over, again=True)
+        is_published = release(context, replace(claim, ref=following), delay_ms=None, give_back=True) is None
+    return Committed(version, None, following, is_published=is_published, again=True)
 
 
 def _step_commands(

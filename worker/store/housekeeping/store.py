@@ -1,0 +1,67 @@
+"""Work that nobody asked for: the sweep, callbacks, pruning, and what operators look at."""
+
+from __future__ import annotations
+
+from ..context import StoreContext
+from ..records import Callback, SweepResult
+from ..sessions import actions, reads
+from . import callbacks, sweeps
+from .sweeps import QueueSnapshot
+
+
+class Housekeeping:
+    """What every worker does beside its steps, shard by shard."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+
+    def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
+        """Look at what is due in a shard, move every entry looked at, and name the steps whose message is lost.
+
+        The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
+        """
+        return sweeps.sweep(self._context, self._context.shards[shard], queue)
+
+    def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
+        """Be the one who sweeps a shard for the next milliseconds."""
+        return sweeps.lock(self._context, self._context.shards[shard], worker, hold_ms)
+
+    def prune(self, shard: int) -> int:
+        """Take expired sessions out of the listings."""
+        return sweeps.prune(self._context, self._context.shards[shard])
+
+    def due_callbacks(self, shard: int, *, limit: int, hold_ms: int) -> list[Callback]:
+        """Ends of executions to tell somebody of now; each comes again after `hold_ms` unless it was made."""
+        return callbacks.due_callbacks(self._context, self._context.shards[shard], limit=limit, hold_ms=hold_ms)
+
+    def callback_made(self, callback: Callback) -> None:
+        """It was heard; it does not come again."""
+        callbacks.callback_made(self._context, callback)
+
+    def callback_failed(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+        """It was not heard: again after `delay_ms`, or never (None), with an entry among the dead."""
+        callbacks.callback_failed(self._context, callback, delay_ms=delay_ms, reason=reason)
+
+    def dead(self, limit: int = 100) -> list[dict[str, str]]:
+        """Parked steps and quarantined messages, newest first."""
+        return reads.dead(self._context, limit)
+
+    def backlog(self) -> tuple[int, int, int]:
+        """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
+        return reads.backlog(self._context)
+
+    def server_facts(self) -> dict[str, str]:
+        """What Redis says of itself (`INFO`), and its time as `now_ms`."""
+        return reads.server_facts(self._context)
+
+    def quarantine(self, payload: str, reason: str) -> None:
+        """Keep a malformed message, cut and escaped, with the reason."""
+        actions.quarantine(self._context, payload, reason)
+
+    def now_ms(self) -> int:
+        """Redis's time."""
+        return sweeps.now_ms(self._context)
+
+    def check_shards(self) -> None:
+        """Refuse a Redis that was used with another number of shards."""
+        sweeps.check_shards(self._context)

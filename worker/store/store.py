@@ -1,0 +1,58 @@
+"""The whole store of sessions and steps: four parts by trade, on one database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...config.settings import Settings
+from .cache import SessionCache
+from .clock import Clock, RedisClock
+from .context import NoPublisher, StepPublisher, StoreContext
+from .database import Database
+from .housekeeping.registry import WorkerRegistry
+from .housekeeping.store import Housekeeping
+from .memory.database import MemoryDatabase
+from .redis.database import RedisDatabase, connect
+from .sessions.store import SessionActions
+from .steps.store import DatabaseStepStore, StepStore
+
+
+class Store:
+    """Sessions and steps on one database.
+
+    Attributes:
+        steps: What the engine needs to run a step.
+        sessions: What clients do to sessions and read of them.
+        housekeeping: Sweep, callbacks, pruning, and what operators look at.
+        registry: What workers tell about themselves.
+    """
+
+    steps: StepStore
+
+    def __init__(self, database: Database, settings: Settings, *, clock: Clock, publisher: StepPublisher) -> None:
+        self.context = StoreContext(database, clock, settings, publisher, SessionCache(settings.cache_bytes))
+        self.steps = DatabaseStepStore(self.context)
+        self.sessions = SessionActions(self.context)
+        self.housekeeping = Housekeeping(self.context)
+        self.registry = WorkerRegistry(self.context)
+
+
+def redis_store(
+    settings: Settings, *, name: str, publisher: StepPublisher | None = None, database: RedisDatabase | None = None
+) -> Store:
+    """A store on the Redis of the settings; nothing is sent yet."""
+    chosen = database or connect(
+        settings.redis_url,
+        timeout_seconds=settings.redis_timeout_seconds,
+        connections=max(settings.redis_connections, 2 * settings.concurrency + 16),
+        name=name,
+    )
+    return Store(chosen, settings, clock=RedisClock(), publisher=publisher or NoPublisher())
+
+
+def memory_store(
+    settings: Settings, *, now_ms: Callable[[], int] | None = None, publisher: StepPublisher | None = None
+) -> Store:
+    """A store that lives as long as the object."""
+    clock = RedisClock() if now_ms is None else RedisClock(lambda: now_ms() / 1000)
+    return Store(MemoryDatabase(now_ms), settings, clock=clock, publisher=publisher or NoPublisher())
