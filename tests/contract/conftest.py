@@ -1,0 +1,38 @@
+"""A bench on each kind of store, by the fast path and by the long one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.redis.database import connect
+
+from support.fiber_thread import DatabaseInFibers, FiberThread
+from support.store import Bench
+
+
+@pytest.fixture(params=["redis", "redis in fibers", "memory"])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    if request.param == "memory":
+        yield MemoryDatabase()
+        return
+    url = request.getfixturevalue("redis_url")
+    opened = connect(url, timeout_seconds=5, connections=16, name="contract")
+    if request.param == "redis":
+        yield opened
+    else:
+        with contextlib.closing(FiberThread()) as thread:
+            yield DatabaseInFibers(opened, thread)
+    opened.close()
+
+
+@pytest.fixture(params=["as expected", "the long way"])
+def bench(request: pytest.FixtureRequest, database: Database) -> Bench:
+    """What a claim and a commit do in one script each, and by WATCH and a transaction; both keep the promises."""
+    found = Bench(database) if request.param == "as expected" else Bench(database, cache_bytes=0)
+    found.submit()
+    return found

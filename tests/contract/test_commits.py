@@ -1,0 +1,559 @@
+"""Commits and first claims, on every store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.engine import operation_transition, stop_transition
+from celery_agents.worker.errors import (
+    ClaimLost,
+    SessionNotFound,
+    StateTooNew,
+    StateUnreadable,
+    StoreUnavailable,
+    VersionConflict,
+)
+from celery_agents.worker.store import (
+    Claim,
+    Claimed,
+    NotClaimed,
+    NotClaimedReason,
+    QueueSnapshot,
+    StepRef,
+)
+from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.keys import shard_of
+
+from support.store import Bench, an_operation, step_transition
+from support.wait import wait_until
+
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+
+
+def test_a_commit_makes_the_step_real_and_names_the_next(bench: Bench) -> None:
+    claimed = bench.claim()
+    committed = bench.commit(claimed)
+    assert (committed.version, committed.next, committed.again) == (2, bench.ref(2), False)
+    state = bench.store.sessions.load(bench.session).state
+    assert state == committed.state
+    assert state.step_count == 1
+    assert bench.store.steps.renew([claimed.claim])[0].alive is False
+
+
+def test_a_commit_asked_for_again_gives_the_same_and_changes_nothing(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.commit(claimed)
+    before = bench.snapshot()
+    again = bench.commit(claimed)
+    assert (again.version, again.next, again.again) == (2, bench.ref(2), True)
+    assert bench.snapshot() == before
+
+
+def test_a_commit_knows_itself_after_the_next_step_has_been_committed(bench: Bench) -> None:
+    first = bench.claim()
+    bench.commit(first)
+    bench.commit(bench.claim(2))
+    assert bench.commit(first).again is True
+
+
+def test_a_lost_reply_to_a_commit_commits_once(bench: Bench) -> None:
+    bench.spy.lose(bench.commits_at)
+    committed = bench.commit(bench.claim())
+    assert (committed.again, committed.next) == (True, bench.ref(2))
+    assert bench.store.sessions.load(bench.session).state.step_count == 1
+
+
+def test_a_store_that_does_not_answer_is_told_and_nothing_is_lost(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.lose("commit.attempt", times=0)
+    bench.spy.before("commit.attempt", lambda: bench.message("on the way"))  # so that it has to go the long way
+    bench.spy.lose("commit.read", times=100)
+    with pytest.raises(StoreUnavailable):
+        bench.commit(claimed)
+    bench.spy.lose("commit.read", times=0)
+    assert bench.commit(claimed).version == 2
+
+
+def test_whoever_lost_the_claim_commits_nothing(bench: Bench) -> None:
+    slept = bench.claim()
+    bench.end_lease(slept.claim)
+    bench.claim()
+    before = bench.snapshot()
+    with pytest.raises(ClaimLost):
+        bench.commit(slept)
+    assert bench.snapshot() == before
+
+
+def test_a_commit_over_a_later_save_is_a_conflict_until_it_is_applied_to_it(bench: Bench) -> None:
+    claimed = bench.claim()
+    keys = bench.store.context.keys(bench.session)
+    bench.database("HSET", keys.session, "version", 2)  # somebody saved the same state
+    with pytest.raises(VersionConflict):
+        bench.commit(claimed)
+    loaded = bench.store.steps.reload(claimed.claim)
+    assert loaded.version == 2
+    committed = bench.commit(Claimed(claimed.claim, loaded))
+    assert committed.version == 3
+
+
+def test_a_reload_is_refused_to_whoever_lost_the_claim(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.claim()
+    with pytest.raises(ClaimLost):
+        bench.store.steps.reload(slept)
+
+
+def test_a_commit_may_carry_the_claim_on(bench: Bench) -> None:
+    claimed = bench.claim()
+    committed = bench.commit(claimed, keep_claim=True)
+    assert committed.carried is not None
+    assert committed.carried.claim.id == claimed.claim.id
+    assert committed.carried.claim.ref == bench.ref(2)
+    assert bench.answer(2) == NotClaimed(NotClaimedReason.BUSY)
+    assert bench.commit(committed.carried, final=True).version == 3
+
+
+def test_the_end_takes_the_session_out_of_the_due_index_and_gives_its_keys_a_life(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    assert bench.commit(bench.claim(2), final=True).next is None
+    assert bench.due() is None
+    record = bench.store.sessions.record(bench.session, bench.execution)
+    assert record is not None
+    assert (record.status, record.step_count) == ("completed", 2)
+    keys = bench.store.context.keys(bench.session)
+    lasting = [keys.session, keys.ctl, keys.events, keys.steps(bench.execution), keys.section("messages", 0)]
+    lasting += [keys.journal(bench.execution, step) for step in (1, 2)]
+    assert [name for name in lasting if bench.database("PTTL", name) == -1] == []
+
+
+def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -> None:
+    bench.commit(bench.claim())
+    bench.commit(bench.claim(2), final=True)
+    types = [(event.type, event.step) for event in bench.store.sessions.events(bench.session)]
+    assert types.count(("step_committed", 1)) == types.count(("step_committed", 2)) == 1
+    first = bench.store.sessions.events(bench.session)[0]
+    assert first not in bench.store.sessions.events(bench.session, after=first.id)
+
+
+def test_the_bytes_of_a_commit_do_not_grow_with_the_session(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    written: list[int] = []
+    read: list[int] = []
+    for step in range(1, 81):
+        bench.commit(bench.claim(step), text="x" * 200)
+        written.append(bench.spy.size("commit.attempt"))
+        read.append(bench.spy.size("claim.new" if step == 1 else "claim.attempt"))
+    # Numbers get longer; nothing else does, once there are as many saves as a lineage has marks.
+    assert max(written[32:]) - min(written[32:]) < 40
+    assert max(read[32:]) - min(read[32:]) < 10
+
+
+def test_the_bytes_of_a_commit_the_long_way_do_not_grow_with_the_session(database: Database) -> None:
+    bench, written = Bench(database, cache_bytes=0), list[int]()
+    bench.submit()
+    for step in range(1, 81):
+        bench.commit(bench.claim(step), text="x" * 200)
+        written.append(bench.spy.size("commit.exec"))
+    assert max(written[32:]) - min(written[32:]) < 40
+
+
+def test_a_commit_takes_few_round_trips(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.spy.sent.clear()
+    bench.commit(claimed)
+    expected = ["commit.attempt"] if bench.settings.cache_bytes else ["commit.read", "commit.exec"]
+    assert bench.spy.points == expected
+
+
+def test_a_claim_of_a_step_that_follows_takes_one_round_trip_where_the_session_is_known(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.spy.sent.clear()
+    bench.claim(2)
+    assert bench.spy.points == ["claim.attempt"]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 6, None], ids=lambda behind: "unseen" if behind is None else str(behind))
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda bench, ref: bench.another().steps.claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.message("joined"),
+        lambda bench, ref: bench.store.sessions.stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
+    ],
+    ids=["claimed", "message", "stop", "journal", "attempts", "put off"],
+)
+def test_a_claim_that_expects_something_else_than_there_is_looks_again(
+    database: Database, meanwhile: Callable[[Bench, StepRef], object], behind: int | None
+) -> None:
+    bench, blind = Bench(database), Bench(database, cache_bytes=0)
+    bench.submit()
+    bench.commit(bench.claim())
+    for missed in range(behind or 0):
+        bench.step_elsewhere(2 + missed)
+    if behind is None:
+        bench.store = bench.another()
+    ref = bench.ref(2 + (behind or 0))
+    meanwhile(bench, ref)
+    blind.session, blind.execution = bench.session, bench.execution
+    before = bench.snapshot()
+    bench.spy.sent.clear()
+    mine = bench.answer(ref.step, "mine")
+    sent = bench.spy.points
+    reads_anyway = (["claim.behind"], ["claim.first", "claim.load"])
+    assert "claim.read" in sent or sent in reads_anyway, "of a message"
+    if isinstance(mine, Claimed):  # as one that knows nothing beforehand would have
+        bench.database(
+            "HSET", bench.store.context.keys(bench.session).ctl, *(part for item in before[1].items() for part in item)
+        )
+        bench.database("HDEL", bench.journal(ref), "try:mine")
+        theirs = blind.answer(ref.step, "mine")
+        assert isinstance(theirs, Claimed)
+        assert (mine.loaded.state, mine.loaded.attempts, mine.loaded.cancel) == (
+            theirs.loaded.state, theirs.loaded.attempts, theirs.loaded.cancel,
+        )  # fmt: skip
+        assert mine.loaded.journal.answer == theirs.loaded.journal.answer
+        assert mine.loaded.started_ms == theirs.loaded.started_ms
+    else:
+        assert bench.snapshot() == before
+
+
+def test_the_first_step_of_a_new_session_is_claimed_and_read_in_one_round_trip(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.spy.sent.clear()
+    mine = bench.claim()
+    assert bench.spy.points == ["claim.new"]
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+    assert (mine.claim.attempt, mine.loaded.started_ms > 0) == (1, True)
+    events = [event.type for event in bench.store.sessions.events(bench.session)]
+    assert events.count("execution_started") == 1
+    bench.spy.sent.clear()
+    bench.commit(mine, final=True)
+    assert bench.spy.points == ["commit.attempt"], "it holds the session now"
+    assert bench.store.sessions.header(bench.session).status == "completed"
+
+
+def test_a_session_with_a_history_is_read_behind_its_claim(database: Database) -> None:
+    bench = Bench(database)
+    first, ref = bench.execution, bench.follow_up()
+    mine = bench.another().steps.claim(ref, "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert bench.spy.points == ["claim.new", "claim.first", "claim.load"]
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+    assert bench.started_ms == mine.loaded.started_ms > 0
+    begun = [
+        event.execution_id for event in bench.store.sessions.events(bench.session) if event.type == "execution_started"
+    ]
+    assert begun == [first, ref.execution_id]
+    bench.spy.sent.clear()
+    bench.store.steps.commit(mine.claim, mine.loaded, step_transition(mine, final=False), results={}, keep_claim=False)
+    assert bench.spy.points == ["commit.attempt"], "what a step holds of its session is enough"
+    bench.spy.sent.clear()
+    again = bench.another().steps.claim(bench.ref(2), "again", "worker", alone=True)
+    assert isinstance(again, Claimed)
+    assert bench.spy.points == ["claim.first", "claim.load"]
+    assert again.loaded.state == bench.store.sessions.load(bench.session).state
+
+
+@pytest.mark.parametrize("lost", ["claim.first", "claim.load"])
+def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_again(
+    database: Database, lost: str
+) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.spy.lose(lost)
+    other = bench.another()
+    with pytest.raises(StoreUnavailable):
+        other.steps.claim(bench.ref(2), "mine", "worker", alone=True)
+    assert isinstance(bench.answer(2, "a rival's"), NotClaimed)
+    mine = other.steps.claim(bench.ref(2), "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert (mine.claim.attempt, mine.loaded.attempts) == (1, 1)
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+
+
+@pytest.mark.parametrize("point", ["claim.first", "claim.load"])
+@pytest.mark.parametrize("is_applied", [True, False], ids=["reply lost", "never sent"])
+def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
+    database: Database, point: str, *, is_applied: bool
+) -> None:
+    bench = Bench(database)
+    ref = bench.follow_up()
+
+    def fail() -> None:
+        raise StoreUnavailable("nothing was sent")
+
+    if is_applied:
+        bench.spy.lose(point)
+    else:
+        bench.spy.before(point, fail)
+    with pytest.raises(StoreUnavailable):
+        bench.store.steps.claim(ref, "mine", "worker", alone=True)
+    mine = bench.store.steps.claim(ref, "mine", "worker", alone=True)
+    assert isinstance(mine, Claimed)
+    assert (mine.loaded.attempts, bench.begun()) == (1, 1)
+    assert bench.started_ms == mine.loaded.started_ms > 0
+    assert bench.store.sessions.header(bench.session).status == "in_progress"
+
+
+def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_meanwhile(database: Database) -> None:
+    bench = Bench(database)
+    ref = bench.follow_up()
+
+    def take_over() -> None:
+        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.commit(bench.claim(), final=True)
+
+    bench.spy.before("claim.load", take_over)
+    assert bench.another().steps.claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
+    assert bench.store.sessions.header(bench.session).status == "completed"
+    assert bench.store.sessions.outcome(bench.session, bench.execution) is not None
+    assert bench.begun() == 1
+
+
+def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Database) -> None:
+    bench = Bench(database)
+    ref = bench.follow_up()
+
+    def stop() -> None:
+        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.store.sessions.stop(bench.session, None, stop_transition)
+
+    bench.spy.before("claim.load", stop)
+    assert bench.another().steps.claim(ref, "slept", "worker", alone=True) == NotClaimed(NotClaimedReason.ENDED)
+    assert bench.store.sessions.header(bench.session).status == "stopped"
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(database: Database, step: int) -> None:
+    bench = Bench(database)
+    bench.follow_up()
+    if step == 2:
+        bench.commit(bench.claim())
+    keys = bench.store.context.keys(bench.session)
+    bench.database("DEL", keys.session, keys.events)
+    with pytest.raises(SessionNotFound):
+        bench.another().steps.claim(bench.ref(step), "mine", "worker", alone=True)
+    assert bench.database("EXISTS", keys.session, keys.events) == 0
+
+
+@pytest.mark.parametrize(("missed", "way"), [(4, ["claim.behind"]), (31, ["claim.first", "claim.load"])])
+def test_a_worker_that_missed_steps_reads_those_alone(database: Database, missed: int, way: list[str]) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    for number in range(missed):
+        bench.step_elsewhere(2 + number)
+    bench.spy.sent.clear()
+    mine = bench.claim(2 + missed)
+    assert bench.spy.points == way
+    steps = bench.store.context.keys(bench.session).steps(bench.execution)
+    (read,) = (command for command in bench.spy.sent[-1][1] if command[:2] == ("LRANGE", steps))
+    assert read[2:] == (1, -1)
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+
+
+def test_a_worker_that_missed_more_steps_than_a_lineage_tells_of_reads_them_all(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    for number in range(40):
+        bench.step_elsewhere(2 + number)
+    bench.spy.sent.clear()
+    mine = bench.claim(42)
+    assert bench.spy.points == ["claim.first", "claim.load"]
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+    bench.commit(mine)
+    bench.spy.sent.clear()
+    bench.claim(43)
+    assert bench.spy.points == ["claim.attempt"], "from now on it holds the session again"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda bench, ref: bench.another().steps.claim(ref, "rival", "other", alone=True),
+        lambda bench, ref: bench.another().sessions.act(bench.session, an_operation("joined"), operation_transition),
+        lambda bench, ref: bench.another().sessions.stop(bench.session, None, stop_transition),
+        lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "attempts", 1),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "not_before", 9),
+        lambda bench, ref: bench.database("HSET", bench.store.context.keys(bench.session).ctl, "started", 9),
+        lambda bench, ref: bench.database("DEL", bench.store.context.keys(bench.session).session),
+    ],
+    ids=["claimed", "message", "stop", "journal", "attempts", "put off", "started", "gone"],
+)
+def test_a_first_claim_in_one_round_trip_answers_what_the_long_way_does(
+    database: Database, meanwhile: Callable[[Bench, StepRef], object]
+) -> None:
+    quick, blind = Bench(database), Bench(database, cache_bytes=0)
+    answers: list[object] = []
+    for bench in (quick, blind):
+        bench.submit()
+        meanwhile(bench, bench.ref())
+        bench.spy.sent.clear()
+        try:
+            answer = bench.answer(1, "mine")
+        except SessionNotFound:
+            answer = SessionNotFound
+        if isinstance(answer, Claimed):
+            loaded = answer.loaded
+            facts = (loaded.journal.answer, loaded.attempts, loaded.cancel, loaded.version, loaded.started_ms == 9)
+            answers.append((*facts, [message.content for message in loaded.state.messages]))
+        else:
+            answers.append(answer)
+    assert answers[0] == answers[1]
+    assert quick.spy.points[0] == "claim.new"
+    assert "claim.new" not in blind.spy.points
+
+
+def test_a_worker_that_missed_steps_claims_and_reads_what_is_new_in_one_round_trip(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    bench.message("joins")
+    bench.step_elsewhere(3)
+    bench.spy.sent.clear()
+    mine = bench.claim(4)
+    assert bench.spy.points == ["claim.behind"]
+    assert mine.loaded.state == bench.store.sessions.load(bench.session).state
+    assert mine.claim.attempt == 1
+    bench.commit(mine, final=True)
+    assert bench.store.sessions.header(bench.session).status == "completed"
+
+
+def test_a_worker_that_missed_steps_finds_a_damaged_part(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    bench.database("RPUSH", bench.store.context.keys(bench.session).section("messages", 0), b"{not json")
+    with pytest.raises(StateUnreadable, match="messages"):
+        bench.answer(3, "mine")
+
+
+def test_a_worker_too_old_for_the_session_gives_its_claim_back(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim())
+    bench.step_elsewhere(2)
+    keys = bench.store.context.keys(bench.session)
+    bench.become_newer()
+    bench.spy.sent.clear()
+    for number in range(3):
+        with pytest.raises(StateTooNew):
+            bench.answer(3, f"mine-{number}")
+    claim, attempts = bench.database("HMGET", keys.ctl, "claim", "attempts")
+    assert (claim, attempts) == (b"", b"0"), "or the steps of newer workers would end as poison"
+    assert not bench.database("EXISTS", keys.shard.lease("mine-0"))
+    assert bench.spy.points.count("claim.behind") == 1, "the next look comes before the claim"
+    assert "claim.first" not in bench.spy.points
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_worker_too_old_for_sessions_it_does_not_hold_claims_the_first_of_them_only(
+    database: Database, step: int
+) -> None:
+    bench = Bench(database)
+    old = bench.another()
+    for number in range(3):
+        bench.session = f"{bench.session}-{number}"
+        bench.submit()
+        if step == 2:
+            bench.commit(bench.claim())
+        bench.become_newer()
+        bench.spy.sent.clear()
+        with pytest.raises(StateTooNew):
+            old.steps.claim(bench.ref(step), f"mine-{number}", "old", alone=True)
+        ctl = bench.store.context.keys(bench.session).ctl
+        assert bench.database("HMGET", ctl, "claim", "attempts") == [b"", b"0"]
+        if number:
+            looks = {"claim.read", "load.check"}
+            assert set(bench.spy.points) == looks, "or two old workers pass its message on for ever"
+
+
+def test_an_announced_version_that_another_worker_made_differently_is_not_taken(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    first = bench.claim()
+    other = bench.another()
+    bench.spy.lose("commit.attempt")
+    bench.spy.before("commit.attempt", lambda: bench.end_lease(first.claim))
+    taken: list[Any] = []
+
+    def rival() -> None:
+        bench.end_lease(first.claim)
+        taken.append(other.steps.claim(bench.ref(), "rival", "other", alone=True))
+        other.steps.commit(
+            taken[0].claim,
+            taken[0].loaded,
+            step_transition(taken[0], final=False, text="theirs"),
+            results={},
+            keep_claim=False,
+        )
+
+    bench.spy.before("commit.attempt", rival)
+    with pytest.raises(ClaimLost):
+        bench.commit(first, text="mine")
+    said = [message.content for message in bench.claim(2).loaded.state.messages]
+    assert said == ["first", "theirs"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda bench, ctl: bench.database("HSET", ctl, "step", b"x"),
+        lambda bench, ctl: bench.database("HSET", ctl, "retries", b"\xff"),
+        lambda bench, ctl: (bench.database("DEL", ctl), bench.database("SET", ctl, "x")),
+    ],
+)
+def test_damaged_control_fields_park_their_session_and_hide_no_other(
+    bench: Bench, damage: Callable[[Bench, str], object]
+) -> None:
+    keys = bench.store.context.keys(bench.session)
+    broken = bench.session
+    shard = shard_of(broken, bench.settings.shards)
+    damage(bench, keys.ctl)
+    bench.make_due()
+    bench.session = next(
+        name for name in (uuid.uuid4().hex for _ in range(1000)) if shard_of(name, bench.settings.shards) == shard
+    )
+    bench.submit(execution=uuid.uuid4().hex)
+    bench.make_due()
+    lost = bench.store.housekeeping.sweep(shard, QueueSnapshot()).lost
+    assert bench.session in [ref.session_id for ref in lost]
+    assert broken not in [ref.session_id for ref in lost]
+    assert broken in [entry["session"] for entry in bench.store.housekeeping.dead()]
+    assert bench.database("ZSCORE", keys.shard.due, broken) is None
+    headers, _ = bench.store.sessions.headers(limit=50)
+    assert bench.session in [header.session_id for header in headers]
+
+
+def test_pruning_takes_out_all_that_has_expired_however_much_it_is(database: Database) -> None:
+    bench = Bench(database, sweep_batch=3, retention_seconds=0.01)
+    for _ in range(11):
+        bench.session, bench.execution = uuid.uuid4().hex, uuid.uuid4().hex
+        bench.submit()
+        bench.commit(bench.claim(), final=True)
+    keys = bench.store.context.keys(bench.session)
+    shards = range(bench.settings.shards)
+    ours = {bench.store.context.shards[shard].sessions for shard in shards}
+    assert sum(bench.database("ZCARD", name) for name in ours) >= 11
+    wait_until(lambda: not bench.database("EXISTS", keys.session), "the last session has expired", 5)
+    for shard in shards:
+        bench.store.housekeeping.prune(shard)
+    assert [bench.database("ZSCORE", keys.shard.sessions, bench.session)] == [None]
+    assert bench.database("ZCARD", keys.shard.ending) == 0

@@ -1,0 +1,96 @@
+"""A Redis at its memory limit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.errors import (
+    SessionNotFound,
+    StateUnreadable,
+    StoreFull,
+)
+from celery_agents.worker.store.redis.database import connect
+
+from support.redis_server import RedisServer
+from support.store import Bench
+
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+
+
+class Full:
+    """A Redis that can be filled."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = server.client()
+
+    def __enter__(self) -> Full:
+        self.client.config_set("maxmemory", 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def full(redis_server: RedisServer) -> Full:
+    return Full(redis_server)
+
+
+@pytest.fixture
+def on_redis(redis_url: str) -> Iterator[Bench]:
+    opened = connect(redis_url, timeout_seconds=5, connections=16, name="contract")
+    found = Bench(opened)
+    found.submit()
+    yield found
+    opened.close()
+
+
+def test_a_full_redis_refuses_a_submit_and_writes_nothing(on_redis: Bench, full: Full) -> None:
+    with full, pytest.raises(StoreFull):
+        on_redis.submit("another", execution=uuid.uuid4().hex)
+    with pytest.raises(SessionNotFound):
+        on_redis.store.sessions.header("another")
+
+
+def test_a_full_redis_takes_a_paid_answer_and_a_result(on_redis: Bench, full: Full) -> None:
+    claim = on_redis.claim().claim
+    with full:
+        assert on_redis.store.steps.record_answer(claim, b"paid") == b"paid"
+        assert on_redis.store.steps.record_answer(claim, b"again") == b"paid"
+        on_redis.store.steps.record_results(claim, {0: b"done"})
+    on_redis.end_lease(claim)
+    journal = on_redis.claim().loaded.journal
+    assert (journal.answer, journal.results) == (b"paid", {0: b"done"})
+
+
+def test_a_full_redis_refuses_a_commit_which_succeeds_later(on_redis: Bench, full: Full) -> None:
+    claimed = on_redis.claim()
+    before = on_redis.snapshot()
+    with full:
+        with pytest.raises(StoreFull):
+            on_redis.commit(claimed)
+        assert on_redis.store.steps.renew([claimed.claim])[0].alive is True
+    assert on_redis.snapshot() == before
+    assert on_redis.commit(claimed).version == 2
+
+
+def test_a_full_redis_refuses_messages_and_stops(on_redis: Bench, full: Full) -> None:
+    before = on_redis.snapshot()
+    with full:
+        with pytest.raises(StoreFull):
+            on_redis.message("more")
+        with pytest.raises(StoreFull):
+            on_redis.store.sessions.stop(on_redis.session, None, stop_transition)
+    assert on_redis.snapshot() == before
+
+
+def test_a_key_of_another_type_is_damage_and_not_a_crash(bench: Bench) -> None:
+    keys = bench.store.context.keys(bench.session)
+    bench.database("DEL", keys.inbox)
+    bench.database("SET", keys.inbox, "not a list")
+    with pytest.raises(StateUnreadable):
+        bench.message("more")

@@ -1,0 +1,232 @@
+"""Registry, callbacks, due index and sweep, on every store."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.engine import retry_transition
+from celery_agents.worker.errors import (
+    ClaimLost,
+)
+from celery_agents.worker.store import (
+    Callback,
+    NotClaimed,
+    NotClaimedReason,
+    QueueSnapshot,
+)
+from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.keys import PERMANENT, shard_of
+from celery_agents.worker.store.memory.database import MemoryDatabase
+
+from support.store import Bench, step_transition
+
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+
+UNREADABLE = ["", "no JSON", "[]", "7", "{}", '{"seen": "yesterday"}', '{"seen": 1, "agents": 7, "hash": 7}', "\udcff"]
+
+
+@pytest.mark.parametrize("entry", UNREADABLE)
+def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_away(
+    database: Database, entry: str
+) -> None:
+    store, worker = Bench(database).store, f"w{uuid.uuid4().hex[:8]}"
+    store.registry.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
+    database.pipeline("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
+    database.pipeline("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
+    assert store.registry.workers()[worker]["slots"] == 3
+    assert "broken" not in store.registry.workers()
+    assert store.registry.agents()["agent"]["hash"] == "hash"
+    assert store.registry.agents()["broken"]["hash"] == ""  # its name is all that is known
+    store.housekeeping.prune(0)
+    assert database.pipeline("test", [("HGET", "ca:workers", "broken")]) == [None]
+    database.pipeline("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(database: Database) -> Bench:
+    """A session of which somebody wants to hear, whose execution has failed."""
+    bench = Bench(database)
+    bench.submit(notify={"webhook": "https://example.com/ended"})
+    claimed = bench.claim()
+    transition = step_transition(claimed, final=True, failed=True)
+    bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+    return bench
+
+
+def _end_retried(bench: Bench) -> None:
+    bench.store.sessions.retry(bench.session, retry_transition(None))
+    bench.commit(bench.claim(2), final=True)
+
+
+def _due_callbacks(bench: Bench) -> list[Callback]:
+    shard = shard_of(bench.session, bench.settings.shards)
+    found = bench.store.housekeeping.due_callbacks(shard, limit=100_000, hold_ms=60_000)
+    return [callback for callback in found if callback.session_id == bench.session]
+
+
+def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
+    (callback,) = _due_callbacks(told)
+    assert (callback.kind, callback.target, callback.record.status) == (
+        "webhook",
+        "https://example.com/ended",
+        "failed",
+    )
+    told.store.housekeeping.callback_failed(callback, delay_ms=0, reason="nobody there")
+    (again,) = _due_callbacks(told)
+    assert (again.record, again.attempts) == (callback.record, 1)
+    told.store.housekeeping.callback_made(again)
+    assert _due_callbacks(told) == []
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: Bench, heard: bool) -> None:
+    (before,) = _due_callbacks(told)
+    _end_retried(told)
+    if heard:
+        told.store.housekeeping.callback_made(before)
+    else:
+        told.store.housekeeping.callback_failed(before, delay_ms=None, reason="nobody there")
+    (after,) = _due_callbacks(told)
+    assert (after.record.status, after.record.retries, after.attempts) == ("completed", 1, 0)
+
+
+def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
+    _end_retried(told)
+    (callback,) = _due_callbacks(told)
+    assert (callback.record.status, callback.record.retries) == ("completed", 1)
+    told.store.housekeeping.callback_made(callback)
+    outbox = told.store.context.keys(told.session).shard.callbacks
+    assert not [
+        note for note in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note
+    ]
+
+
+def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
+    outbox = told.store.context.keys(told.session).shard.callbacks
+    told.database("ZADD", outbox, 1, "gibberish")
+    assert len(_due_callbacks(told)) == 1
+    assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
+    assert told.store.housekeeping.dead()[0]["kind"] == "callback"
+
+
+# --- the due index and the sweep --------------------------------------------------------------------------------------
+
+
+def swept(bench: Bench, lookout: QueueSnapshot | None = None) -> Any:
+    return bench.store.housekeeping.sweep(shard_of(bench.session, bench.settings.shards), lookout or QueueSnapshot())
+
+
+def test_a_lost_step_is_named_once_and_moved(bench: Bench) -> None:
+    bench.make_due()
+    assert [(ref.session_id, ref.step) for ref in swept(bench).lost] == [(bench.session, 1)]
+    moved = bench.due()
+    assert moved is not None
+    assert moved > 1
+    assert swept(bench).lost == ()
+
+
+def test_what_is_not_due_is_not_looked_at(bench: Bench) -> None:
+    before = bench.due()
+    found = swept(bench)
+    assert (found.lost, found.live, found.queued) == ((), 0, 0)
+    assert bench.due() == before
+
+
+def test_a_live_step_is_moved_to_its_leases_end(bench: Bench) -> None:
+    bench.claim()
+    bench.make_due()
+    found = swept(bench)
+    assert (found.lost, found.live) == ((), 1)
+    due = bench.due()
+    assert due is not None
+    assert due > bench.store.housekeeping.now_ms()
+
+
+def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
+    bench.make_due()
+    found = swept(bench, QueueSnapshot(oldest_ms=1))
+    assert (found.lost, found.queued) == ((), 1)
+
+
+def test_no_more_is_published_than_there_is_room_for(bench: Bench) -> None:
+    others = [f"{bench.session}-{number}" for number in range(3)]
+    for other in others:
+        bench.submit(other, execution=uuid.uuid4().hex)
+    due = bench.store.context.keys(bench.session).shard.due
+    for number, session in enumerate([bench.session, *others]):
+        bench.database("ZADD", due, number + 1, session)
+    assert len(swept(bench, QueueSnapshot(capacity=2)).lost) == 2
+    assert len(swept(bench, QueueSnapshot(capacity=5)).lost) == 2
+
+
+def test_an_ended_session_in_the_index_is_removed_and_never_revived(bench: Bench) -> None:
+    bench.commit(bench.claim(), final=True)
+    bench.make_due()
+    assert swept(bench).lost == ()
+    assert bench.due() is None
+
+
+def test_each_further_publication_waits_longer_and_a_claim_starts_over(bench: Bench) -> None:
+    waits: list[float] = []
+    for _ in range(3):
+        bench.make_due()
+        swept(bench)
+        due = bench.due()
+        assert due is not None
+        waits.append(due - bench.store.housekeeping.now_ms())
+    assert waits[0] < waits[1] < waits[2]
+    bench.end_lease(bench.claim().claim)
+    bench.make_due()
+    swept(bench)
+    due = bench.due()
+    assert due is not None
+    assert due - bench.store.housekeeping.now_ms() < waits[1]
+
+
+def test_after_a_start_of_redis_the_sweep_waits_one_lease(bench: Bench) -> None:
+    bench.clock.up_for = 0.5
+    bench.make_due()
+    assert swept(bench).lost == ()
+    assert bench.due() == 1
+
+
+def test_after_a_start_of_redis_a_claim_waits_for_its_holder(bench: Bench) -> None:
+    first = bench.claim().claim
+    bench.end_lease(first)
+    bench.clock.up_for = 0.5
+    assert bench.answer() == NotClaimed(NotClaimedReason.RESTARTED)
+
+
+def test_one_worker_at_a_time_sweeps_a_shard(bench: Bench) -> None:
+    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
+    assert bench.store.housekeeping.lock_sweep(0, "two", 60_000) is False
+    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
+
+
+# --- what stays -------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> None:
+    slept = bench.claim()
+    bench.message("more")
+    bench.end_lease(slept.claim)
+    bench.commit(bench.claim())
+    bench.commit(bench.claim(2), final=True)
+    with contextlib.suppress(ClaimLost):
+        bench.commit(slept)
+    inner = bench.spy.inner
+    names = (
+        inner.keys() if isinstance(inner, MemoryDatabase) else [name.decode() for name in bench.database("KEYS", "*")]
+    )
+    assert [n for n in names if bench.database("PTTL", n) == -1 and not PERMANENT.match(n)] == []

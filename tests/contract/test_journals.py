@@ -1,0 +1,140 @@
+"""Journals of steps, on every store."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.errors import (
+    ClaimLost,
+)
+
+from support.store import Bench
+
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+
+
+def test_the_first_answer_wins_whoever_wrote_it(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    current = bench.claim().claim
+    assert bench.store.steps.record_answer(slept, b"one") == b"one"
+    assert bench.store.steps.record_answer(current, b"two") == b"one"
+    assert bench.store.steps.record_answer(slept, b"one") == b"one"
+
+
+def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.steps.record_failure(claim, 1, b'{"kind":"timeout"}')
+    bench.store.steps.record_answer(claim, b"answer")
+    bench.store.steps.begin_calls(claim, {0: 1000, 1: 2000}, claim.now_ms)
+    bench.store.steps.record_results(claim, {0: b"zero"})
+    bench.end_lease(claim)
+    journal = bench.claim().loaded.journal
+    assert journal.answer == b"answer"
+    assert journal.results == {0: b"zero"}
+    assert {index: (b.claim, b.timeout_ms) for index, b in journal.begun.items()} == {
+        0: (claim.id, 1000),
+        1: (claim.id, 2000),
+    }
+    assert journal.failures == (b'{"kind":"timeout"}',)
+
+
+def test_the_first_result_of_a_call_wins(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.steps.record_results(claim, {0: b"one"})
+    bench.store.steps.record_results(claim, {0: b"two", 1: b"three"})
+    bench.end_lease(claim)
+    assert bench.claim().loaded.journal.results == {0: b"one", 1: b"three"}
+
+
+def test_a_call_begins_once_for_each_claim(bench: Bench) -> None:
+    first = bench.claim().claim
+    assert bench.store.steps.begin_calls(first, {0: 1000, 1: 1000}, 5).mine == {0, 1}
+    assert bench.store.steps.begin_calls(first, {0: 1000}, 5).mine == {0}
+    bench.end_lease(first)
+    second = bench.claim().claim
+    begun = bench.store.steps.begin_calls(second, {0: 1000, 2: 1000}, 9)
+    assert begun.mine == {2}
+    assert {index: each.claim for index, each in begun.others.items()} == {0: first.id}
+    again = bench.store.steps.begin_calls(second, {0: 1000}, 9, again=(0,))
+    assert again.mine == {0}
+
+
+def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.steps.record_results(claim, {0: b"done"})
+    begun = bench.store.steps.begin_calls(claim, {0: 1000, 1: 1000}, 5)
+    assert begun.results == {0: b"done"}
+    assert begun.mine == {1}
+    bench.end_lease(claim)
+    assert set(bench.claim().loaded.journal.begun) == {1}
+
+
+def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    begun = bench.store.steps.begin_calls(claim, {0: 1000}, 5)
+    assert begun.cancel == bench.execution
+    assert begun.mine == frozenset()
+    bench.end_lease(claim)
+    assert not bench.claim().loaded.journal.begun
+
+
+def test_whoever_lost_the_claim_begins_nothing(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.claim()
+    with pytest.raises(ClaimLost):
+        bench.store.steps.begin_calls(slept, {0: 1000}, 5)
+    with pytest.raises(ClaimLost):
+        bench.store.steps.begin_calls(slept, {0: 1000}, 5, again=(0,))
+
+
+def test_an_unusable_answer_is_dropped_only_before_a_call_has_begun(bench: Bench) -> None:
+    claim = bench.claim().claim
+    bench.store.steps.record_answer(claim, b"broken")
+    assert bench.store.steps.drop_answer(claim) is True
+    assert bench.store.steps.record_answer(claim, b"good") == b"good"
+    bench.store.steps.begin_calls(claim, {0: 1000}, 5)
+    assert bench.store.steps.drop_answer(claim) is False
+    bench.end_lease(claim)
+    assert bench.claim().loaded.journal.answer == b"good"
+
+
+def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.store.steps.record_answer(slept, b"broken")
+
+    def meanwhile() -> None:
+        bench.end_lease(slept)
+        current = bench.claim().claim
+        assert bench.store.steps.drop_answer(current) is True
+        bench.store.steps.record_answer(current, b"good")
+
+    bench.spy.before("journal.drop", meanwhile)
+    assert bench.store.steps.drop_answer(slept) is False
+    assert bench.store.steps.record_answer(slept, b"late") == b"good"
+
+
+@pytest.mark.parametrize("write", ["answer", "results", "failure", "begin"])
+def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write: str) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.commit(bench.claim(), final=True)
+    keys = bench.store.context.keys(bench.session)
+    journal = keys.journal(bench.execution, 1)
+    bench.database("DEL", journal)
+    with contextlib.suppress(ClaimLost):
+        match write:
+            case "answer":
+                bench.store.steps.record_answer(slept, b"late")
+            case "results":
+                bench.store.steps.record_results(slept, {0: b"late"})
+            case "failure":
+                bench.store.steps.record_failure(slept, 1, b"{}")
+            case _:
+                bench.store.steps.begin_calls(slept, {0: 1000}, 5)
+    assert bench.database("PTTL", journal) != -1
