@@ -295,7 +295,8 @@ def _as_started(settings: Settings, worker: Any) -> Settings:
             f"a worker that consumes {settings.queue} needs agents: name their modules in CELERY_AGENTS_AGENTS, "
             "or choose its queues with -Q"
         )
-    pool = worker.pool_cls.__module__.rpartition(".")[2].replace("thread", "threads")
+    is_ours = issubclass(worker.pool_cls, TaskPool)
+    pool = "greenlets" if is_ours else worker.pool_cls.__module__.rpartition(".")[2].replace("thread", "threads")
     return settings.model_copy(update={"concurrency": worker.max_concurrency or worker.concurrency, "pool": pool})
 
 
