@@ -122,8 +122,10 @@ side and alternate {plans.TURNS} times; the page shows that median. Rows without
 
 **The floor** is a bare Celery task that puts itself into the queue again. It has no state, and task events are off on
 both sides. It runs in threads, as the product's pool runs ordinary tasks, and in prefork. It runs on a stock queue and
-on a queue declared like the product's (`no_ack`, prefetch disabled). The fastest of the four is the floor.
-Here it was: {floor}. Prefork has two children and this product has one process, so the page also compares two workers of this product with
+on a queue declared like the product's (`no_ack`, prefetch disabled). The fastest of the four is the floor. Here it was:
+{floor}.
+
+Prefork has two children and this product has one process, so the page also compares two workers of this product with
 two processes of bare Celery. Driver and tool are async functions, like the clients of models; one row has plain ones.
 
 Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, \
