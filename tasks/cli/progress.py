@@ -12,8 +12,8 @@ from rich.console import Console
 from .story import Story
 
 if TYPE_CHECKING:
-    from ...worker.store import Event
-    from ..client.job import Job, Result
+    from ...worker.store import Event, Result
+    from ..client.job import Job
 
 
 class Screen(Protocol):

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ...worker.store import Event
-    from ..client.job import Job, Result
+    from ...worker.store import Event, Result
+    from ..client.job import Job
     from ..observability.doctor import Finding
 
 _MAX_LINE: Final = 160
+_NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
 
 
 def clean(text: str) -> str:
@@ -78,19 +79,7 @@ def event_value(event: Event) -> dict[str, Any]:
 
 def result_value(result: Result) -> dict[str, Any]:
     """A result as JSON."""
-    return {
-        "session_id": result.session_id,
-        "execution_id": result.execution_id,
-        "status": result.status,
-        "final_response": result.final_response,
-        "output": result.output,
-        "stop_reason": result.stop_reason,
-        "stop_message": result.stop_message,
-        "step_count": result.step_count,
-        "usage": dict(result.usage),
-        "cost": result.cost,
-        "errors": list(result.errors),
-    }
+    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SHOWN}
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Generator
+from typing import Final
 
 from ...worker.errors import StoreUnavailable
-from ...worker.store import Event, ExecutionRecord, Store
+from ...worker.store import Event, Result, Store
 from .inputs import check_position, check_seconds
 
 _BLOCK_SECONDS: Final = 2.0
 _ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 _LOST_CONNECTION_SECONDS: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How an execution ended.
-
-    Attributes:
-        status: completed, stopped or failed.
-        final_response: The answer; "" when there is none.
-        output: The answer as JSON, where the agent has an output type; None otherwise.
-        stop_reason: Why it ended, such as completed, steps_limit or user_requested; None when nothing is recorded.
-        usage: Tokens by kind.
-        cost: US dollars; None when the price is not known.
-        errors: Texts, redacted; those it recovered from too.
-    """
-
-    session_id: str
-    execution_id: str
-    status: str
-    final_response: str
-    output: Any
-    stop_reason: str | None
-    stop_message: str
-    usage: Mapping[str, int]
-    cost: float | None
-    step_count: int
-    errors: tuple[str, ...]
-
-    @classmethod
-    def of(cls, session_id: str, record: ExecutionRecord) -> Result:
-        """From what the store keeps of an execution that has ended."""
-        return cls(
-            session_id, record.execution_id, record.status, record.final_response, record.output, record.stop_reason,
-            record.stop_message, record.usage, record.cost, record.step_count, record.errors,
-        )  # fmt: skip
 
 
 class Job:
@@ -118,14 +82,14 @@ class Job:
             SessionNotFound: The session has expired.
         """
         check_seconds(timeout)
-        record = self._record()
-        if record is None:
+        result = self._read_result()
+        if result is None:
             for _ in self.events(timeout=timeout):
                 pass
-            record = self._record()
-        if record is None:
+            result = self._read_result()
+        if result is None:
             raise TimeoutError(f"execution {self._execution_id} was continued before its result was read")
-        return Result.of(self.session_id, record)
+        return result
 
     def _next(self, position: str, deadline: float | None) -> list[Event]:
         left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
@@ -145,11 +109,11 @@ class Job:
     def _has_ended(self) -> bool:
         """Asked when an end is read, and when nothing happens for a while: the end may be cut off the stream."""
         try:
-            return self._record() is not None
+            return self._read_result() is not None
         except StoreUnavailable:
             return False
 
-    def _record(self) -> ExecutionRecord | None:
+    def _read_result(self) -> Result | None:
         execution_id = self.execution_id
         if not execution_id:
             self._store.sessions.header(self.session_id)
@@ -158,3 +122,6 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"
+
+
+__all__ = ["Job", "Result"]

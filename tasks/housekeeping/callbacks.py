@@ -26,7 +26,7 @@ from ...config.settings import Settings
 from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
 from ...worker.state import check_text, freeze, thaw
-from ...worker.store import Callback, Store
+from ...worker.store import Callback, Result, Store
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 _FIRST_DELAY_SECONDS: Final = 2.0
 _LONGEST_DELAY_SECONDS: Final = 3600.0
 _MOST_ATTEMPTS: Final = 30
+_NOT_SENT: Final = frozenset({"stop_message", "operation_id", "retries"})
 _SIGNATURE_FIELDS: Final = ("task", "args", "kwargs", "options")
 
 
@@ -118,9 +119,9 @@ class CallbackCaller:
 
     def _tell(self, callback: Callback) -> None:
         if callback.kind == "task":
-            self._send_task(callback, result_of(callback))
+            self._send_task(callback, result_value(callback.result))
         else:
-            self._post(callback, result_of(callback))
+            self._post(callback, result_value(callback.result))
 
     def _send_task(self, callback: Callback, result: Mapping[str, Any]) -> None:
         task: dict[str, Any] = callback.target
@@ -161,21 +162,9 @@ class CallbackCaller:
             log.warning("callback of execution %s comes again by itself: %s", callback.execution_id, error)
 
 
-def result_of(callback: Callback) -> dict[str, Any]:
-    """What a callback is told."""
-    record = callback.record
-    return {
-        "session_id": callback.session_id,
-        "execution_id": callback.execution_id,
-        "status": record.status,
-        "final_response": record.final_response,
-        "output": record.output,
-        "stop_reason": record.stop_reason,
-        "usage": dict(record.usage),
-        "cost": record.cost,
-        "step_count": record.step_count,
-        "errors": list(record.errors),
-    }
+def result_value(result: Result) -> dict[str, Any]:
+    """The JSON that a callback receives."""
+    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SENT}
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -184,5 +173,5 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def _name(callback: Callback) -> str:
-    suffix = f".r{callback.record.retries}" if callback.record.retries else ""
+    suffix = f".r{callback.result.retries}" if callback.result.retries else ""
     return f"{callback.execution_id}{suffix}"
