@@ -55,7 +55,8 @@ def doctor(
       celery-agents doctor --json | jq -r 'select(.level != "ok") | .name'
       celery-agents doctor --app my_project
     """  # fmt: skip
-    from ..observability.doctor import Finding, Level, examine
+    from ..observability.doctor import Finding, Level
+    from ..observability.doctor.checks import examine
 
     existing, settings = _existing(app, redis_url)
     code = ExitCode.DONE

@@ -133,7 +133,8 @@ def doctor(json: AsJson = False, redis_url: RedisUrl = None) -> None:
       celery-agents doctor
       celery-agents doctor --json --redis-url redis://cache:6379/0
     """
-    from ..observability.doctor import Level, examine
+    from ..observability.doctor import Level
+    from ..observability.doctor.checks import examine
 
     findings = examine(settings_for(redis_url))
     for finding in findings:
