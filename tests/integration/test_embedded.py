@@ -89,7 +89,7 @@ def test_data_that_redis_cannot_read_are_said(tmp_path: Path) -> None:
 PARENT = """
 import os, sys, time
 from celery_agents.tasks.local.child_processes import Child
-from celery_agents.tasks.embedded import EmbeddedRedis
+from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis().start()
 child = Child("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"], None)
 print(server.pid, child.pid, server.data, flush=True)
