@@ -42,7 +42,7 @@ _NOT_SENT: Final = frozenset({"stop_message", "operation_id", "retries"})
 _SIGNATURE_FIELDS: Final = ("task", "args", "kwargs", "options")
 
 
-def target_of(on_complete: object, webhook: str | None) -> dict[str, Any] | None:
+def read_receivers(on_complete: object, webhook: str | None) -> dict[str, Any] | None:
     """Check the receivers of a callback and give them as they are stored; None when there is none.
 
     Args:
