@@ -14,7 +14,7 @@ from celery.exceptions import Ignore
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from celery.worker import state as worker_state
 
-from ..config.celery import celery_configuration, is_redis, queues
+from ..config.celery import celery_configuration, is_redis, pool_name, queues
 from ..config.logs import configure_logging, logged_as
 from ..config.settings import Settings
 from ..worker.concurrency import fibers
@@ -295,8 +295,7 @@ def _as_started(settings: Settings, worker: Any) -> Settings:
             f"a worker that consumes {settings.queue} needs agents: name their modules in CELERY_AGENTS_AGENTS, "
             "or choose its queues with -Q"
         )
-    is_ours = issubclass(worker.pool_cls, TaskPool)
-    pool = "greenlets" if is_ours else worker.pool_cls.__module__.rpartition(".")[2].replace("thread", "threads")
+    pool = pool_name(worker.pool_cls)
     return settings.model_copy(update={"concurrency": worker.max_concurrency or worker.concurrency, "pool": pool})
 
 
