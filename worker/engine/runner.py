@@ -170,9 +170,7 @@ class StepRunner:
         try:
             run = self._guard(run)
             run = self._infer(run)
-            fibers.line_up()
             run = self._call_tools(run)
-            fibers.line_up()
             asked = self._monotonic()
             return *self._commit(run, stays), asked
         except StateUnreadable as error:  # of the journal or the inbox
