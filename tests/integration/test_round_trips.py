@@ -14,7 +14,8 @@ from celery_agents import Agent, tool
 from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
-from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, StepRunner, first_state
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
+from celery_agents.worker.engine import Done, EngineServices, EventLoopThread, LeaseKeeper, StepRunner, first_state
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import NextState, redis_store
 from celery_agents.worker.store.database import Command, Meanwhile
@@ -66,7 +67,9 @@ class Steps:
         def worker(name: str) -> StepRunner:
             store = redis_store(chosen, name=name, database=opened)
             keeper = LeaseKeeper(store, chosen)
-            return StepRunner(store, AgentRegistry([agent]), chosen, worker=name, loop=self.loop, keeper=keeper)
+            threads = ToolThreads.of(chosen)
+            services = EngineServices(store=store, settings=chosen, keeper=keeper, loop=self.loop, threads=threads)
+            return StepRunner(services, AgentRegistry([agent]), worker=name)
 
         self.store = redis_store(chosen, name="client", database=opened)
         self.runner, self.other = worker("w1"), worker("w2")
