@@ -252,8 +252,7 @@ def _machinery(
             _wait_for_redis(runtime())
             if unacknowledged is not None and isinstance(parent.pool, TaskPool):
                 local = LocalDelivery(parent.pool, runtime().publisher, unacknowledged)
-                sticky = runtime().runner.sticky
-                sticky.deliver, sticky.has_room = local, local.has_room
+                runtime().runner.sticky.enable(local)
             turn_revokes_into_stops(
                 app, lambda session, execution: client_of().stop(session, execution_id=execution, timeout=0)
             )

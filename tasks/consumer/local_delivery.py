@@ -28,7 +28,7 @@ class LocalDelivery:
         """Whether another task would find a slot; what waits for one in any queue gets those of steps that end."""
         return len(state.reserved_requests) < self._pool.limit
 
-    def __call__(self, ref: StepRef, now_ms: int) -> bool:
+    def deliver(self, ref: StepRef, now_ms: int) -> bool:
         """Whether the step's task will begin here, as soon as there is a slot. In the thread of the steps only.
 
         It will not while Celery does not consume the queue, and when Celery puts the task off or discards it.

@@ -64,7 +64,7 @@ class _Together:
 
         if not _descriptor(hub.poller):
             return consume()
-        consumed = self._pool.loop.lend(consume_together)
+        consumed = self._pool.loop.run_between_turns(consume_together)
         wait_among_signals((consumed,))
         return consumed.result()
 

@@ -1,17 +1,25 @@
-"""The engine: one step, from claim to commit."""
+"""The engine: runs one step, from its claim to its commit.
+
+The phases of a step belong here, with leases, sticky sessions and the transitions that a commit applies. What is stored
+and how belongs to `worker.store`, whatever knows Celery to `tasks`.
+"""
 
 from ..concurrency.event_loop import EventLoopThread
 from .leases import Interruption, LeaseKeeper
 from .observer import StepObserver, new_records
 from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
-from .runner import StepRunner
+from .runner import StepRunner, schema_version
+from .services import EngineServices
+from .sticky import LocalDelivery
 from .transitions import first_state, operation_transition, retry_transition, stop_transition
 
 __all__ = [
     "Done",
+    "EngineServices",
     "EventLoopThread",
     "Interruption",
     "LeaseKeeper",
+    "LocalDelivery",
     "NothingToDo",
     "Outcome",
     "Parked",
@@ -23,5 +31,6 @@ __all__ = [
     "new_records",
     "operation_transition",
     "retry_transition",
+    "schema_version",
     "stop_transition",
 ]
