@@ -13,7 +13,7 @@ from typing import Any, Final
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.engine import first_state, operation_transition, retry_transition, stop_transition
+from ...worker.engine import FirstExecution, first_state, operation_transition, retry_transition, stop_transition
 from ...worker.engine.run import moment
 from ...worker.errors import (
     ActionRefused,
@@ -147,7 +147,7 @@ class AgentClient:
         def transition(now_ms: int) -> Any:
             now = moment(now_ms)
             state = AgentState.fresh(metadata=kept, now=now)
-            return first_state(state, first, execution_id, operation_id, budget, now, notify)
+            return first_state(state, first, FirstExecution(execution_id, operation_id, budget, notify=notify), now)
 
         try:
             applied = self.store.sessions.submit(session, name, fingerprint(name, first, budget, kept), transition)

@@ -23,7 +23,7 @@ from ..state import (
     StopReason,
     StopSignal,
 )
-from .leases import Interruption
+from .active_lease import Interruption
 from .run import Run, moment
 
 

@@ -17,9 +17,9 @@ from ..guards import time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
+from .active_lease import ActiveLease, Interruption
 from .driver_calls import CallInterrupted, DriverCaller
 from .interruptions import resolve_interruption, user_stop_signal
-from .leases import ActiveLease, Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
 from .run import Run, moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..guards import time_signals
 from ..state import StopReason, StopSignal
 from ..store import Store
-from .leases import Interruption
+from .active_lease import Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
 from .run import Run, moment

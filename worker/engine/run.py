@@ -25,7 +25,7 @@ from ..state import (
     Value,
 )
 from ..store import Claim, Claimed, LoadedSession, StepRef
-from .leases import ActiveLease
+from .active_lease import ActiveLease
 from .outcome import Outcome
 
 

@@ -17,6 +17,7 @@ from celery_agents.worker import crash_points
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import (
     Done,
+    FirstExecution,
     NothingToDo,
     Parked,
     RetryLater,
@@ -474,7 +475,10 @@ class Simulation:
                     now = moment(now_ms)
                     message = Message.user(MESSAGE + action.operation)
                     return first_state(
-                        AgentState.fresh(now=now), message, execution, action.operation, plan.budget, now
+                        AgentState.fresh(now=now),
+                        message,
+                        FirstExecution(execution, action.operation, plan.budget),
+                        now,
                     )
 
                 return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)
