@@ -31,6 +31,7 @@ def resolve_interruption(run: Run, services: EngineServices) -> Run:
             return give_back(run, store, "the step reached its deadline", counts=True)
         case Interruption.LOST:
             return _leave_to_new_owner(run, store)
+        # A lease that is no longer fresh, or a late function that has returned after all.
         case None | Interruption.CALL:
             return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
 
