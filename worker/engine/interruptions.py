@@ -1,4 +1,4 @@
-"""What becomes of a run that is interrupted: a stop commits what there is, for the rest another worker takes over."""
+"""Ends interrupted runs: a stop commits what there is; for every other reason another worker takes over."""
 
 from __future__ import annotations
 

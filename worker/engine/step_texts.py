@@ -1,4 +1,4 @@
-"""What watchers and people read about a step and the end of an execution: events, an error text, a summary line."""
+"""Texts about steps and ended executions for watchers and people: events, an error text, a summary line."""
 
 from __future__ import annotations
 
