@@ -1,9 +1,9 @@
-"""A pool of Celery whose steps share one thread, each as a fiber on an event loop.
+"""A Celery pool whose steps share one thread, each as a fiber on an event loop.
 
-A slot of the threads pool is a thread, and with each wait for Redis a step hands the interpreter to the next one: at a
-hundred slots that is half of what a worker computes. Here steps take turns on the loop that async drivers and tools run
-on as well, and what they ask Redis at the same time leaves together. Plain drivers and tools run in threads beside it,
-and so does every other task of the app.
+In the threads pool a slot is a thread, and each wait for Redis hands the interpreter to another one: at a hundred slots
+that is half of what a worker computes. Here steps take turns on the loop that also runs async drivers and tools, and
+commands that they send to Redis at the same time leave together. Plain drivers and tools run in threads beside the
+loop, and so does every other task of the app.
 
 In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.consumer.pool:TaskPool"`.
 """
@@ -22,29 +22,30 @@ from ...worker.concurrency.fibers import Fibers
 from ...worker.engine import EventLoopThread
 from ..names import STEP
 
-_LOOK_UP_SECONDS: Final = 0.25
+_SIGNAL_SECONDS: Final = 0.25
 _result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
 
 
 def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
-    """Wait in the main thread, which alone may handle signals, until all have ended.
+    """Wait in the main thread until all futures have ended, and let it handle signals meanwhile.
 
-    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
+    A signal that another thread receives does not wake the main thread, nor does one that comes just before it sleeps,
+    so it wakes at short intervals.
     """
     waiting = set(futures)
     while waiting:
-        waiting = concurrent.futures.wait(waiting, _LOOK_UP_SECONDS).not_done
+        waiting = concurrent.futures.wait(waiting, _SIGNAL_SECONDS).not_done
 
 
 class TaskPool(celery_threads.TaskPool):
-    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
+    """Runs as many steps at a time as the worker has slots; further ones wait for a slot.
 
     Attributes:
         newest_id: The task id of the step that was handed over last.
-        consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
+        consumer: kombu's consumer of Celery's queues while it consumes in the thread of the steps; None otherwise.
     """
 
-    executor: concurrent.futures.ThreadPoolExecutor  # Celery's: for what is no step
+    executor: concurrent.futures.ThreadPoolExecutor  # Celery's, for tasks that are no steps
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,17 +55,17 @@ class TaskPool(celery_threads.TaskPool):
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_called = False
         self._has_just_ended = False
-        self._handed_over: set[concurrent.futures.Future[None]] = set()
+        self._unfinished: set[concurrent.futures.Future[None]] = set()
         self.newest_id = ""
         self.consumer: Any = None
 
     @property
     def is_idle(self) -> bool:
         """Whether every step that was handed over has ended."""
-        return not self._handed_over
+        return not self._unfinished
 
     def next_may_be_near(self) -> bool:
-        """Whether the last step ended since this was asked last: the message of the one that follows is on its way."""
+        """Whether a step has ended since the last call and none runs: the message of the next step is on its way."""
         has_ended, self._has_just_ended = self._has_just_ended, False
         return has_ended and self.is_idle
 
@@ -77,13 +78,13 @@ class TaskPool(celery_threads.TaskPool):
         accept_callback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Steps become fibers; the loop is called once for all that come before it listens."""
+        """Make a fiber of a step; the loop begins all those that came before its next turn."""
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
         self.newest_id = args[1] if len(args) > 1 else ""
         ended = concurrent.futures.Future[None]()
-        self._handed_over.add(ended)
-        ended.add_done_callback(self._handed_over.discard)
+        self._unfinished.add(ended)
+        ended.add_done_callback(self._unfinished.discard)
 
         def run() -> None:
             try:
@@ -100,14 +101,14 @@ class TaskPool(celery_threads.TaskPool):
         return _result_of(ended)
 
     def on_stop(self) -> None:
-        """Wait for the steps that were handed over, then for the threads."""
-        wait_among_signals(self._handed_over)
+        """Wait for the steps, then for the threads."""
+        wait_among_signals(self._unfinished)
         super().on_stop()
         self._plain.shutdown(cancel_futures=True)
         self.loop.close()
 
     def on_terminate(self) -> None:
-        """Steps that run end with the process: without threads they would take what cannot run for a failure."""
+        """Close the loop, but not the threads: a running step would take their end for a failure of its tool."""
         self.loop.close()
 
     def _begin_soon(self) -> None:

@@ -5,18 +5,20 @@ and how belongs to `worker.store`, whatever knows Celery to `tasks`.
 """
 
 from ..concurrency.event_loop import EventLoopThread
-from .leases import Interruption, LeaseKeeper
+from .active_lease import Interruption
+from .leases import LeaseKeeper
 from .observer import StepObserver, new_records
 from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
 from .runner import StepRunner, schema_version
 from .services import EngineServices
 from .sticky import LocalDelivery
-from .transitions import first_state, operation_transition, retry_transition, stop_transition
+from .transitions import FirstExecution, first_state, operation_transition, retry_transition, stop_transition
 
 __all__ = [
     "Done",
     "EngineServices",
     "EventLoopThread",
+    "FirstExecution",
     "Interruption",
     "LeaseKeeper",
     "LocalDelivery",
