@@ -1,4 +1,4 @@
-"""A simulated worker: the product's runner, lease keeper and store, on the world's time."""
+"""Simulated workers: the product's runner, lease keeper and store on virtual time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..worker.agent import AgentRegistry
 from ..worker.engine import EventLoopThread, LeaseKeeper, StepRunner
 from ..worker.errors import StoreUnavailable
 from ..worker.store import Store
-from .world import Mortal, World
+from .world import SimulatedProcess, World
 
 _Future = concurrent.futures.Future[Any]
 
 
-class SimulatedWorker(Mortal):
-    """One process with one slot."""
+class SimulatedWorker(SimulatedProcess):
+    """A worker process with one slot."""
 
     def __init__(
-        self, name: str, world: World, store: Store, agents: AgentRegistry, settings: Settings,
+        self, name: str, *, world: World, store: Store, agents: AgentRegistry, settings: Settings,
         loop: EventLoopThread,
     ) -> None:  # fmt: skip
         super().__init__(name)
@@ -29,13 +29,13 @@ class SimulatedWorker(Mortal):
         self._keeper = LeaseKeeper(store, settings, monotonic=world.monotonic)
         self.runner = StepRunner(
             store, agents, settings, worker=name, keeper=self._keeper, loop=loop,
-            monotonic=world.monotonic, sleep=self._sleep, threads=InTurn(),
+            monotonic=world.monotonic, sleep=self._sleep, threads=SequentialThreads(),
         )  # fmt: skip
 
     def _sleep(self, seconds: float) -> None:
-        """A step that sleeps keeps its lease."""
+        """Let time pass while the step sleeps, and renew its lease."""
         while seconds > 0:
-            self._world.go_on(min(seconds, self._renew_seconds))
+            self._world.advance(min(seconds, self._renew_seconds))
             seconds -= self._renew_seconds
             try:
                 self._keeper.tick()
@@ -43,11 +43,11 @@ class SimulatedWorker(Mortal):
                 continue
 
 
-class InTurn:
-    """`Threads` that run plain functions one after another, so that a run can be repeated."""
+class SequentialThreads:
+    """`Threads` that run plain functions one after another, so that every run has the same order."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> _Future:
-        """Run it now."""
+        """Run the function now."""
         future: _Future = concurrent.futures.Future()
         try:
             future.set_result(call(*args))
@@ -56,6 +56,6 @@ class InTurn:
         return future
 
     def wait(self, futures: Collection[_Future], seconds: float) -> tuple[set[_Future], set[_Future]]:
-        """Wait for all and not for the first, or the order would depend on the machine."""
+        """Wait for all: waiting for the first would make the order depend on the machine."""
         found = concurrent.futures.wait(futures, seconds)
         return found.done, found.not_done
