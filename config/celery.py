@@ -1,4 +1,4 @@
-"""Celery's configuration, derived from the settings. Reasons stand beside each value."""
+"""Celery's configuration, derived from the settings, with the reason beside each value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 
 
 def queues(settings: Settings, *, may_be_unacknowledged: bool = True) -> list[Queue]:
-    """The two queues: steps, whose messages are hints, and control, whose messages are all there is of a wish.
+    """Declare the two queues: steps, whose messages are hints, and control, whose messages hold the whole request.
 
     Args:
         may_be_unacknowledged: Whether the workers take no more messages than they have slots.
@@ -55,7 +55,7 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "worker_pool": GREENLETS if settings.pool == "greenlets" else settings.pool,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": is_redis(settings.broker),  # what a slot has not begun stays in the queue
+        "worker_disable_prefetch": is_redis(settings.broker),  # a message without a free slot stays in the queue
         "worker_send_task_events": settings.task_events,
         "task_send_sent_event": settings.task_events,
         "worker_enable_remote_control": True,  # Flower's inspect and revoke

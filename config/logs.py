@@ -1,4 +1,4 @@
-"""Logging: text, or one JSON object a line with the ids of the session, execution and step it belongs to."""
+"""Logging: text, or one JSON object a line with the ids of session, execution and step."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .settings import Settings
 
 _LOGGER: Final = "celery_agents"
 _FIELDS: Final = ("session_id", "execution_id", "step", "worker", "agent")
-# What the current step is; copied into the threads and coroutines that work for it.
-_work: Final[ContextVar[Mapping[str, object]]] = ContextVar("celery_agents_log", default={})  # noqa: B039 - never changed
+# Fields of the current step; threads and coroutines that work for it get a copy.
+_step_fields: Final[ContextVar[Mapping[str, object]]] = ContextVar("celery_agents_log", default={})  # noqa: B039 - never changed
 
 
 class JsonFormatter(logging.Formatter):
     """One object a line: time, level, logger, message, and session, execution and step where they are known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of JSON; what stands on the record itself goes before what the context says."""
+        """Write the record as a line of JSON; fields of the record override those of the context."""
         found: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_work.get(),
+            **_step_fields.get(),
         }
         found |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         if record.exc_info:
@@ -38,25 +38,25 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_as(**fields: object) -> None:
-    """From now on lines of this thread or coroutine, and of what it starts, bear these fields."""
-    _work.set(fields)
+    """Add these fields to all further lines of this thread or coroutine, and of those it starts."""
+    _step_fields.set(fields)
 
 
 @contextlib.contextmanager
 def logged_as(**fields: object) -> Generator[None]:
-    """Lines logged meanwhile bear these fields."""
-    token = _work.set(fields)
+    """Add these fields to the lines that are logged in the block."""
+    token = _step_fields.set(fields)
     try:
         yield
     finally:
-        _work.reset(token)
+        _step_fields.reset(token)
 
 
 def configure_logging(settings: Settings, *, everybody: bool = False) -> None:
-    """Let our loggers write to standard error as the settings say.
+    """Set up our loggers as the settings say: level, and text or JSON on standard error.
 
     Args:
-        everybody: The process is ours: in JSON all its loggers write JSON. Else those of others stay as they are.
+        everybody: Whether all loggers of the process write JSON, as in our own worker. Otherwise only ours do.
     """
     logger = logging.getLogger(_LOGGER)
     logger.setLevel(settings.log_level)

@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 PREFIX: Final = "CELERY_AGENTS_"
-# Kubernetes injects these for a service that happens to be called celery-agents; they are not ours.
+# Kubernetes injects these names for a service called celery-agents; they are not settings.
 _INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)$")
-# Read by the demo's own tools in the worker process, not by the product.
+# The demo's tools read these in the worker process.
 _DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
 
 
@@ -27,7 +27,7 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """What a worker, a client or a monitor needs to know.
+    """Settings of workers, clients and monitors.
 
     Every field can be set as `CELERY_AGENTS_<NAME>` in the environment.
     """
@@ -140,18 +140,18 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _known_scheme(cls, value: str | None) -> str | None:
+    def _check_url(cls, value: str | None) -> str | None:
         if value is None:
             return None
         if "://" not in value:
-            raise ValueError(f"{_without_password(value)!r} is not a URL; write it like redis://host:6379/0")
+            raise ValueError(f"{_hide_password(value)!r} is not a URL; write it like redis://host:6379/0")
         if not _has_usable_port(value):
-            raise ValueError(f"{_without_password(value)!r} has no usable port; write it like redis://host:6379/0")
+            raise ValueError(f"{_hide_password(value)!r} has no usable port; write it like redis://host:6379/0")
         return value
 
     @field_validator("redis_url")
     @classmethod
-    def _is_redis(cls, value: str) -> str:
+    def _check_redis(cls, value: str) -> str:
         if not value.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError(
                 f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':', maxsplit=1)[0]}://"
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.lease_renew_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 f"lease_renew_seconds={self.lease_renew_seconds} is more than half of lease_seconds="
@@ -194,17 +194,17 @@ class Settings(BaseSettings):
             SettingsError: A name or a value is wrong; the sentence says which and what to do.
         """
         source = os.environ if environment is None else environment
-        values = dict(_own_names(source))
+        values = dict(_read_variables(source))
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             names = ", ".join(PREFIX + name.upper() for name in unknown)
-            raise SettingsError(f"unknown setting {names}; known are {_known(cls)}. Correct the name or unset it.")
+            raise SettingsError(f"unknown setting {names}; known are {_list_names(cls)}. Correct the name or unset it.")
         given = {name: value for name, value in overrides.items() if value is not None}
         return cls.build(**{**values, **given})
 
     @classmethod
     def build(cls, **values: Any) -> Settings:
-        """From explicit values only; the environment is not read.
+        """Build settings from explicit values; the environment is not read.
 
         Raises:
             SettingsError: As for `from_environment`.
@@ -212,7 +212,7 @@ class Settings(BaseSettings):
         try:
             return _Explicit.model_validate(values)
         except ValidationError as error:
-            raise SettingsError(_sentence(error)) from None
+            raise SettingsError(_describe(error)) from None
 
 
 class _Explicit(Settings):
@@ -231,7 +231,7 @@ class _Explicit(Settings):
         return (init_settings,)
 
 
-def _own_names(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+def _read_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (name[len(PREFIX) :].lower(), value)
         for name, value in environment.items()
@@ -240,37 +240,37 @@ def _own_names(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _is_injected(name: str, value: str) -> bool:
-    """Of a service called celery-agents-metrics the name is one of ours; what Kubernetes writes there is an address."""
+    """Whether Kubernetes has set the variable. A service called celery-agents-metrics has the name of a setting."""
     own = name[len(PREFIX) :].lower() in Settings.model_fields
     return bool(_INJECTED.match(name.upper())) and (not own or "://" in value)
 
 
-def _known(cls: type[Settings]) -> str:
+def _list_names(cls: type[Settings]) -> str:
     return ", ".join(PREFIX + name.upper() for name in sorted(cls.model_fields))
 
 
-def _sentence(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     parts: list[str] = []
     for item in error.errors(include_url=False):
         name = ".".join(str(part) for part in item["loc"])
-        shown = f"{PREFIX}{name.upper()}={_shown(name, item.get('input'))}: " if name else ""
+        shown = f"{PREFIX}{name.upper()}={_hide_secret(name, item.get('input'))}: " if name else ""
         parts.append(f"{shown}{item['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
 
 
-def _shown(name: str, value: object) -> str:
+def _hide_secret(name: str, value: object) -> str:
     if "secret" in name:
         return "(hidden)"
-    return repr(_without_password(value) if isinstance(value, str) else value)
+    return repr(_hide_password(value) if isinstance(value, str) else value)
 
 
 def _has_usable_port(url: str) -> bool:
-    """A URL without a port has one: its scheme's. Several hosts, as for AMQP, are separated by semicolons."""
+    """Whether the port is valid, or the scheme's default holds. Semicolons separate several hosts, as for AMQP."""
     try:
         return all(urlsplit(part).port != 0 for part in url.split(";"))
     except ValueError:
         return False
 
 
-def _without_password(url: str) -> str:
+def _hide_password(url: str) -> str:
     return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)

@@ -1,8 +1,8 @@
-"""The demo while its worker is killed -9 in the middle of a step: another carries on, and a ledger outside counts.
+"""The demo with a worker that is killed -9 in the middle of a step: another worker finishes the job.
 
-Two workers run. In its second step the agent reads files and files a note. The note's service writes it down and takes
-its time to answer; meanwhile the worker that waits for it is killed. The effect has happened, nobody has recorded it:
-the worst moment for a step to die.
+Two workers run. In its second step the agent files a note with a service that stores it and answers late; meanwhile the
+waiting worker is killed. The effect has happened and is not recorded: the worst moment for a step to die. A ledger in
+another process counts driver calls and effects.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PATIENCE_SECONDS: Final = 30.0
 
 
 @dataclass
-class Killing:
-    """Kills, once, the worker that has had an effect and waits to hear so."""
+class WorkerKiller:
+    """Kills, once, the worker whose tool has had its effect and waits for the answer."""
 
     ledger: Ledger
     workers: list[Child]
     at: float | None = None
-    """When (seconds since the epoch); None: it has not happened."""
+    """Time of the kill (seconds since the epoch); None before."""
     victim: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -57,8 +57,8 @@ class Killing:
 
 
 @dataclass(frozen=True)
-class Account:
-    """What the ledger and the session say in the end."""
+class CrashReport:
+    """Counts of the ledger and the result of the session."""
 
     result: Result
     driver_calls: Counter[str]
@@ -67,12 +67,12 @@ class Account:
 
     @property
     def effects(self) -> int:
-        """Notes that were filed, as the service counts them: one for each key."""
+        """Number of notes that the service stored: one for each key."""
         return len({entry["key"] for entry in self.deliveries})
 
     @property
     def recovery_seconds(self) -> float | None:
-        """From the kill until another worker was at the same tool; None: that did not happen."""
+        """Seconds from the kill until another worker called the same tool; None when none did."""
         later = [entry["at"] for entry in self.deliveries if entry["repeated"]]
         return later[0] - self.killed_at if later and self.killed_at is not None else None
 
@@ -83,7 +83,7 @@ class Account:
         return self.result.status == "completed" and once and self.effects == 1 and self.recovery_seconds is not None
 
     def lines(self) -> list[str]:
-        """The account for people."""
+        """Write the report for people."""
         calls, again = sum(self.driver_calls.values()), len(self.deliveries)
         seconds = self.recovery_seconds
         return [
@@ -97,8 +97,8 @@ class Account:
         ]
 
 
-def crash(research: Research, follow: Follow) -> Account:
-    """Run the job, kill its worker in the middle of a step, print the answer and the account."""
+def crash(research: Research, follow: Follow) -> CrashReport:
+    """Run the job, kill its worker in the middle of a step, print the answer and the report."""
     with dev_stack_for(research, AGENTS_MODULE) as machine:
         ledger = _start_ledger(machine)
         workers = [machine.start_worker() for _ in range(WORKERS)]
@@ -107,27 +107,27 @@ def crash(research: Research, follow: Follow) -> Account:
             f"Redis {machine.redis.url}, workers {' and '.join(str(each.pid) for each in workers)}, ledger {ledger.url}"
         )
         say(f"\nQuestion: {research.question}\n")
-        killing = Killing(ledger, workers)
+        killer = WorkerKiller(ledger, workers)
         job = submitted(machine, research.question)
-        thread = threading.Thread(target=killing.run, daemon=True)
+        thread = threading.Thread(target=killer.run, daemon=True)
         thread.start()
         try:
             result = follow(job)
         finally:
-            killing.over.set()
-        account = _account(ledger, killing, result)
+            killer.over.set()
+        report = _make_report(ledger, killer, result)
         say(f"\n{result.final_response}\n")
-        say("\n".join(account.lines()))
-        return account
+        say("\n".join(report.lines()))
+        return report
 
 
-def _account(ledger: Ledger, killing: Killing, result: Result) -> Account:
+def _make_report(ledger: Ledger, killer: WorkerKiller, result: Result) -> CrashReport:
     calls = Counter(str(entry["key"]) for entry in ledger.entries(DRIVER_CALL))
-    return Account(result, calls, ledger.entries(EFFECT), killing.at)
+    return CrashReport(result=result, driver_calls=calls, deliveries=ledger.entries(EFFECT), killed_at=killer.at)
 
 
 def _start_ledger(machine: DevStack) -> Ledger:
-    """A process that no worker can take down."""
+    """Start the ledger in a process of its own, which survives the workers."""
     port = free_port()
     ledger = Ledger(f"http://127.0.0.1:{port}/")
     file = machine.redis.data / "ledger.jsonl"
@@ -135,7 +135,7 @@ def _start_ledger(machine: DevStack) -> Ledger:
     child = machine.start("ledger", command)
     machine.environment[URL_VARIABLE] = ledger.url
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not answers(ledger):
+    while not is_ready(ledger):
         child.check_alive()
         if time.monotonic() > deadline:
             raise TimeoutError("the ledger did not start")
@@ -143,8 +143,8 @@ def _start_ledger(machine: DevStack) -> Ledger:
     return ledger
 
 
-def answers(ledger: Ledger) -> bool:
-    """Whether the ledger is there."""
+def is_ready(ledger: Ledger) -> bool:
+    """Whether the ledger answers."""
     try:
         ledger.entries()
     except OSError:

@@ -1,7 +1,7 @@
-"""Put an agent of yours under fire in a test: `assert_survives(agent, "message", seeds=range(50))`.
+"""Test an agent under faults: `assert_survives(agent, "message", seeds=range(50))`.
 
-Needs neither Redis nor pytest: simulated workers on virtual time are killed, paused past their leases, and lose replies
-and messages, while the engine and the store are the product's own.
+It needs neither Redis nor pytest. Simulated workers on virtual time are killed, paused past their leases, and lose
+replies and messages; the engine and the store are the product's own.
 """
 
 from __future__ import annotations

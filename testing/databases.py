@@ -1,4 +1,4 @@
-"""The store's database as simulated workers see it: each round trip is a place, before and after."""
+"""Databases for simulated workers: faults strike before and after each round trip."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .world import World
 _UPTIME: Final = b"uptime_in_seconds:1000000\r\n"
 
 
-class DatabaseUnderFire:
-    """`Database` whose round trips the world may refuse, and whose replies it may lose."""
+class FaultyDatabase:
+    """`Database` whose round trips may be refused, and whose replies may be lost."""
 
     def __init__(self, inner: Database, world: World) -> None:
         self._inner = inner
@@ -44,21 +44,21 @@ class DatabaseUnderFire:
 
     @contextmanager
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[WatchedTransaction]:
-        """See `Tables.watch`."""
+        """See `Database.watch`."""
         self._world.at(f"before {point}")
         with self._inner.watch(point, keys, reads) as watched:
             self._world.at(f"after {point}")
-            yield _WatchedUnderFire(watched, self._world)
+            yield _FaultyTransaction(watched, self._world)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """See `Tables.script`."""
+        """See `Database.script`."""
         self._world.at(f"before {point}")
         reply = self._inner.script(point, name, keys, args)
         self._world.at(f"after {point}")
         return reply
 
 
-class _WatchedUnderFire:
+class _FaultyTransaction:
     def __init__(self, inner: WatchedTransaction, world: World) -> None:
         self._inner = inner
         self._world = world
@@ -78,9 +78,9 @@ class _WatchedUnderFire:
 
 
 class RedisOnVirtualTime:
-    """A real Redis whose clock is the world's: it gives the world's time, and leases end by it.
+    """A real Redis on virtual time: `TIME` gives the world's time, and leases end by it.
 
-    Leases are kept as plain keys and deleted when their time has come.
+    Leases are stored as keys without a TTL, and deleted when they have ended.
     """
 
     def __init__(self, redis: RedisDatabase) -> None:
@@ -90,11 +90,11 @@ class RedisOnVirtualTime:
 
     @classmethod
     def empty(cls, url: str) -> RedisOnVirtualTime:
-        """A database of its own, which must be empty: everything in it is deleted after each run.
+        """Connect to an empty database: everything in it is deleted after each run.
 
         Raises:
-            ConfigurationError: It is not empty, or the URL cannot be read.
-            StoreUnavailable: There is no Redis.
+            ConfigurationError: The database is not empty, or the URL is wrong.
+            StoreUnavailable: Redis does not answer.
         """
         redis = connect(url, timeout_seconds=10.0, connections=32, name="celery-agents-testing")
         (size,) = redis.pipeline("size", [("DBSIZE",)])
@@ -107,12 +107,12 @@ class RedisOnVirtualTime:
         return cls(redis)
 
     def enter(self, world: World) -> None:
-        """Begin a run: nothing of the one before stays."""
+        """Start a run with an empty database."""
         self.clear()
         self._world = world
 
     def clear(self) -> None:
-        """Delete what the runs left."""
+        """Delete the keys of the last run."""
         (keys,) = self._redis.pipeline("keys", [("KEYS", "ca:*")])
         if keys:
             self._redis.pipeline("clear", [("DEL", *keys)])
@@ -125,48 +125,48 @@ class RedisOnVirtualTime:
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """See `Database.pipeline`."""
-        return self._received(commands, self._redis.pipeline(point, self._sent(commands)))
+        return self._read_replies(commands, self._redis.pipeline(point, self._prepare(commands)))
 
     def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
         """See `Database.transaction`."""
-        return self._received(commands, self._redis.transaction(point, self._sent(commands), meanwhile))
+        return self._read_replies(commands, self._redis.transaction(point, self._prepare(commands), meanwhile))
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """See `Database.compare_and_apply`."""
-        replies = self._redis.compare_and_apply(point, guards, self._sent(commands))
-        return None if replies is None else self._received(commands, replies)
+        replies = self._redis.compare_and_apply(point, guards, self._prepare(commands))
+        return None if replies is None else self._read_replies(commands, replies)
 
     def watch(
         self, point: str, keys: Sequence[str], reads: Sequence[Command]
     ) -> AbstractContextManager[WatchedTransaction]:
-        """See `Tables.watch`."""
+        """See `Database.watch`."""
         return self._watch(point, keys, reads)
 
     @contextmanager
     def _watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[WatchedTransaction]:
-        with self._redis.watch(point, keys, self._sent(reads)) as watched:
-            yield _WatchedOnVirtualTime(self, watched, reads)
+        with self._redis.watch(point, keys, self._prepare(reads)) as watched:
+            yield _TransactionOnVirtualTime(self, watched, reads)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """See `Tables.script`."""
-        self._expire()
+        """See `Database.script`."""
+        self._end_leases()
         return self._redis.script(point, name, keys, args)
 
     def _now(self) -> int:
         return self._world.now_ms() if self._world is not None else 0
 
-    def _expire(self) -> None:
+    def _end_leases(self) -> None:
         ended = [key for key, until in self._leases.items() if until <= self._now()]
         if ended:
             self._redis.pipeline("expire", [("DEL", *ended)])
             for key in ended:
                 del self._leases[key]
 
-    def _sent(self, commands: Sequence[Command]) -> list[Command]:
-        self._expire()
-        return [self._translated(command) for command in commands]
+    def _prepare(self, commands: Sequence[Command]) -> list[Command]:
+        self._end_leases()
+        return [self._translate(command) for command in commands]
 
-    def _translated(self, command: Command) -> Command:
+    def _translate(self, command: Command) -> Command:
         match command:
             case ("SET", str() as key, worker, "PX", int() as lease_ms):
                 self._leases[key] = self._now() + lease_ms
@@ -177,10 +177,10 @@ class RedisOnVirtualTime:
             case _:
                 return command
 
-    def _received(self, commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
-        return [self._timely(command, reply) for command, reply in zip(commands, replies, strict=True)]
+    def _read_replies(self, commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
+        return [self._read_reply(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
-    def _timely(self, command: Command, reply: Reply) -> Reply:
+    def _read_reply(self, command: Command, reply: Reply) -> Reply:
         match command:
             case ("TIME",):
                 now = self._now()
@@ -191,16 +191,16 @@ class RedisOnVirtualTime:
                 return reply
 
 
-class _WatchedOnVirtualTime:
+class _TransactionOnVirtualTime:
     def __init__(self, database: RedisOnVirtualTime, inner: WatchedTransaction, reads: Sequence[Command]) -> None:
         self._database = database
         self._inner = inner
-        self.replies = database._received(reads, inner.replies)  # pyright: ignore[reportPrivateUsage]
+        self.replies = database._read_replies(reads, inner.replies)  # pyright: ignore[reportPrivateUsage]
 
     def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
-        sent = self._database._sent(commands)  # pyright: ignore[reportPrivateUsage]
-        return self._database._received(commands, self._inner.pipeline(point, sent, also=also))  # pyright: ignore[reportPrivateUsage]
+        sent = self._database._prepare(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._database._read_replies(commands, self._inner.pipeline(point, sent, also=also))  # pyright: ignore[reportPrivateUsage]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        sent = self._database._sent(commands)  # pyright: ignore[reportPrivateUsage]
-        return self._database._received(commands, self._inner.commit(point, sent))  # pyright: ignore[reportPrivateUsage]
+        sent = self._database._prepare(commands)  # pyright: ignore[reportPrivateUsage]
+        return self._database._read_replies(commands, self._inner.commit(point, sent))  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""The agent's own driver, watched: how often it is asked, and whether it had to be."""
+"""`CountingDriver`: counts the calls of the agent's own driver, and those that were needless."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..worker.drivers import Driver, InferenceRequest
 from ..worker.state import InferenceResponse, LLMConfig
 
 
-class WatchedDriver:
-    """Passes everything on, and notes each question.
+class CountingDriver:
+    """Passes every call on to a driver, and counts it.
 
     Attributes:
-        calls: Questions asked.
-        needless: Questions whose answer was journaled already, in words.
+        calls: Number of calls.
+        needless: A sentence for each call whose answer was journaled already.
     """
 
     def __init__(self, driver: Driver, is_journaled: Callable[[InferenceRequest], bool]) -> None:
@@ -26,16 +26,16 @@ class WatchedDriver:
 
     @property
     def name(self) -> str:
-        """The driver's."""
+        """Name of the driver."""
         return self._driver.name
 
     @property
     def is_async(self) -> bool:
-        """As the driver."""
+        """Whether the driver is async."""
         return self._driver.is_async
 
     def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
-        """Ask the driver."""
+        """Count the call and ask the driver."""
         needless = self._is_journaled(request)
         with self._lock:
             self.calls += 1
@@ -48,11 +48,11 @@ class WatchedDriver:
         return self._driver.parse(raw)
 
     def check(self) -> None:
-        """As the driver."""
+        """Let the driver check its configuration."""
         self._driver.check()
 
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """As the driver."""
+        """Whether the driver knows the price of a model."""
         return self._driver.knows_price(settings)
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, and the seeded choice of it."""
+"""Faults of a simulated run, and their choice by a seed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Final
 from ..worker import crash_points
 
 MESSAGE: Final = "message"
-"""The place where a worker is about to receive a message."""
+"""The point at which a worker receives a message."""
 
 _TRIPS: Final = ("before ", "after ")
 _PAUSES_SECONDS: Final = (2.0, 8.0, 14.0, 30.0)
 
 
 class FaultKind(StrEnum):
-    """The faults there are."""
+    """Kinds of faults."""
 
     KILL = "kill"
-    """The worker is gone, as after kill -9."""
+    """The worker dies, as after kill -9."""
 
     PAUSE = "pause"
-    """The worker stands still, past its lease when that is long enough; others go on; then it wakes up."""
+    """The worker stops for a time, maybe past its lease, while other workers run; then it continues."""
 
     REFUSE = "refuse"
-    """Redis does not get what is sent."""
+    """Redis does not receive the command."""
 
     LOSE_REPLY = "lose_reply"
-    """Redis does what is asked, and its reply is lost."""
+    """Redis runs the command, and its reply is lost."""
 
     LOSE_MESSAGE = "lose_message"
     """The message is lost."""
 
     DOUBLE_MESSAGE = "double_message"
-    """The message comes twice."""
+    """The message is delivered twice."""
 
 
 def kinds_at(point: str) -> tuple[FaultKind, ...]:
-    """What can go wrong at a place."""
+    """List the kinds of faults that are possible at a point."""
     if point == MESSAGE:
         return (FaultKind.LOSE_MESSAGE, FaultKind.DOUBLE_MESSAGE)
     if point.startswith("before "):
@@ -52,12 +52,12 @@ def kinds_at(point: str) -> tuple[FaultKind, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: when a place is passed for the n-th time in a run, by whatever worker.
+    """One fault: it strikes when any worker passes a point for the n-th time in a run.
 
     Attributes:
         point: `c0` to `c9` (see `crash_points.POINTS`), `before …` or `after …` with the name of a round trip to the
             store, or `message`.
-        nth: From 1.
+        nth: Counted from 1.
         seconds: Length of a pause; 0 for other kinds.
     """
 
@@ -70,7 +70,7 @@ class Fault:
         known = self.point in crash_points.POINTS or self.point == MESSAGE or self.point.startswith(_TRIPS)
         if not known or self.nth < 1:
             raise ValueError(
-                f"Fault(point={self.point!r}, nth={self.nth}): a place is one of {', '.join(crash_points.POINTS)}, "
+                f"Fault(point={self.point!r}, nth={self.nth}): a point is one of {', '.join(crash_points.POINTS)}, "
                 f"{MESSAGE!r}, 'before <round trip>' or 'after <round trip>', counted from 1"
             )
         if self.kind not in kinds_at(self.point):
@@ -84,15 +84,15 @@ class Fault:
 
 @dataclass(frozen=True)
 class CrashPlan:
-    """Which faults a run meets: the same for the same seed and the same agent.
+    """Faults of a run: the same for the same seed and the same agent.
 
-    The first kills a worker at a crash point; over as many seeds as a run passes crash points, at each of them once.
-    Further ones are chosen freely among all places that the undisturbed run passes.
+    The first fault kills a worker at a crash point. Consecutive seeds take the crash points of the run in turn. Further
+    faults are chosen at random among all points that the undisturbed run passes.
 
     Attributes:
         seed: From 0.
-        most: Faults of one run; from 1 to 4, so that no step is given up as poison.
-        exactly: These faults and no others; the seed then counts for nothing.
+        most: Most faults of one run, from 1 to 4, so that no step fails as poison.
+        exactly: Exactly these faults; the seed is not used.
     """
 
     seed: int = 0
@@ -105,24 +105,24 @@ class CrashPlan:
 
     @classmethod
     def of(cls, *faults: Fault) -> CrashPlan:
-        """These faults: `CrashPlan.of(Fault(FaultKind.KILL, "c5"))`."""
+        """Plan exactly these faults: `CrashPlan.of(Fault(FaultKind.KILL, "c5"))`."""
         return cls(exactly=faults)
 
     def faults(self, passed: Sequence[str]) -> tuple[Fault, ...]:
-        """The faults for a run that, undisturbed, passes these places in this order."""
+        """Choose the faults for an agent whose undisturbed run passes these points in this order."""
         if self.exactly or not passed:
             return self.exactly
-        places = _numbered(passed)
+        places = _number_points(passed)
         rng = random.Random(self.seed)
         first = [place for place in places if place[0] in crash_points.POINTS] or places
         chosen = {first[self.seed % len(first)]: FaultKind.KILL}
         for _ in range(rng.randrange(self.most)):
             place = rng.choice(places)
-            chosen.setdefault(place, _kind(rng, place[0]))
-        return tuple(_fault(rng, kind, *place) for place, kind in chosen.items())
+            chosen.setdefault(place, _choose_kind(rng, place[0]))
+        return tuple(_make_fault(rng, kind, *place) for place, kind in chosen.items())
 
 
-def _numbered(passed: Sequence[str]) -> list[tuple[str, int]]:
+def _number_points(passed: Sequence[str]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     places: list[tuple[str, int]] = []
     for point in passed:
@@ -131,9 +131,9 @@ def _numbered(passed: Sequence[str]) -> list[tuple[str, int]]:
     return places
 
 
-def _kind(rng: random.Random, point: str) -> FaultKind:
+def _choose_kind(rng: random.Random, point: str) -> FaultKind:
     return rng.choice(kinds_at(point))
 
 
-def _fault(rng: random.Random, kind: FaultKind, point: str, nth: int) -> Fault:
+def _make_fault(rng: random.Random, kind: FaultKind, point: str, nth: int) -> Fault:
     return Fault(kind, point, nth, rng.choice(_PAUSES_SECONDS) if kind is FaultKind.PAUSE else 0.0)

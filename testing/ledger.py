@@ -1,4 +1,4 @@
-"""`EffectLedger`: which tools ran, and what they did to the world, counted from the outside."""
+"""`EffectLedger`: counts the runs of tools and their effects, independently of the engine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _running: ContextVar[ToolRun | None] = ContextVar("celery_agents_testing_run", d
 
 @dataclass(eq=False)
 class ToolRun:
-    """One time that a tool's function was entered.
+    """One run of a tool's function.
 
     Attributes:
-        tool: Its name.
-        effect: Its class, as declared.
+        tool: Name of the tool.
+        effect: Declared effect class.
         step: Number of the step, from 1.
         index: Position of the call in the step, from 0.
         key: The idempotency key.
-        returned: It came back without an exception.
+        returned: The function returned without an exception.
     """
 
     tool: str
@@ -39,7 +39,7 @@ class ToolRun:
 
     @property
     def call(self) -> tuple[str, int, int]:
-        """Which call this run was an attempt at: the same for every attempt."""
+        """Identity of the tool call: the same for every attempt at it."""
         return (self.execution_id, self.step, self.index)
 
     def __str__(self) -> str:
@@ -48,11 +48,11 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An effect in the world.
+    """An effect that a tool had.
 
     Attributes:
-        what: As the tool names it.
-        key: The key by which the world deduplicates; "" where it does not.
+        what: The tool's name for it.
+        key: The key by which a repetition is recognised; "" when none is.
         run: The tool run that caused it; None outside of one.
     """
 
@@ -62,39 +62,40 @@ class Happening:
 
 
 class EffectLedger:
-    """Counts runs of wrapped tools by itself, and effects as tools tell them with `happened`.
+    """Counts the runs of wrapped tools, and the effects that tools report with `happened`.
 
-    It stands for the world in a test: a tool calls `ledger.happened("letter")` where it would print a letter, or
-    `ledger.happened("payment", key=ctx.idempotency_key)` where it would ask a bank that deduplicates by that key.
+    It takes the place of the outside world in a test: a tool calls `ledger.happened("letter")` where it would print a
+    letter, or
+    `ledger.happened("payment", key=ctx.idempotency_key)` where it would call a bank that deduplicates by that key.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: list[ToolRun] = []
-        self._told: list[Happening] = []
+        self._effects: list[Happening] = []
 
     def clear(self) -> None:
-        """Forget everything: a new world."""
+        """Forget all runs and effects."""
         with self._lock:
-            self._runs, self._told = [], []
+            self._runs, self._effects = [], []
 
     def happened(self, what: str, *, key: str = "") -> bool:
-        """An effect reaches the world.
+        """Report an effect.
 
         Args:
-            what: Its name, for people and for `count`.
-            key: Where the world deduplicates by one. "" is an effect that happens every time.
+            what: Name of the effect, for messages and for `count`.
+            key: Key by which the receiver deduplicates; "" for an effect that happens every time.
         Returns:
-            False when the world knew this key for this effect already, and nothing happened.
+            False when this effect was reported with this key before, so nothing happened.
         """
         with self._lock:
-            is_new = not key or not any((each.what, each.key) == (what, key) for each in self._told)
-            self._told.append(Happening(what, key, _running.get()))
+            is_new = not key or not any((each.what, each.key) == (what, key) for each in self._effects)
+            self._effects.append(Happening(what, key, _running.get()))
         return is_new
 
     def count(self, what: str | None = None, *, key: str | None = None) -> int:
-        """Effects that really happened, once per key; None means any. What a tool's `lookup` may ask."""
-        return len(distinct([e for e in self.told if what in (None, e.what) and key in (None, e.key)]))
+        """Count effects, once per key; None means any. A tool's `lookup` may call it."""
+        return len(select_distinct([e for e in self.told if what in (None, e.what) and key in (None, e.key)]))
 
     @property
     def runs(self) -> tuple[ToolRun, ...]:
@@ -104,45 +105,45 @@ class EffectLedger:
 
     @property
     def told(self) -> tuple[Happening, ...]:
-        """Everything that `happened` was told, repetitions under a known key included, in order."""
+        """Everything reported with `happened`, repetitions under a known key included, in order."""
         with self._lock:
-            return tuple(self._told)
+            return tuple(self._effects)
 
     def runs_by_key(self) -> dict[str, int]:
-        """Idempotency key to the number of raw runs."""
+        """Count the runs by idempotency key."""
         counts: dict[str, int] = {}
         for run in self.runs:
             counts[run.key] = counts.get(run.key, 0) + 1
         return counts
 
     def effects_by_key(self) -> dict[str, int]:
-        """Idempotency key of a call to the number of distinct effects that its runs had."""
+        """Count the distinct effects of each call by idempotency key."""
         caused: dict[str, list[Happening]] = {}
         for each in self.told:
             if each.run is not None:
                 caused.setdefault(each.run.key, []).append(each)
-        return {key: len(distinct(effects)) for key, effects in caused.items()}
+        return {key: len(select_distinct(effects)) for key, effects in caused.items()}
 
     def wrap(self, tool: Tool[..., Any]) -> Tool[..., Any]:
-        """The same tool to a model and to the engine; its runs are counted here."""
-        function = self._counting_async(tool) if tool.is_async else self._counting(tool)
+        """Make a tool that is the same to the model and to the engine, and whose runs are counted."""
+        function = self._count_async(tool) if tool.is_async else self._count_sync(tool)
         return replace(tool, function=function, context_parameter=tool.context_parameter or _OWN_CONTEXT)
 
-    def _counting(self, tool: Tool[..., Any]) -> Any:
+    def _count_sync(self, tool: Tool[..., Any]) -> Any:
         @functools.wraps(tool.function)
-        def counted(*args: Any, **given: Any) -> Any:
+        def run(*args: Any, **given: Any) -> Any:
             with self._run(tool, given):
                 return tool.function(*args, **given)
 
-        return counted
+        return run
 
-    def _counting_async(self, tool: Tool[..., Any]) -> Any:
+    def _count_async(self, tool: Tool[..., Any]) -> Any:
         @functools.wraps(tool.function)
-        async def counted(*args: Any, **given: Any) -> Any:
+        async def run(*args: Any, **given: Any) -> Any:
             with self._run(tool, given):
                 return await tool.function(*args, **given)
 
-        return counted
+        return run
 
     @contextmanager
     def _run(self, tool: Tool[..., Any], given: dict[str, Any]) -> Generator[None]:
@@ -161,33 +162,31 @@ class EffectLedger:
         finally:
             _running.reset(token)
 
-    # --- what must hold -------------------------------------------------------------------------------------------
-
     def problems(self) -> list[str]:
-        """What a crash must never do to the world, and did."""
+        """Describe what a crash must never cause, and did: repeated effects and runs."""
         calls: dict[tuple[str, int, int], list[ToolRun]] = {}
         for run in self.runs:
             calls.setdefault(run.call, []).append(run)
         found: list[str] = []
         for runs in calls.values():
-            found += _wrong_runs(runs) + self._wrong_effects(runs)
+            found += _find_repeated_runs(runs) + self._find_repeated_effects(runs)
         return found
 
-    def _wrong_effects(self, runs: list[ToolRun]) -> list[str]:
-        """All attempts at a call together have no more effects than one of them alone."""
+    def _find_repeated_effects(self, runs: list[ToolRun]) -> list[str]:
+        """Compare the effects of all attempts at a call with those of a single attempt."""
         told = [each for each in self.told if each.run in runs]
         found: list[str] = []
         for what in dict.fromkeys(each.what for each in told):
             mine = [each for each in told if each.what == what]
-            happened = len(distinct(mine))
-            alone = max(len(distinct([each for each in mine if each.run is run])) for run in runs)
+            happened = len(select_distinct(mine))
+            alone = max(len(select_distinct([each for each in mine if each.run is run])) for run in runs)
             if happened > alone:
-                found.append(f"{runs[0]}: the effect {what!r} happened {happened} times; {_advice(runs[0])}")
+                found.append(f"{runs[0]}: the effect {what!r} happened {happened} times; {_advise(runs[0])}")
         return found
 
 
-def distinct(effects: list[Happening]) -> list[Happening]:
-    """Effects that really happened: of those with a key, the first."""
+def select_distinct(effects: list[Happening]) -> list[Happening]:
+    """Select the effects that really happened: of those with the same key, the first."""
     keyed: dict[tuple[str, str], Happening] = {}
     for each in effects:
         if each.key:
@@ -195,7 +194,7 @@ def distinct(effects: list[Happening]) -> list[Happening]:
     return [each for each in effects if not each.key or keyed[each.what, each.key] is each]
 
 
-def _wrong_runs(runs: list[ToolRun]) -> list[str]:
+def _find_repeated_runs(runs: list[ToolRun]) -> list[str]:
     first = runs[0]
     if first.effect is Effect.UNSAFE and len(runs) > 1:
         return [f"{first}: ran {len(runs)} times; an unsafe tool never runs again"]
@@ -206,7 +205,7 @@ def _wrong_runs(runs: list[ToolRun]) -> list[str]:
     return []
 
 
-def _advice(run: ToolRun) -> str:
+def _advise(run: ToolRun) -> str:
     if run.effect is Effect.KEYED:
         return "hand ctx.idempotency_key to the service that deduplicates, the same in every attempt"
     if run.effect is Effect.LOOKUP:

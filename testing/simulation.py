@@ -1,4 +1,4 @@
-"""One run: a job from submit to rest, with simulated workers, lost and doubled messages, and the sweep."""
+"""`Simulation`: one run of a job, with simulated workers, lost and repeated messages, and the sweep."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..worker.store.clock import RedisClock
 from ..worker.store.context import NoPublisher
 from ..worker.store.database import Database
 from ..worker.store.memory.database import MemoryDatabase
-from .databases import DatabaseUnderFire, RedisOnVirtualTime
-from .drivers import WatchedDriver
+from .databases import FaultyDatabase, RedisOnVirtualTime
+from .drivers import CountingDriver
 from .faults import MESSAGE, Fault, FaultKind
 from .ledger import EffectLedger
 from .workers import SimulatedWorker
 from .world import WorkerKilled, World
 
-# The same in every run, so that idempotency keys are the same and results can be compared.
+# The same in every run, so that idempotency keys and results can be compared.
 _SESSION: Final = "survival"
 _EXECUTION: Final = "execution"
 _IDLE_SECONDS: Final = 0.5
@@ -39,15 +39,15 @@ _MOST_TURNS: Final = 10_000
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a run.
+    """How a run ended.
 
     Attributes:
-        status: Of the execution: completed, stopped, failed; anything else has not ended.
+        status: Status of the execution; other than completed, stopped and failed, it has not ended.
         response: The final response, "" when there is none.
         errors: Why it failed.
-        has_unknown: A tool call was recorded as of unknown outcome.
-        problems: What must not happen and did, in words.
-        passed: Places passed up to the end, in order.
+        has_unknown: The outcome of a tool call was recorded as unknown.
+        problems: Violated promises, in sentences.
+        passed: Points passed up to the end, in order.
     """
 
     status: str
@@ -63,46 +63,61 @@ class Ending:
 
 
 class Endless(Exception):
-    """It does not come to rest."""
+    """The run does not end."""
 
 
 class _WorldClock(RedisClock):
-    """Redis's own time, which is the world's; waiting for Redis takes virtual time too."""
+    """A Redis clock on virtual time; waiting for Redis takes virtual time too."""
 
     def __init__(self, world: World) -> None:
         super().__init__(lambda: world.now_ms() / 1000)
         self._world = world
 
     def pause(self, seconds: float) -> None:
-        self._world.go_on(seconds)
+        self._world.advance(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationSetup:
+    """What all runs of a job have in common.
+
+    Attributes:
+        redis: A real Redis; None: a store in memory.
+        start_ms: Unix time in milliseconds at which every run starts.
+    """
+
+    agent: Agent
+    message: str
+    ledger: EffectLedger
+    settings: Settings
+    loop: EventLoopThread
+    redis: RedisOnVirtualTime | None
+    start_ms: int
 
 
 class Simulation:
-    """One run."""
+    """One run of a job under faults."""
 
-    def __init__(
-        self, agent: Agent, message: str, faults: Sequence[Fault], ledger: EffectLedger, settings: Settings,
-        loop: EventLoopThread, redis: RedisOnVirtualTime | None, start_ms: int,
-    ) -> None:  # fmt: skip
-        self._world = World(start_ms, faults)
+    def __init__(self, setup: SimulationSetup, faults: Sequence[Fault]) -> None:
+        self._world = World(setup.start_ms, faults)
         self._world.while_paused = self._work
-        self._message = message
-        self._settings = settings
-        self._loop = loop
-        self._database: Database = redis or MemoryDatabase(self._world.now_ms)
-        if redis is not None:
-            redis.enter(self._world)
+        self._message = setup.message
+        self._settings = setup.settings
+        self._loop = setup.loop
+        self._database: Database = setup.redis or MemoryDatabase(self._world.now_ms)
+        if setup.redis is not None:
+            setup.redis.enter(self._world)
         self._client = self._store(self._database)
-        self._driver = WatchedDriver(agent.answering, self._is_journaled)
-        self._agent = _under_watch(agent, self._driver, ledger)
+        self._driver = CountingDriver(setup.agent.answering, self._is_journaled)
+        self._agent = _instrument(setup.agent, self._driver, setup.ledger)
         self._workers: list[SimulatedWorker] = []
-        self._born = 0
+        self._started = 0
         self._queue: list[StepRef] = []
         self._delivered: dict[StepRef, None] = {}
         self._turns = 0
 
     def run(self) -> Ending:
-        """From submit to rest, and every message once more."""
+        """Run the job from submit until nothing is due, then deliver every message once more."""
         problems: list[str] = []
         with _crash_points(self._world.at):
             self._submit()
@@ -112,12 +127,10 @@ class Simulation:
                 problems.append(str(endless))
             passed = tuple(self._world.passed)
             if not problems:
-                self._world.say("it is at rest; every message comes once more")
+                self._world.record("nothing is due; every message is delivered once more")
                 self._queue += self._delivered
                 self._work(None)
-        return self._ending(problems, passed)
-
-    # --- what happens ---------------------------------------------------------------------------------------------
+        return self._read_ending(problems, passed)
 
     def _submit(self) -> None:
         def transition(now_ms: int) -> NextState:
@@ -126,11 +139,11 @@ class Simulation:
             return first_state(AgentState.fresh(now=now), message, FirstExecution(_EXECUTION, "submit"), now)
 
         self._client.sessions.submit(_SESSION, self._agent.name, "", transition)
-        self._world.say("submitted")
+        self._world.record("submitted")
         self._queue.append(StepRef(_SESSION, _EXECUTION, 1))
 
     def _work(self, until: float | None) -> None:
-        """Deliver and sweep until nothing is due, or until a time."""
+        """Deliver messages and sweep until nothing is due, or until a time."""
         idle = _IDLE_SECONDS
         while until is None or self._world.seconds < until:
             self._turns += 1
@@ -140,7 +153,7 @@ class Simulation:
                 self._deliver(self._queue.pop(0))
                 idle = _IDLE_SECONDS
             elif self._client.housekeeping.backlog()[0]:
-                self._world.go_on(idle if until is None else min(idle, until - self._world.seconds))
+                self._world.advance(idle if until is None else min(idle, until - self._world.seconds))
                 idle = min(2 * idle, _IDLE_MOST_SECONDS)
                 self._sweep()
             else:
@@ -149,47 +162,54 @@ class Simulation:
     def _sweep(self) -> None:
         for shard in range(self._settings.shards):
             for ref in self._client.housekeeping.sweep(shard, QueueSnapshot()).lost:
-                self._world.say(f"the sweep finds step {ref.step} and sends it again")
+                self._world.record(f"the sweep publishes step {ref.step} again")
                 self._queue.append(StepRef(ref.session_id, ref.execution_id, ref.step))
 
     def _deliver(self, ref: StepRef) -> None:
-        fault = self._world.passing(MESSAGE)
+        fault = self._world.pass_point(MESSAGE)
         if fault is not None and fault.kind is FaultKind.LOSE_MESSAGE:
             return
         if fault is not None and fault.kind is FaultKind.DOUBLE_MESSAGE:
             self._queue.append(ref)
         self._delivered[ref] = None
-        self._carry_out(self._idle_worker(), ref)
+        self._run_step(self._idle_worker(), ref)
 
-    def _carry_out(self, worker: SimulatedWorker, ref: StepRef) -> None:
+    def _run_step(self, worker: SimulatedWorker, ref: StepRef) -> None:
         world, before = self._world, self._world.current
-        world.say(f"{worker.name} takes step {ref.step}")
+        world.record(f"{worker.name} takes step {ref.step}")
         worker.is_busy, world.current = True, worker
         try:
             outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
-            world.say(f"{worker.name}: {_in_words(outcome)}")
+            world.record(f"{worker.name}: {_describe(outcome)}")
             publish = getattr(outcome, "publish", None)
             if publish is not None:
                 self._queue.append(publish)
                 world.at("c9")
         except WorkerKilled:
-            world.say(f"{worker.name} is dead")
+            world.record(f"{worker.name} is dead")
         except (StoreUnavailable, StoreFull) as error:
-            world.say(f"{worker.name} gives up: {error}")
+            world.record(f"{worker.name} gives up: {error}")
         finally:
             worker.is_busy, world.current = False, before
 
     def _idle_worker(self) -> SimulatedWorker:
-        """The one that has waited longest; two at least, so that a step moves from one to another."""
+        """Take the worker that has been idle longest; there are at least two, so that steps change workers."""
         self._workers = [worker for worker in self._workers if worker.is_alive]
         idle = [worker for worker in self._workers if not worker.is_busy]
         while len(self._workers) < 2 or not idle:
-            self._born += 1
-            store = self._store(DatabaseUnderFire(self._database, self._world))
+            self._started += 1
+            store = self._store(FaultyDatabase(self._database, self._world))
             registry = AgentRegistry([self._agent])
-            born = SimulatedWorker(f"w{self._born}", self._world, store, registry, self._settings, self._loop)
-            self._workers.append(born)
-            idle.append(born)
+            worker = SimulatedWorker(
+                f"w{self._started}",
+                world=self._world,
+                store=store,
+                agents=registry,
+                settings=self._settings,
+                loop=self._loop,
+            )
+            self._workers.append(worker)
+            idle.append(worker)
         self._workers.remove(idle[0])
         self._workers.append(idle[0])
         return idle[0]
@@ -202,13 +222,11 @@ class Simulation:
         (answer,) = self._database.pipeline("look", [("HGET", key, "llm")])
         return answer is not None
 
-    # --- the verdict ----------------------------------------------------------------------------------------------
-
-    def _ending(self, problems: list[str], passed: tuple[str, ...]) -> Ending:
+    def _read_ending(self, problems: list[str], passed: tuple[str, ...]) -> Ending:
         execution = self._client.sessions.load(_SESSION).state.execution
         assert execution is not None
         record = self._client.sessions.record(_SESSION, _EXECUTION)
-        problems += self._driver.needless + self._wrong_commits(execution)
+        problems += self._driver.needless + self._find_wrong_commits(execution)
         problems += [f"it was parked: {entry}" for entry in self._client.housekeeping.dead()]
         executed = [call for each in execution.step_executions for call in each.step.tool_executions]
         return Ending(
@@ -224,7 +242,7 @@ class Simulation:
             trace=tuple(self._world.trace),
         )
 
-    def _wrong_commits(self, execution: ExecutionState) -> list[str]:
+    def _find_wrong_commits(self, execution: ExecutionState) -> list[str]:
         events = self._client.sessions.events(_SESSION, limit=self._settings.events_kept)
         commits = Counter(event.step for event in events if event.type == "step_committed")
         steps = range(1, execution.step_count + 1)
@@ -233,8 +251,8 @@ class Simulation:
         return found
 
 
-def _under_watch(agent: Agent, driver: WatchedDriver, ledger: EffectLedger) -> Agent:
-    """The agent, counted; without limits of time, since time here is virtual and passes in leaps."""
+def _instrument(agent: Agent, driver: CountingDriver, ledger: EffectLedger) -> Agent:
+    """Count the agent's calls, and remove its time limits, since virtual time advances in jumps."""
     budget = agent.budget.model_copy(update={"max_seconds": None, "deadline": None}) if agent.budget else None
     tools = [ledger.wrap(tool) for tool in agent.toolset]
     return replace(agent, model=None, base_url=None, driver=driver, tools=tools, budget=budget, step_timeout=None)
@@ -249,6 +267,6 @@ def _crash_points(handler: Callable[[str], None]) -> Generator[None]:
         crash_points.install(None)
 
 
-def _in_words(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     about = getattr(outcome, "summary", "") or getattr(outcome, "reason", "")
     return f"{type(outcome).__name__} {about}".strip()

@@ -1,10 +1,11 @@
-"""`assert_survives`: an agent's job under many seeds of faults must end as it does without any."""
+"""`assert_survives`: an agent's job must end under faults as it ends without any."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,19 +16,19 @@ from ..worker.engine import EventLoopThread
 from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger
-from .simulation import Ending, Simulation
+from .simulation import Ending, Simulation, SimulationSetup
 
 _EVENTS_KEPT: Final = 100_000
 _SHOWN: Final = 60
 
 
 class DidNotSurvive(AssertionError):
-    """A run ended wrongly.
+    """A run broke a promise.
 
     Attributes:
-        seed: Of the run; None when it went wrong without any fault.
-        problems: What is wrong, in words.
-        faults: What had gone wrong by then.
+        seed: Seed of the run; None when the run without faults broke one.
+        problems: Broken promises, in sentences.
+        faults: Faults that had struck by then.
         trace: What happened, line by line, with virtual seconds.
     """
 
@@ -41,17 +42,17 @@ class DidNotSurvive(AssertionError):
 
 @dataclass(frozen=True)
 class Survival:
-    """What was tried, and survived.
+    """Counts of the runs that an agent survived.
 
     Attributes:
-        seeds: Runs with faults.
-        faults: Kind of fault to how often it struck.
-        points: Place to how often a fault struck there.
+        seeds: Number of runs with faults.
+        faults: Number of faults by kind.
+        points: Number of faults by the point at which they struck.
         interrupted: Runs in which the outcome of a call stayed unknown, as of an unsafe tool whose worker died. They
             need not end with the response of the undisturbed run.
-        driver_calls: Questions to the driver in all runs with faults.
-        least_driver_calls: What these runs would have asked without any fault.
-        response: Of the undisturbed run.
+        driver_calls: Driver calls in all runs with faults.
+        least_driver_calls: Driver calls that these runs would have made without faults.
+        response: Final response of the undisturbed run.
     """
 
     seeds: int = 0
@@ -80,102 +81,127 @@ def assert_survives(
 ) -> Survival:
     """Run a job of the agent once undisturbed, and once under the faults of each seed.
 
-    It must end each time as it did undisturbed, with every step committed once, no effect of a call doubled, no unsafe
-    tool run twice and no question to the driver whose answer was journaled already. Time is virtual: nobody waits for
-    leases. Limits of time, the agent's and its budget's, are left out for that reason. Plain tools of one step run one
-    after another.
+    Each run must end as the undisturbed one: every step is committed once, no effect of a call is repeated, no unsafe
+    tool runs twice, and the driver is never asked again for a journaled answer. Time is virtual, so nobody waits for
+    leases, and the time limits of the agent and of its budget do not apply. Plain tools of one step run in sequence.
 
     Args:
-        agent: Its tools are wrapped, so that their runs are counted; they really run.
-        message: What the user says.
+        agent: Its tools are wrapped to count their runs; they really run.
+        message: Message of the user.
         seeds: The same seed gives the same faults. As many seeds as a run passes crash points kill a worker at each.
-        driver: Answers in the place of the agent's model, such as `script(…)`. None: the agent's own.
-        ledger: Where the tools tell their effects. Cleared before each run. None: only runs of tools are counted.
-        reset: Called before each run: makes the world new that tools change beside the ledger.
-        observe: Called after each run: what the world looks like. It must be the same as after the undisturbed run.
+        driver: Answers instead of the agent's model, such as `script(…)`. None: the agent's own driver.
+        ledger: Where the tools report effects; cleared before each run. None: only runs of tools are counted.
+        reset: Called before each run: resets what tools change beside the ledger.
+        observe: Called after each run; its value must be the same as after the undisturbed run.
         deterministic: Whether the final response and the number of steps must be the same each time.
         expect: Status in which the undisturbed run must end.
         plan: From a seed to its faults, such as `lambda seed: CrashPlan.of(Fault(FaultKind.KILL, "c5"))`.
-        steps_per_task: As the setting of that name; above 1 a worker carries on with further steps under one claim.
-        redis_url: A Redis database of its own, empty, instead of a store in memory; emptied after each run.
+        steps_per_task: As the setting of that name; above 1 a worker runs further steps under one claim.
+        redis_url: An empty Redis database, instead of a store in memory; emptied after each run.
     Returns:
-        What was tried.
+        Counts of the runs.
     Raises:
         DidNotSurvive: An AssertionError that names the first seed that fails, how to replay it, and what happened.
         ConfigurationError: The Redis database is not empty, or the agent cannot be used as it is.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    seeds = tuple(seeds)
-    trial = _Trial(agent, message, driver, ledger or EffectLedger(), reset, observe, steps_per_task, redis_url)
-    try:
-        calm, world = trial.run(())
-        problems = [*_calm_problems(calm, expect), *trial.ledger.problems()]
-        if problems:
-            raise DidNotSurvive(_text(trial, None, problems, calm), None, problems, calm)
+    subject = agent if driver is None else replace(agent, model=None, base_url=None, driver=driver)
+    with _open_loop() as loop, _open_redis(redis_url) as redis:
+        setup = SimulationSetup(
+            agent=subject,
+            message=message,
+            ledger=ledger or EffectLedger(),
+            settings=_settings(steps_per_task),
+            loop=loop,
+            redis=redis,
+            start_ms=time.time_ns() // 1_000_000,  # tools compare their deadline with this machine's clock
+        )
+        trial = _Trial(setup=setup, reset=reset, observe=observe, expect=expect, deterministic=deterministic)
+        return trial.run_seeds(tuple(seeds), plan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """The runs of one call of `assert_survives`."""
+
+    setup: SimulationSetup
+    reset: Callable[[], object] | None
+    observe: Callable[[], object] | None
+    expect: str
+    deterministic: bool
+
+    def run_seeds(self, seeds: Sequence[int], plan: Callable[[int], CrashPlan]) -> Survival:
+        """Run without faults, then under the faults of each seed.
+
+        Raises:
+            DidNotSurvive: At the first run that breaks a promise.
+        """
+        __tracebackhide__ = True
+        calm, world = self._run(())
+        self._check(None, [*_find_calm_problems(calm, self.expect), *self.setup.ledger.problems()], calm)
         survival = Survival(response=calm.response)
         for seed in seeds:
-            ending, seen = trial.run(plan(seed).faults(calm.passed))
-            problems = [*ending.problems, *trial.ledger.problems()]
-            problems += _differences(calm, ending, deterministic=deterministic)
+            ending, seen = self._run(plan(seed).faults(calm.passed))
+            problems = [*ending.problems, *self.setup.ledger.problems()]
+            problems += _find_differences(calm, ending, deterministic=self.deterministic)
             if seen != world and not ending.has_unknown:
                 problems.append(f"the world is {seen!r:.200}, and undisturbed it is {world!r:.200}")
-            if problems:
-                raise DidNotSurvive(_text(trial, seed, problems, ending), seed, problems, ending)
-            survival = _with(survival, ending, calm)
+            self._check(seed, problems, ending)
+            survival = _count(survival, ending, calm)
         return survival
+
+    def _run(self, faults: Sequence[Fault]) -> tuple[Ending, object]:
+        """Run once from a fresh start; returns how it ended and what `observe` gives afterwards."""
+        self.setup.ledger.clear()
+        if self.reset is not None:
+            self.reset()
+        ending = Simulation(self.setup, faults).run()
+        return ending, self.observe() if self.observe is not None else None
+
+    def _check(self, seed: int | None, problems: Sequence[str], ending: Ending) -> None:
+        __tracebackhide__ = True
+        if problems:
+            raise DidNotSurvive(_describe_failure(self.setup, seed, problems, ending), seed, problems, ending)
+
+
+def _settings(steps_per_task: int) -> Settings:
+    return Settings.build(
+        steps_per_task=steps_per_task,
+        events_kept=_EVENTS_KEPT,
+        # Pauses between two driver calls are real time; longer ones become a "retry later", which is virtual.
+        retry_delay_seconds=0.001,
+        retry_delay_max_seconds=0.01,
+    )
+
+
+@contextmanager
+def _open_loop() -> Generator[EventLoopThread]:
+    loop = EventLoopThread()
+    try:
+        yield loop
     finally:
-        trial.close()
+        loop.close()
 
 
-class _Trial:
-    """What all runs have in common."""
-
-    def __init__(
-        self, agent: Agent, message: str, driver: Driver | Callable[..., Any] | None, ledger: EffectLedger,
-        reset: Callable[[], object] | None, observe: Callable[[], object] | None, steps_per_task: int,
-        redis_url: str | None,
-    ) -> None:  # fmt: skip
-        self.agent = agent if driver is None else replace(agent, model=None, base_url=None, driver=driver)
-        self.message = message
-        self.ledger = ledger
-        self._reset = reset
-        self._observe = observe
-        self._settings = Settings.build(
-            steps_per_task=steps_per_task,
-            events_kept=_EVENTS_KEPT,
-            # Pauses between two questions are real time; longer ones become a "retry later", which is virtual.
-            retry_delay_seconds=0.001,
-            retry_delay_max_seconds=0.01,
-        )
-        self._start_ms = time.time_ns() // 1_000_000  # tools compare their deadline with this machine's clock
-        self._redis = RedisOnVirtualTime.empty(redis_url) if redis_url else None
-        self._loop = EventLoopThread()
-
-    def run(self, faults: Sequence[Fault]) -> tuple[Ending, object]:
-        """One run in a new world, and what the world looks like afterwards."""
-        self.ledger.clear()
-        if self._reset is not None:
-            self._reset()
-        ending = Simulation(
-            self.agent, self.message, faults, self.ledger, self._settings, self._loop, self._redis, self._start_ms
-        ).run()
-        return ending, self._observe() if self._observe is not None else None
-
-    def close(self) -> None:
-        self._loop.close()
-        if self._redis is not None:
-            self._redis.close()
+@contextmanager
+def _open_redis(url: str | None) -> Generator[RedisOnVirtualTime | None]:
+    redis = RedisOnVirtualTime.empty(url) if url else None
+    try:
+        yield redis
+    finally:
+        if redis is not None:
+            redis.close()
 
 
-def _calm_problems(calm: Ending, expect: str) -> list[str]:
+def _find_calm_problems(calm: Ending, expect: str) -> list[str]:
     if calm.status == expect:
         return list(calm.problems)
     why = f": {'; '.join(calm.errors)}" if calm.errors else ""
     return [*calm.problems, f"it ends {calm.status}, not {expect}{why}"]
 
 
-def _differences(calm: Ending, ending: Ending, *, deterministic: bool) -> list[str]:
-    """Where a run ended otherwise than the undisturbed one. Who learns that an outcome is unknown may decide anew."""
+def _find_differences(calm: Ending, ending: Ending, *, deterministic: bool) -> list[str]:
+    """Compare a run with the undisturbed one. An agent that learns of an unknown outcome may decide otherwise."""
     found: list[str] = []
     if ending.status != calm.status:
         why = f" ({'; '.join(ending.errors)})" if ending.errors else ""
@@ -188,7 +214,7 @@ def _differences(calm: Ending, ending: Ending, *, deterministic: bool) -> list[s
     return found
 
 
-def _with(survival: Survival, ending: Ending, calm: Ending) -> Survival:
+def _count(survival: Survival, ending: Ending, calm: Ending) -> Survival:
     return replace(
         survival,
         seeds=survival.seeds + 1,
@@ -200,10 +226,10 @@ def _with(survival: Survival, ending: Ending, calm: Ending) -> Survival:
     )
 
 
-def _text(trial: _Trial, seed: int | None, problems: Sequence[str], ending: Ending) -> str:
+def _describe_failure(setup: SimulationSetup, seed: int | None, problems: Sequence[str], ending: Ending) -> str:
     where = "without any fault" if seed is None else f"under seed {seed}"
-    replay = f"assert_survives({trial.agent.name}, {trial.message!r}, seeds=[{seed}])"
-    lines = [f"agent {trial.agent.name!r} goes wrong {where}:", *(f"  - {problem}" for problem in problems)]
+    replay = f"assert_survives({setup.agent.name}, {setup.message!r}, seeds=[{seed}])"
+    lines = [f"agent {setup.agent.name!r} goes wrong {where}:", *(f"  - {problem}" for problem in problems)]
     if seed is not None:
         lines += ["faults:", *(f"  - {fault}" for fault in ending.fired)]
         lines += [f"replay, with the other arguments as they are: {replay}"]

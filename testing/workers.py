@@ -11,16 +11,16 @@ from ..worker.agent import AgentRegistry
 from ..worker.engine import EngineServices, EventLoopThread, LeaseKeeper, StepRunner
 from ..worker.errors import StoreUnavailable
 from ..worker.store import Store
-from .world import Mortal, World
+from .world import SimulatedProcess, World
 
 _Future = concurrent.futures.Future[Any]
 
 
-class SimulatedWorker(Mortal):
-    """One process with one slot."""
+class SimulatedWorker(SimulatedProcess):
+    """A worker process with one slot."""
 
     def __init__(
-        self, name: str, world: World, store: Store, agents: AgentRegistry, settings: Settings,
+        self, name: str, *, world: World, store: Store, agents: AgentRegistry, settings: Settings,
         loop: EventLoopThread,
     ) -> None:  # fmt: skip
         super().__init__(name)
@@ -36,7 +36,7 @@ class SimulatedWorker(Mortal):
     def _sleep(self, seconds: float) -> None:
         """Let the world's time pass, and renew the lease of the step that sleeps."""
         while seconds > 0:
-            self._world.go_on(min(seconds, self._renew_seconds))
+            self._world.advance(min(seconds, self._renew_seconds))
             seconds -= self._renew_seconds
             try:
                 self._keeper.tick()
@@ -48,7 +48,7 @@ class SequentialThreads:
     """`Threads` that run plain functions one after another, so that a run can be repeated."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> _Future:
-        """Run it now."""
+        """Run the function now."""
         future: _Future = concurrent.futures.Future()
         try:
             future.set_result(call(*args))

@@ -1,4 +1,4 @@
-"""Virtual time and the places where a simulated worker may come to harm. One thread, so that a run can be repeated."""
+"""`World`: virtual time and the faults of a run. It uses one thread, so that every run has the same order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_PAUSED: Final = 2
 
 
 class WorkerKilled(BaseException):
-    """The worker that ran this code is gone. Below everything that an agent's code may catch."""
+    """The simulated worker has died. A BaseException, so that an agent's code does not catch it."""
 
 
-class Mortal:
-    """Something that can be killed.
+class SimulatedProcess:
+    """A simulated process that a fault can kill or pause.
 
     Attributes:
-        is_busy: It is in the middle of something, perhaps standing still.
+        is_busy: It runs a step; it may be paused in it.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,23 +31,23 @@ class Mortal:
 
 
 class World:
-    """Time, faults and what has happened so far."""
+    """Virtual time, planned faults, and a trace of what has happened."""
 
     def __init__(self, start_ms: int, faults: Sequence[Fault] = ()) -> None:
         """
         Args:
-            start_ms: Unix time in milliseconds at which it begins.
-            faults: What goes wrong.
+            start_ms: Unix time in milliseconds at which the run starts.
+            faults: Planned faults.
 
-        `while_paused` is called while a worker stands still, with the second at which it wakes up.
+        `while_paused` is called while a worker is paused, with the second at which the pause ends.
         """
         self._start_ms = start_ms
         self.seconds = 0.0
-        self.current: Mortal | None = None
+        self.current: SimulatedProcess | None = None
         self.passed: list[str] = []
         self.fired: list[Fault] = []
         self.trace: list[str] = []
-        self.while_paused: Callable[[float], None] = _nobody_else
+        self.while_paused: Callable[[float], None] = _run_no_other
         self._counts: Counter[str] = Counter()
         self._faults = {(fault.point, fault.nth): fault for fault in faults}
         self._paused = 0
@@ -58,27 +58,27 @@ class World:
         return self._start_ms + round(self.seconds * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self.seconds
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.seconds += seconds
 
-    def say(self, text: str) -> None:
-        """For whoever reads a failing run."""
+    def record(self, text: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(f"{self.seconds:9.3f}  {text}")
 
     def at(self, point: str) -> None:
-        """The current worker passes a place.
+        """Let the current worker pass a point, and apply the fault that is planned there.
 
         Raises:
-            WorkerKilled: It is dead, or dies here.
-            StoreUnavailable: What it sends, or the reply, is lost.
+            WorkerKilled: The worker is dead, or dies here.
+            StoreUnavailable: The command or its reply is lost.
         """
         if self.current is None or threading.get_ident() != self._thread:
             return
-        fault = self.passing(point)
+        fault = self.pass_point(point)
         if fault is None:
             return
         match fault.kind:
@@ -90,10 +90,10 @@ class World:
             case FaultKind.REFUSE | FaultKind.LOSE_REPLY:
                 raise StoreUnavailable(f"simulated: {fault}")
             case FaultKind.LOSE_MESSAGE | FaultKind.DOUBLE_MESSAGE:
-                pass  # of messages only; whoever delivers them asks `passing`
+                pass  # faults of messages; the delivery calls `pass_point` itself
 
-    def passing(self, point: str) -> Fault | None:
-        """Note that a place is passed; the fault that is planned for it, which counts as fired."""
+    def pass_point(self, point: str) -> Fault | None:
+        """Count a passed point, and return the fault that is planned for it, which counts as fired."""
         if self.current is not None and not self.current.is_alive:
             raise WorkerKilled(self.current.name)
         self.passed.append(point)
@@ -101,11 +101,11 @@ class World:
         fault = self._faults.pop((point, self._counts[point]), None)
         if fault is not None:
             self.fired.append(fault)
-            self.say(f"{self.current.name if self.current else 'the queue'}: {fault}")
+            self.record(f"{self.current.name if self.current else 'the queue'}: {fault}")
         return fault
 
-    def _pause(self, worker: Mortal, fault: Fault) -> None:
-        """It stands still, and the others do what there is to do; they may stand still in their turn."""
+    def _pause(self, worker: SimulatedProcess, fault: Fault) -> None:
+        """Pause the worker while the others work; they may be paused in turn."""
         until = self.seconds + fault.seconds
         if self._paused < MOST_PAUSED:
             self._paused += 1
@@ -116,9 +116,9 @@ class World:
                 self.current = worker
                 self._paused -= 1
         self.seconds = max(self.seconds, until)
-        self.say(f"{worker.name} wakes up")
+        self.record(f"{worker.name} continues")
 
 
-def _nobody_else(until: float) -> None:
-    """There is no other worker."""
+def _run_no_other(until: float) -> None:
+    """Do nothing: there is no other worker."""
     del until

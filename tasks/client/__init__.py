@@ -1,1 +1,4 @@
-"""What services use: hand over jobs, follow them, act on sessions. Imports no worker code."""
+"""Clients: hand over jobs, follow them and act on sessions.
+
+Services import this room; the engine's runner and the consumer do not belong here.
+"""

@@ -6,15 +6,13 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.engine import FirstExecution, first_state, operation_transition, retry_transition, stop_transition
-from ...worker.engine.run import moment
+from ...worker.engine import operation_transition, retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
@@ -23,8 +21,8 @@ from ...worker.errors import (
     StoreUnavailable,
     UnknownAgent,
 )
-from ...worker.state import AgentState, ExecutionBudget, ExecutionId, FrozenDict, LLMConfig, Message, SessionId
-from ...worker.store import ActionResult, Header, InboxKind, NextState, Operation, Store, redis_store
+from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
+from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
 from ..app import create_app, settings_of
 from ..housekeeping.callbacks import read_receivers
@@ -38,66 +36,15 @@ from .inputs import (
     check_since,
     check_text,
     derive_id,
-    fingerprint_request,
     json_value,
-    read_cursor,
     read_message,
     read_metadata,
 )
 from .job import Job, Result
+from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
+from .submission import Submission
 
 _STOP_SECONDS: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Sessions, newest first.
-
-    Attributes:
-        cursor: Give it back for the next page; None at the end.
-    """
-
-    items: tuple[Header, ...]
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Submission:
-    """A message that a caller hands in, checked.
-
-    Attributes:
-        execution_id: Id of the execution that it starts in a new session.
-        metadata: Of a new session.
-        notify: Receivers of a callback at the end; None when there is none.
-    """
-
-    session: SessionId
-    message: Message
-    operation_id: str
-    execution_id: str = ""
-    budget: ExecutionBudget | None
-    metadata: FrozenDict = field(default_factory=FrozenDict)
-    notify: Mapping[str, Any] | None
-
-    def first_state(self, now_ms: int) -> NextState:
-        """Build the first version of a new session."""
-        now = moment(now_ms)
-        state = AgentState.fresh(metadata=self.metadata, now=now)
-        execution = FirstExecution(self.execution_id, self.operation_id, self.budget, notify=self.notify)
-        return first_state(state, self.message, execution, now)
-
-    def fingerprint(self, agent: str) -> str:
-        """Hash what the caller asked for, to recognise another request under the same key."""
-        return fingerprint_request(agent, self.message, self.budget, self.metadata)
-
-    def payload(self) -> dict[str, Any]:
-        """Write the message as the payload of an operation."""
-        payload: dict[str, Any] = {"message": self.message.to_dict()}
-        if self.budget is not None:
-            payload["budget"] = self.budget.to_dict()
-        if self.notify is not None:
-            payload["notify"] = self.notify
-        return payload
 
 
 class AgentClient:
@@ -174,7 +121,7 @@ class AgentClient:
         check_agent_name(agent)
         first = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
-        submission = _Submission(
+        submission = Submission(
             session=SessionId(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=first,
             operation_id=derive_id(idempotency_key, "operation"),
@@ -220,7 +167,7 @@ class AgentClient:
         check_budget(budget)
         notify = read_receivers(on_complete, webhook)
         return self._send(
-            _Submission(
+            Submission(
                 session=SessionId(session_id),
                 message=content,
                 operation_id=derive_id(idempotency_key, "operation"),
@@ -280,8 +227,8 @@ class AgentClient:
             A job for each execution; it is retried when its job is yielded.
         """
         check_since(since)
-        oldest_ms = _milliseconds(since)
-        for header in list(self._headers("failed", oldest_ms)):
+        oldest_ms = to_milliseconds(since)
+        for header in list(iterate_headers(self.store, "failed", oldest_ms)):
             if header.status != "failed" or (agent is not None and header.agent != agent):
                 continue
             try:
@@ -346,19 +293,9 @@ class AgentClient:
             cursor: From the page before.
         """
         check_since(since)
-        oldest_ms = _milliseconds(since)
-        index = "failed" if status == "failed" else "sessions"
         check_listing(status, limit)
-        newest_ms, skip = read_cursor(cursor)
-        found: list[Header] = []
-        for header in self._headers(index, oldest_ms, newest_ms):
-            if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in skip:
-                continue
-            if (status is None or header.status == status) and (agent is None or header.agent == agent):
-                if len(found) == limit:
-                    return Page(tuple(found), _cursor(found))
-                found.append(header)
-        return Page(tuple(found), None)
+        wanted = Filter(status=status, agent=agent, oldest_ms=to_milliseconds(since))
+        return read_page(self.store, wanted, limit, cursor)
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """Read the agents that workers have registered, with definition hash and the time they were last seen (ms)."""
@@ -380,7 +317,7 @@ class AgentClient:
                 raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
             time.sleep(0.05)
 
-    def _send(self, submission: _Submission) -> Job:
+    def _send(self, submission: Submission) -> Job:
         """Add the message to an existing session."""
         operation = Operation(submission.operation_id, InboxKind.MESSAGE, submission.payload())
         applied = self._act(submission.session, operation)
@@ -424,28 +361,3 @@ class AgentClient:
             raise UnknownAgent(name, tuple(registered))
         self._seen_agents.update(registered)
         return name
-
-    def _headers(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
-        seen: set[str] = set()
-        while True:
-            page, following = self.store.sessions.headers(
-                index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=200
-            )
-            fresh = [header for header in page if header.session_id not in seen]
-            yield from fresh
-            if following is None or not fresh:
-                return
-            seen.update(header.session_id for header in page)
-            newest_ms = following
-
-
-def _milliseconds(since: datetime | None) -> int | None:
-    return None if since is None else round(since.timestamp() * 1000)
-
-
-def _cursor(found: list[Header]) -> str | None:
-    if not found:
-        return None
-    last = found[-1].updated_ms
-    same = [header.session_id for header in found if header.updated_ms == last]
-    return f"{last}:{','.join(same)}"

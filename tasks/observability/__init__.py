@@ -1,1 +1,4 @@
-"""What people and machines look at: metrics, traces, Flower, health, doctor."""
+"""Metrics, traces, Flower, health and doctor: what people and supervisors read of a worker.
+
+Nothing here changes a session; a worker runs the same without it.
+"""

@@ -1,4 +1,4 @@
-"""Flower in this process, listening only where it may."""
+"""Run Flower in this process; beyond loopback only with a password."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, MissingExtra
 
-# What a step did and whose it is, instead of the positional arguments that no task of ours has.
+# Our tasks have no positional arguments, so their column is left out.
 _COLUMNS: Final = "name,uuid,state,result,kwargs,received,runtime,worker"
 
 
 def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str | None) -> None:
-    """Run Flower until it is told to end.
+    """Run Flower until it receives SIGTERM or Ctrl-C.
 
     Args:
         address: Interface to listen on. Beyond loopback it needs credentials.
-        basic_auth: `user:password`, several with commas between them; None: no question asked.
+        basic_auth: `user:password`, several with commas between them; None: no login.
 
     Raises:
         MissingExtra: Flower is not installed.
@@ -34,15 +34,15 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
     from ..app import create_app
 
     if basic_auth:
-        os.environ["FLOWER_BASIC_AUTH"] = basic_auth  # not an argument: those are visible to everybody on the machine
+        os.environ["FLOWER_BASIC_AUTH"] = basic_auth  # arguments are visible to everybody on the machine
     create_app(settings).start(argv=["flower", f"--address={address}", f"--port={port}", f"--tasks_columns={_COLUMNS}"])
 
 
 def check_exposure(address: str, basic_auth: str | None) -> None:
-    """Refuse what would show agents' work to a network without a password.
+    """Refuse to show agents' work to a network without a password.
 
     Raises:
-        ConfigurationError: With what to do instead.
+        ConfigurationError: The address is open without credentials, or the credentials are no pair.
     """
     pairs = [] if basic_auth is None else basic_auth.split(",")
     if any(not all(pair.partition(":")[::2]) for pair in pairs):

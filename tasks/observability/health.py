@@ -1,7 +1,7 @@
-"""Whether the worker on this machine works, for the probes of a supervisor: quick, and without Celery's machinery.
+"""Health of the workers on this machine, for the probes of a supervisor: quick, and without importing Celery.
 
-A worker can live and do nothing. What is asked is what users would notice: it was heard of lately, the loop that takes
-messages turns, and no message waits while it has free slots.
+A process that lives may do nothing. A healthy worker has registered lately, its main loop turns, and no message waits
+while it has free slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...worker.store import Store, redis_store
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a probe tells.
+    """Answer to a probe.
 
     Attributes:
         alive: Restarting it would not help.
@@ -31,11 +31,11 @@ class Health:
 
 
 def look(settings: Settings, *, pid: int | None = None, within_seconds: float = 20.0) -> Health:
-    """Look at this machine's workers; the best of them counts, since one that was killed is known for a while.
+    """Judge this machine's workers by the registry; the best counts, since a killed one stays there for a while.
 
     Args:
         pid: Only the worker with this process id.
-        within_seconds: A sign of life older than this is none.
+        within_seconds: An older sign of life does not count.
     Raises:
         StoreUnavailable: Redis does not answer, which says nothing about the worker.
     """
@@ -46,30 +46,30 @@ def look(settings: Settings, *, pid: int | None = None, within_seconds: float = 
         for name, facts in store.registry.workers().items()
         if facts["host"] == socket.gethostname() and pid in (None, facts["pid"])
     ]
-    waits = _longest_wait(store, settings, now_ms)
+    waits = _read_longest_wait(store, settings, now_ms)
     unknown = f"no worker on {socket.gethostname()}{f' with pid {pid}' if pid else ''} is known"
-    found = _best(_judged(name, facts, now_ms, waits, within_seconds) for name, facts in here)
+    found = _choose_best(_judge(name, facts, now_ms, waits, within_seconds) for name, facts in here)
     return found or Health(alive=False, ready=False, what=unknown)
 
 
-def _best(found: Iterable[Health]) -> Health | None:
+def _choose_best(found: Iterable[Health]) -> Health | None:
     return max(found, key=lambda health: (health.ready, health.alive), default=None)
 
 
-def _judged(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, within: float) -> Health:
+def _judge(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, within: float) -> Health:
     silent = max(0.0, (now_ms - facts["seen"]) / 1000)
-    stands, idle = silent + facts.get("turned", 0.0), silent + facts.get("took", 0.0)
+    still, idle = silent + facts.get("turned", 0.0), silent + facts.get("took", 0.0)
     pool, running, slots = facts["pool"], facts["running"], facts["slots"]
     busy = f"{running} of {slots} slots busy"
-    # A solo worker's loop stands still while a step runs in it; of a prefork worker's slots only its children know.
+    # A solo worker's loop runs the step itself; a prefork worker does not know which of its children are busy.
     should_turn = pool != "solo" or not running
     has_room = pool in ("greenlets", "threads") and running < slots
     if silent > within:
         return Health(alive=False, ready=False, what=f"worker {name} was last heard of {silent:.0f} s ago")
     if facts["draining"]:
         return Health(alive=True, ready=False, what=f"worker {name} is draining; {busy}")
-    if should_turn and stands > within:
-        what = f"worker {name} takes no messages: its loop has stood still for {stands:.0f} s; {busy}"
+    if should_turn and still > within:
+        what = f"worker {name} takes no messages: its loop has stood still for {still:.0f} s; {busy}"
         return Health(alive=False, ready=False, what=what)
     if has_room and waits > within and idle > within:
         what = f"worker {name} takes no messages: one has waited for {waits:.0f} s; {busy}"
@@ -77,14 +77,14 @@ def _judged(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, with
     return Health(alive=True, ready=True, what=f"worker {name} works; {busy}")
 
 
-def _longest_wait(store: Store, settings: Settings, now_ms: int) -> float:
-    """Seconds that the queue's oldest message has waited; 0 where that cannot be seen."""
+def _read_longest_wait(store: Store, settings: Settings, now_ms: int) -> float:
+    """Read how many seconds the queue's oldest message has waited; 0 where the broker is not the store's Redis."""
     if settings.broker != settings.redis_url:
         return 0.0
     (entry,) = store.context.database.pipeline("health.queue", [("LINDEX", settings.queue, -1)])
     if entry is None:
         return 0.0
-    from ..publishing import oldest_queued_ms  # with Celery, which an empty queue spares us
+    from ..publishing import oldest_queued_ms  # imports Celery, which an empty queue does not need
 
     published_ms = oldest_queued_ms(store.context.database.pipeline, settings.queue)
     return (now_ms - published_ms) / 1000 if published_ms > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Whether this worker still takes messages: what its main thread can tell, and a probe in another process reads.
+"""`Liveness`: when the worker's main loop last turned and last took a message, for probes in other processes.
 
-The thread that tells others of this worker is not the one that takes messages. One may live while the other stands
-still, waiting for a broker or hung in somebody's signal handler; so the main loop leaves its own sign of life.
+The sweeper's thread writes the registry, and it may run while the main loop hangs, waiting for a broker or in a signal
+handler. So the main loop records its own sign of life.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ BEAT_SECONDS: Final = 1.0
 
 
 class Liveness:
-    """When the loop that takes messages last turned, and when it last took one."""
+    """Records when the loop that takes messages last turned, and when it last took one."""
 
     def __init__(self) -> None:
-        self._turned = self._took = time.monotonic()
+        self._turned_at = self._took_at = time.monotonic()
 
-    def beat(self) -> None:
-        """The loop has turned."""
-        self._turned = time.monotonic()
+    def record_turn(self) -> None:
+        """Record that the loop has turned."""
+        self._turned_at = time.monotonic()
 
-    def took(self, **_: Any) -> None:
-        """A message was taken."""
-        self._took = time.monotonic()
+    def record_message(self, **_: Any) -> None:
+        """Record that a message was taken."""
+        self._took_at = time.monotonic()
 
     @property
     def facts(self) -> dict[str, float]:
         """Seconds since each, for the worker's entry in the registry."""
         now = time.monotonic()
-        return {"turned": round(now - self._turned, 1), "took": round(now - self._took, 1)}
+        return {"turned": round(now - self._turned_at, 1), "took": round(now - self._took_at, 1)}
 
     def step(self) -> type[bootsteps.StartStopStep]:
-        """A part of Celery's consumer: begun again with each connection to the broker, since its timers are not."""
+        """Make a bootstep of Celery's consumer; it starts again with each connection, whose end stops timers."""
         liveness = self
 
-        class Beating(bootsteps.StartStopStep):
+        class LivenessStep(bootsteps.StartStopStep):
             requires = ("celery.worker.consumer.tasks:Tasks",)
 
             def __init__(self, parent: Any, **kwargs: Any) -> None:
@@ -47,11 +47,13 @@ class Liveness:
                 self._entry: Any = None
 
             def start(self, parent: Any) -> None:
-                task_received.connect(liveness.took, weak=False, dispatch_uid=f"celery-agents-pulse-{id(liveness)}")
-                self._entry = parent.timer.call_repeatedly(BEAT_SECONDS, liveness.beat)
+                task_received.connect(
+                    liveness.record_message, weak=False, dispatch_uid=f"celery-agents-liveness-{id(liveness)}"
+                )
+                self._entry = parent.timer.call_repeatedly(BEAT_SECONDS, liveness.record_turn)
 
             def stop(self, parent: Any) -> None:
                 if self._entry is not None:
                     self._entry.cancel()
 
-        return Beating
+        return LivenessStep

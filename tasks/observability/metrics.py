@@ -1,7 +1,7 @@
 """Prometheus metrics of one worker process, served over HTTP. Off unless `CELERY_AGENTS_METRICS_PORT` is set.
 
-What steps do is counted as it happens; slots and backlog are looked at when somebody asks. With the prefork pool steps
-run in processes of their own, which nobody can ask: count there by the events of Flower.
+Steps are counted as they run; slots and backlog are read at each scrape. The prefork pool runs steps in child
+processes, which cannot be scraped: count by the events of Flower there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 # Model calls take seconds to minutes, tools milliseconds to minutes.
 _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 900.0)
-_UNKNOWN_TOOL: Final = "(unknown)"  # a model may make up any name, and each would be a time series
+_UNKNOWN_TOOL: Final = "(unknown)"  # a model may invent any name, and each would be a time series
 
 
 class Metrics(StepObserver):
-    """Counts what steps do. Labels are names of agents, tools and models: few, and none from a user."""
+    """Counts steps, driver calls and tool calls. Labels are names of agents, tools and models: few, and no user's."""
 
     def __init__(self) -> None:
         """
@@ -60,21 +60,21 @@ class Metrics(StepObserver):
         self._tokens = counter("tokens", "Tokens of the answers", "agent", "model", "kind")
         self._cost = counter("cost_usd", "Price of the answers in US dollars, where it is known", "agent", "model")
         self._recoveries = counter("recoveries", "Steps carried on after another claim had ended unfinished", "agent")
-        self._begun: dict[str, float] = {}  # by claim, like the next
+        self._started: dict[str, float] = {}  # by claim, like the next
         self._calls: dict[str, int] = {}
 
     def step_begun(self, run: Run) -> None:
         """See `StepObserver`."""
-        self._begun[run.claim.id] = time.monotonic()
+        self._started[run.claim.id] = time.monotonic()
         if run.loaded.attempts > 1:
             self._recoveries.labels(run.agent.name).inc()
 
     def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
         """See `StepObserver`."""
         agent = run.agent.name
-        earlier = self._calls.get(run.claim.id, 0)
-        self._calls[run.claim.id] = earlier + 1
-        if earlier:
+        previous = self._calls.get(run.claim.id, 0)
+        self._calls[run.claim.id] = previous + 1
+        if previous:
             self._retries.labels(agent).inc()
         self._driver_seconds.labels(agent, "error" if response is None else "answer").observe(seconds)
         if response is None:
@@ -104,14 +104,14 @@ class Metrics(StepObserver):
         agent = run.agent.name
         self._calls.pop(run.claim.id, None)
         self._steps.labels(agent, _NAMES[type(outcome)]).inc()
-        begun = self._begun.pop(run.claim.id, None)
-        if begun is not None:
-            self._step_seconds.labels(agent).observe(time.monotonic() - begun)
+        started = self._started.pop(run.claim.id, None)
+        if started is not None:
+            self._step_seconds.labels(agent).observe(time.monotonic() - started)
         if isinstance(outcome, Done) and outcome.status.is_terminal():
             self._executions.labels(agent, outcome.status.value).inc()
 
     def delivered(self, outcome: Outcome | None) -> None:
-        """What came of a message of a step; None when Redis was not there."""
+        """Count the outcome of a step message; None when Redis did not answer."""
         name = outcome.reason.value if isinstance(outcome, NothingToDo) else _NAMES[type(outcome)]
         self._deliveries.labels(name).inc()
 
@@ -126,14 +126,14 @@ _NAMES: Final[dict[type[Any], str]] = {
 }
 
 
-class _Standing:
-    """How the worker and its backlog stand at the moment somebody asks."""
+class _GaugeCollector:
+    """Reads slots and backlog at each scrape."""
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         self._runtime = runtime
 
     def collect(self) -> Iterator[Any]:
-        """Gauges, for prometheus_client."""
+        """Give the gauges to prometheus_client."""
         from prometheus_client.core import GaugeMetricFamily
 
         runtime = self._runtime()
@@ -144,16 +144,16 @@ class _Standing:
             ),
             "slots_busy": ("Steps that it runs", runtime.keeper.running),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
-            **self._backlog(runtime),
+            **self._read_backlog(runtime),
         }
         for name, (what, value) in facts.items():
             yield GaugeMetricFamily(f"celery_agents_{name}", what, value=value)
 
-    def _backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
+    def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
         except CeleryAgentsError as error:
-            log.debug("the backlog is not known: %s", error)
+            log.debug("the backlog cannot be read: %s", error)
             return {}
         return {
             "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
@@ -166,7 +166,7 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
     """Answer scrapes in a thread.
 
     Returns:
-        Ends it.
+        A function that stops the thread.
     Raises:
         ConfigurationError: The port is taken.
     """
@@ -174,9 +174,11 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
 
     assert settings.metrics_port is not None
     if runtime().settings.pool == "prefork":
-        log.warning("steps run in processes of their own (prefork), whose metrics nobody sees; use the threads pool")
-    standing: Any = _Standing(runtime)
-    for collector in (standing, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
+        log.warning(
+            "the prefork pool runs steps in child processes, whose metrics are not served; use the threads pool"
+        )
+    gauges: Any = _GaugeCollector(runtime)
+    for collector in (gauges, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
         metrics.registry.register(collector)
     try:
         server, thread = start_http_server(settings.metrics_port, settings.metrics_address, metrics.registry)

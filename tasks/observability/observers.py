@@ -1,4 +1,4 @@
-"""Metrics and traces put together, as far as the settings want them."""
+"""`Observers`: passes what the engine reports to metrics and traces, where the settings enable them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Observers(StepObserver):
-    """What one process measures.
+    """Metrics and traces of one process.
 
     Attributes:
         metrics: None when they are off.
@@ -30,7 +30,7 @@ class Observers(StepObserver):
     def __init__(self, settings: Settings) -> None:
         """
         Raises:
-            MissingExtra: A setting asks for what is not installed.
+            MissingExtra: A setting enables an extra that is not installed.
         """
         self.metrics = Metrics() if settings.metrics_port is not None else None
         self.tracing = Tracing() if settings.traces else None
@@ -38,39 +38,39 @@ class Observers(StepObserver):
 
     @property
     def observer(self) -> StepObserver | None:
-        """For the engine: None when nobody wants to know."""
+        """Observer for the engine; None when metrics and traces are off."""
         return self if self._all else None
 
     def delivered(self, outcome: Outcome | None) -> None:
-        """What came of a message of a step; None when Redis was not there."""
+        """Count the outcome of a step message; None when Redis did not answer."""
         if self.metrics is not None:
             self.metrics.delivered(outcome)
 
     def close(self) -> None:
-        """Send what has not been sent yet."""
+        """Send the spans that are not sent yet."""
         if self.tracing is not None:
             self.tracing.close()
 
     def step_begun(self, run: Run) -> None:
         """See `StepObserver`."""
-        self._tell(lambda each: each.step_begun(run))
+        self._notify(lambda each: each.step_begun(run))
 
     def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
         """See `StepObserver`."""
-        self._tell(lambda each: each.driver_called(run, seconds, response, error))
+        self._notify(lambda each: each.driver_called(run, seconds, response, error))
 
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
-        self._tell(lambda each: each.tools_called(run))
+        self._notify(lambda each: each.tools_called(run))
 
     def step_ended(self, run: Run, outcome: Outcome | None) -> None:
         """See `StepObserver`."""
-        self._tell(lambda each: each.step_ended(run, outcome))
+        self._notify(lambda each: each.step_ended(run, outcome))
 
-    def _tell(self, call: Callable[[StepObserver], None]) -> None:
-        """What a measurement breaks on must not break the step."""
+    def _notify(self, call: Callable[[StepObserver], None]) -> None:
+        """Call each observer; its error must not fail the step."""
         for each in self._all:
             try:
                 call(each)
-            except Exception as error:  # noqa: BLE001 - from libraries for measuring
-                log.warning("%s was not told of a step: %s", type(each).__name__, describe_exception(error).message)
+            except Exception as error:  # noqa: BLE001 - whatever a library for metrics or traces raises
+                log.warning("%s missed an event of a step: %s", type(each).__name__, describe_exception(error).message)

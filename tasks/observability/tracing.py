@@ -1,8 +1,8 @@
 """OpenTelemetry traces with the names of the GenAI conventions. Off unless `CELERY_AGENTS_TRACES` is set.
 
-One trace an execution, whichever workers carry it on: its id and the id of its first span follow from the execution's
-id, so nobody has to hand them over. The first span is written when the execution ends; until then its children wait for
-it, as those of any request that is under way. Prompts, answers, arguments and results stay out of the spans.
+An execution is one trace, whichever workers run its steps: the ids of the trace and of its root span are derived from
+the execution's id. The root span is written when the execution ends; until then its children have no parent, like those
+of any unfinished request. Prompts, answers, arguments and results are never in the spans.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from ...worker.engine.run import Run
 
 _NAME: Final = "celery-agents"
-_forced: Final[ContextVar[tuple[int, int] | None]] = ContextVar("celery_agents_trace_ids", default=None)
+_fixed_ids: Final[ContextVar[tuple[int, int] | None]] = ContextVar("celery_agents_trace_ids", default=None)
 
 
-def trace_id_of(execution_id: str) -> int:
-    """The trace of an execution."""
+def derive_trace_id(execution_id: str) -> int:
+    """Derive the trace id of an execution."""
     return int.from_bytes(hashlib.sha256(f"trace:{execution_id}".encode()).digest()[:16], "big") or 1
 
 
-def root_span_id_of(execution_id: str, retries: int) -> int:
-    """The span that the steps of an execution stand below; after a retry they stand below another."""
+def derive_root_span_id(execution_id: str, retries: int) -> int:
+    """Derive the id of the parent span of all steps; after a retry the steps have another parent."""
     return int.from_bytes(hashlib.sha256(f"span:{execution_id}:{retries}".encode()).digest()[:8], "big") or 1
 
 
 class Tracing(StepObserver):
     """Writes a span for each step, driver call and tool call.
 
-    A program that has set a tracer provider of its own, such as with `opentelemetry-instrument`, gets the spans there;
-    else they go out by OTLP as the environment's `OTEL_*` say.
+    Spans go to the tracer provider that the program has set, such as with `opentelemetry-instrument`; without one they
+    are exported by OTLP as the environment's `OTEL_*` say.
     """
 
     def __init__(self, provider: Any = None) -> None:
         """
         Args:
-            provider: The SDK's tracer provider. None: as above.
+            provider: A tracer provider of the SDK. None: the program's, or one that exports by OTLP.
         Raises:
             MissingExtra: The SDK is not installed.
         """
@@ -56,47 +56,47 @@ class Tracing(StepObserver):
             raise MissingExtra("tracing", "CELERY_AGENTS_TRACES") from error
         self._trace = trace
         self._context = context
-        present = provider or trace.get_tracer_provider()
-        self._provider: Any = present if isinstance(present, TracerProvider) else _own_provider()
-        # Tracers take the generator over when they are made; those of others keep theirs.
-        theirs = self._provider.id_generator
-        self._provider.id_generator = _Ids(theirs)
+        current = provider or trace.get_tracer_provider()
+        self._provider: Any = current if isinstance(current, TracerProvider) else _make_provider()
+        # A tracer keeps the generator that its provider has when it is made, so other tracers keep their own.
+        original = self._provider.id_generator
+        self._provider.id_generator = _IdGenerator(original)
         self._tracer = self._provider.get_tracer(_NAME)
-        self._provider.id_generator = theirs
-        self._open: dict[str, _Step] = {}
+        self._provider.id_generator = original
+        self._open: dict[str, _OpenStep] = {}
 
     def close(self) -> None:
-        """Send what has not been sent yet."""
+        """Send the spans that are not sent yet."""
         self._provider.force_flush(5_000)
 
     def step_begun(self, run: Run) -> None:
-        """See `StepObserver`. The span is current until the step ends: what drivers and tools write stands below it."""
-        attributes = _place(run) | {"celery_agents.attempt": run.loaded.attempts}
+        """See `StepObserver`. The span is current until the step ends: spans of drivers and tools are its children."""
+        attributes = _common_attributes(run) | {"celery_agents.attempt": run.loaded.attempts}
         span = self._tracer.start_span(
-            f"step {run.ref.step}", self._below_root(run), self._trace.SpanKind.CONSUMER, attributes
+            f"step {run.ref.step}", self._root_context(run), self._trace.SpanKind.CONSUMER, attributes
         )
         token = self._context.attach(self._trace.set_span_in_context(span))
-        self._open[run.claim.id] = _Step(span, token, time.time_ns() - run.claim.now_ms * 1_000_000)
+        self._open[run.claim.id] = _OpenStep(span, token, time.time_ns() - run.claim.now_ms * 1_000_000)
 
     def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
         """See `StepObserver`."""
         ended = time.time_ns()
-        provider, model = _model(run)
-        attributes = _place(run) | {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
+        provider, model = _read_model(run)
+        attributes = _common_attributes(run) | {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
         attributes |= {"gen_ai.request.model": model} if model else {}
-        attributes |= _answer(response) if response is not None else {"error.type": error}
+        attributes |= _response_attributes(response) if response is not None else {"error.type": error}
         name = f"chat {model}" if model else "chat"
-        span = self._child(run, name, self._trace.SpanKind.CLIENT, ended - round(seconds * 1e9), attributes)
+        span = self._start_child(run, name, self._trace.SpanKind.CLIENT, ended - round(seconds * 1e9), attributes)
         self._end(span, ended, error)
 
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
-        begun = self._open.get(run.claim.id)
-        skew_ns = begun.skew_ns if begun is not None else 0
+        opened = self._open.get(run.claim.id)
+        skew_ns = opened.skew_ns if opened is not None else 0
         for index in new_records(run):
             execution = run.records[index].execution
             call = execution.tool_call
-            attributes = _place(run) | {
+            attributes = _common_attributes(run) | {
                 "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id,
                 "gen_ai.tool.type": "function", "celery_agents.tool.outcome": execution.outcome.value,
             }  # fmt: skip
@@ -106,59 +106,59 @@ class Tracing(StepObserver):
                 round(at.timestamp() * 1e9) for at in (execution.started_at, execution.completed_at)
             )
             kind = self._trace.SpanKind.INTERNAL
-            span = self._child(run, f"execute_tool {call.name}", kind, started_ns + skew_ns, attributes)
+            span = self._start_child(run, f"execute_tool {call.name}", kind, started_ns + skew_ns, attributes)
             self._end(span, ended_ns + skew_ns, error)
 
     def step_ended(self, run: Run, outcome: Outcome | None) -> None:
         """See `StepObserver`."""
-        begun = self._open.pop(run.claim.id, None)
-        if begun is None:
+        opened = self._open.pop(run.claim.id, None)
+        if opened is None:
             return
         with contextlib.suppress(ValueError):
-            self._context.detach(begun.token)
-        begun.span.set_attribute("celery_agents.outcome", _outcome(outcome))
+            self._context.detach(opened.token)
+        opened.span.set_attribute("celery_agents.outcome", _outcome_name(outcome))
         error = outcome.error if isinstance(outcome, Done) else ""
         if error:
-            begun.span.set_attribute("error.type", "execution_failed")
-        self._end(begun.span, time.time_ns(), error)
+            opened.span.set_attribute("error.type", "execution_failed")
+        self._end(opened.span, time.time_ns(), error)
         if isinstance(outcome, Done) and outcome.status.is_terminal():
             self._write_root(run, outcome)
 
     def _write_root(self, run: Run, outcome: Done) -> None:
         execution = run.execution
-        attributes = _place(run) | {
+        attributes = _common_attributes(run) | {
             "gen_ai.operation.name": "invoke_agent",
             "celery_agents.status": outcome.status.value,
         }
-        attributes |= _totals(outcome)
-        ids = (trace_id_of(run.ref.execution_id), root_span_id_of(run.ref.execution_id, execution.retries))
-        token = _forced.set(ids)
+        attributes |= _total_attributes(outcome)
+        ids = (derive_trace_id(run.ref.execution_id), derive_root_span_id(run.ref.execution_id, execution.retries))
+        token = _fixed_ids.set(ids)
         try:
             span = self._tracer.start_span(
                 f"invoke_agent {run.agent.name}", self._context.Context(), self._trace.SpanKind.INTERNAL, attributes,
                 start_time=round((execution.started_at or execution.created_at).timestamp() * 1e9),
             )  # fmt: skip
         finally:
-            _forced.reset(token)
+            _fixed_ids.reset(token)
         self._end(span, time.time_ns(), outcome.error)
 
-    def _below_root(self, run: Run) -> Any:
+    def _root_context(self, run: Run) -> Any:
         trace = self._trace
-        trace_id = trace_id_of(run.ref.execution_id)
+        trace_id = derive_trace_id(run.ref.execution_id)
         parent = trace.SpanContext(
-            trace_id, root_span_id_of(run.ref.execution_id, run.execution.retries), is_remote=True,
+            trace_id, derive_root_span_id(run.ref.execution_id, run.execution.retries), is_remote=True,
             trace_flags=trace.TraceFlags(self._is_sampled(trace_id)),
         )  # fmt: skip
         return trace.set_span_in_context(trace.NonRecordingSpan(parent), self._context.Context())
 
     def _is_sampled(self, trace_id: int) -> int:
-        """As the sampler decides for the first span; samplers by ratio look at the trace's id, so all workers agree."""
+        """Ask the sampler as for the root span; samplers by ratio use the trace id, so all workers agree."""
         decision = self._provider.sampler.should_sample(None, trace_id, "invoke_agent").decision
         return int(decision.is_sampled())
 
-    def _child(self, run: Run, name: str, kind: Any, started_ns: int, attributes: Mapping[str, Any]) -> Any:
-        begun = self._open.get(run.claim.id)
-        parent = self._trace.set_span_in_context(begun.span) if begun is not None else self._below_root(run)
+    def _start_child(self, run: Run, name: str, kind: Any, started_ns: int, attributes: Mapping[str, Any]) -> Any:
+        opened = self._open.get(run.claim.id)
+        parent = self._trace.set_span_in_context(opened.span) if opened is not None else self._root_context(run)
         return self._tracer.start_span(name, parent, kind, attributes, start_time=started_ns)
 
     def _end(self, span: Any, at_ns: int, error: str) -> None:
@@ -167,8 +167,8 @@ class Tracing(StepObserver):
         span.end(at_ns)
 
 
-class _Step:
-    """A step under way: its span, and how far this machine's clock is ahead of Redis's."""
+class _OpenStep:
+    """A running step: its span, and how far this machine's clock is ahead of Redis's."""
 
     __slots__ = ("skew_ns", "span", "token")
 
@@ -178,28 +178,28 @@ class _Step:
         self.skew_ns = skew_ns
 
 
-class _Ids:
-    """Another generator's ids, except where they follow from an execution."""
+class _IdGenerator:
+    """Gives the fixed ids of an execution while they are set, else those of another generator."""
 
-    def __init__(self, others: Any) -> None:
-        self._others = others
+    def __init__(self, original: Any) -> None:
+        self._original = original
 
     def generate_span_id(self) -> int:
-        """For the SDK."""
-        forced = _forced.get()
-        return forced[1] if forced is not None else self._others.generate_span_id()
+        """See the SDK's `IdGenerator`."""
+        ids = _fixed_ids.get()
+        return ids[1] if ids is not None else self._original.generate_span_id()
 
     def generate_trace_id(self) -> int:
-        """For the SDK."""
-        forced = _forced.get()
-        return forced[0] if forced is not None else self._others.generate_trace_id()
+        """See the SDK's `IdGenerator`."""
+        ids = _fixed_ids.get()
+        return ids[0] if ids is not None else self._original.generate_trace_id()
 
     def is_trace_id_random(self) -> bool:
-        """For the SDK: a sampler by ratio may look at the id's last bits."""
+        """Tell samplers by ratio that the id's last bits are random."""
         return True
 
 
-def _own_provider() -> Any:
+def _make_provider() -> Any:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -211,7 +211,7 @@ def _own_provider() -> Any:
     return provider
 
 
-def _place(run: Run) -> dict[str, Any]:
+def _common_attributes(run: Run) -> dict[str, Any]:
     return {
         "gen_ai.agent.name": run.agent.name,
         "gen_ai.conversation.id": run.ref.session_id,
@@ -220,14 +220,14 @@ def _place(run: Run) -> dict[str, Any]:
     }
 
 
-def _model(run: Run) -> tuple[str, str]:
-    """Provider and model, as `provider:model` names them; a driver of the user's own is its own provider."""
+def _read_model(run: Run) -> tuple[str, str]:
+    """Read provider and model from `provider:model`; a driver of the user's own is its own provider."""
     chosen = run.state.llm_config.model if run.state.llm_config is not None else None
     provider, colon, model = (chosen or run.agent.model or "").partition(":")
     return (provider, model) if colon else (run.agent.answering.name, provider)
 
 
-def _answer(response: InferenceResponse) -> dict[str, Any]:
+def _response_attributes(response: InferenceResponse) -> dict[str, Any]:
     found = {
         "gen_ai.response.finish_reasons": (response.finish_reason.value,),
         "gen_ai.usage.input_tokens": response.usage.input,
@@ -239,7 +239,7 @@ def _answer(response: InferenceResponse) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _totals(outcome: Done) -> dict[str, Any]:
+def _total_attributes(outcome: Done) -> dict[str, Any]:
     execution: ExecutionState | None = outcome.state.execution if outcome.state is not None else None
     if execution is None or execution.execution_id != outcome.ref.execution_id:
         return {}
@@ -250,7 +250,7 @@ def _totals(outcome: Done) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome | None) -> str:
+def _outcome_name(outcome: Outcome | None) -> str:
     match outcome:
         case None:
             return "unavailable"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
-from celery_agents.tasks.observability.tracing import root_span_id_of, trace_id_of
+from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
 
 from support.post_receiver import PostReceiver
 from support.processes import free_port
@@ -81,7 +81,7 @@ class Collector(PostReceiver):
 
     def of(self, execution_id: str) -> dict[str, Any]:
         """Spans of an execution's trace by name."""
-        trace_id = trace_id_of(execution_id).to_bytes(16, "big")
+        trace_id = derive_trace_id(execution_id).to_bytes(16, "big")
         return {span.name: span for _, span in self.spans if span.trace_id == trace_id}
 
 
@@ -157,7 +157,7 @@ def test_steps_are_counted_traced_and_logged(
     wait_until(lambda: set(names) <= set(collector.of(job.execution_id)), "its spans have arrived", 10)
     spans = collector.of(job.execution_id)
     root, first, tool_span = spans["invoke_agent thinker"], spans["step 1"], spans["execute_tool weigh"]
-    assert root.span_id == root_span_id_of(job.execution_id, 0).to_bytes(8, "big")
+    assert root.span_id == derive_root_span_id(job.execution_id, 0).to_bytes(8, "big")
     assert not root.parent_span_id
     assert first.parent_span_id == spans["step 2"].parent_span_id == root.span_id
     assert tool_span.parent_span_id == first.span_id
@@ -170,7 +170,7 @@ def test_steps_are_counted_traced_and_logged(
     assert attributes(spans["execute_tool breaking"])["error.type"]
 
     def of_failing(name: str) -> dict[str, Any]:
-        trace_id = trace_id_of(failing.execution_id).to_bytes(16, "big")
+        trace_id = derive_trace_id(failing.execution_id).to_bytes(16, "big")
         return {by: span for by, span in collector.spans if span.trace_id == trace_id and span.name == name}
 
     (first_worker,) = wait_until(lambda: of_failing("step 1"), "the failed step has arrived", 10)

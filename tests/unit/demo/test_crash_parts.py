@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.demo.crash import Account, answers
+from celery_agents.demo.crash import CrashReport, is_ready
 from celery_agents.demo.ledger import DRIVER_CALL, EFFECT, Ledger, serve
 from celery_agents.tasks.local.embedded_redis import free_port
 
@@ -22,7 +22,7 @@ def ledger(tmp_path: Path) -> Ledger:
     port = free_port()
     Thread(target=serve, args=(port, tmp_path / "ledger.jsonl"), daemon=True).start()
     made = Ledger(f"http://127.0.0.1:{port}/")
-    wait_until(lambda: answers(made), "the ledger answers", timeout=5)
+    wait_until(lambda: is_ready(made), "the ledger answers", timeout=5)
     return made
 
 
@@ -41,18 +41,18 @@ def test_only_the_first_delivery_is_held(ledger: Ledger) -> None:
     assert ledger.write(EFFECT, "a", hold=5, timeout_seconds=2)["repeated"] is True
 
 
-def account(calls: dict[str, int], deliveries: list[tuple[str, float]], killed_at: float | None = 10.0) -> Account:
+def report(calls: dict[str, int], deliveries: list[tuple[str, float]], killed_at: float | None = 10.0) -> CrashReport:
     seen: set[str] = set()
     entries: list[dict[str, Any]] = []
     for key, at in deliveries:
         entries.append({"key": key, "at": at, "repeated": key in seen})
         seen.add(key)
     result: Any = SimpleNamespace(status="completed", step_count=2)
-    return Account(result, Counter(calls), entries, killed_at)
+    return CrashReport(result, Counter(calls), entries, killed_at)
 
 
 def test_one_effect_under_one_key_and_one_call_a_step_is_what_was_promised() -> None:
-    good = account({"step 1": 1, "step 2": 1}, [("k", 9.0), ("k", 16.5)])
+    good = report({"step 1": 1, "step 2": 1}, [("k", 9.0), ("k", 16.5)])
     assert good.holds
     assert good.recovery_seconds == 6.5
     assert "recovered after     6.5 s" in "\n".join(good.lines())
@@ -61,13 +61,13 @@ def test_one_effect_under_one_key_and_one_call_a_step_is_what_was_promised() -> 
 @pytest.mark.parametrize(
     "bad",
     [
-        account({"step 1": 1, "step 2": 2}, [("k", 9.0), ("k", 16.5)]),
-        account({"step 1": 1}, [("k", 9.0), ("k", 16.5)]),
-        account({"step 1": 1, "step 2": 1}, [("k", 9.0), ("other", 16.5)]),
-        account({"step 1": 1, "step 2": 1}, [("k", 9.0)]),
-        account({"step 1": 1, "step 2": 1}, [("k", 9.0), ("k", 16.5)], killed_at=None),
+        report({"step 1": 1, "step 2": 2}, [("k", 9.0), ("k", 16.5)]),
+        report({"step 1": 1}, [("k", 9.0), ("k", 16.5)]),
+        report({"step 1": 1, "step 2": 1}, [("k", 9.0), ("other", 16.5)]),
+        report({"step 1": 1, "step 2": 1}, [("k", 9.0)]),
+        report({"step 1": 1, "step 2": 1}, [("k", 9.0), ("k", 16.5)], killed_at=None),
     ],
     ids=["asked twice", "a step without a call", "two effects", "never recovered", "nobody was killed"],
 )
-def test_anything_else_is_not(bad: Account) -> None:
+def test_anything_else_is_not(bad: CrashReport) -> None:
     assert not bad.holds

@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.observability.observers import Observers
-from celery_agents.tasks.observability.tracing import root_span_id_of, trace_id_of
+from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
 
 
 class Broken:
@@ -28,11 +28,11 @@ def test_a_measurement_that_breaks_is_logged_and_the_step_goes_on(caplog: pytest
     observers._all = (cast("Any", Broken()),)
     with caplog.at_level(logging.WARNING):
         observers.step_begun(cast("Any", None))
-    assert "Broken was not told of a step: RuntimeError: out of order" in caplog.text
+    assert "Broken missed an event of a step: RuntimeError: out of order" in caplog.text
 
 
 def test_ids_of_a_trace_follow_from_the_execution_and_its_retries() -> None:
-    assert trace_id_of("a") == trace_id_of("a") != trace_id_of("b")
-    assert root_span_id_of("a", 0) == root_span_id_of("a", 0) != root_span_id_of("a", 1)
-    assert 0 < trace_id_of("a") < 2**128
-    assert 0 < root_span_id_of("a", 0) < 2**64
+    assert derive_trace_id("a") == derive_trace_id("a") != derive_trace_id("b")
+    assert derive_root_span_id("a", 0) == derive_root_span_id("a", 0) != derive_root_span_id("a", 1)
+    assert 0 < derive_trace_id("a") < 2**128
+    assert 0 < derive_root_span_id("a", 0) < 2**64

@@ -271,7 +271,7 @@ def test_a_plan_kills_at_every_crash_point_over_as_many_seeds() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Fault(FaultKind.KILL, "c77"), "a place is one of c0"),
+        (lambda: Fault(FaultKind.KILL, "c77"), "a point is one of c0"),
         (lambda: Fault(FaultKind.REFUSE, "c3"), "refuse cannot happen at 'c3'"),
         (lambda: CrashPlan(-1), "give a seed from 0"),
         (lambda: CrashPlan(0, most=9), "most from 1 to 4"),

@@ -1,0 +1,86 @@
+"""Listings of sessions: pages by last update, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from ...worker.store import Header, Store
+from .inputs import read_cursor
+
+_BATCH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Sessions, newest first.
+
+    Attributes:
+        cursor: Give it back for the next page; None at the end.
+    """
+
+    items: tuple[Header, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which sessions a listing shows; None does not restrict.
+
+    Attributes:
+        oldest_ms: Updated at or after this time.
+    """
+
+    status: str | None
+    agent: str | None
+    oldest_ms: int | None
+
+    def matches(self, header: Header) -> bool:
+        """Whether the session has the status and the agent."""
+        return self.status in (None, header.status) and self.agent in (None, header.agent)
+
+
+def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> Page:
+    """Read a page of at most `limit` sessions.
+
+    Raises:
+        InvalidInput: The cursor is not that of a page.
+    """
+    index = "failed" if wanted.status == "failed" else "sessions"
+    newest_ms, listed = read_cursor(cursor)
+    found: list[Header] = []
+    for header in iterate_headers(store, index, wanted.oldest_ms, newest_ms):
+        if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in listed:
+            continue
+        if wanted.matches(header):
+            if len(found) == limit:
+                return Page(tuple(found), _write_cursor(found))
+            found.append(header)
+    return Page(tuple(found), None)
+
+
+def iterate_headers(store: Store, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
+    """Read an index of sessions in batches, newest first, each session once."""
+    seen: set[str] = set()
+    while True:
+        page, following = store.sessions.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=_BATCH)
+        fresh = [header for header in page if header.session_id not in seen]
+        yield from fresh
+        if following is None or not fresh:
+            return
+        seen.update(header.session_id for header in page)
+        newest_ms = following
+
+
+def to_milliseconds(since: datetime | None) -> int | None:
+    """Unix time in milliseconds; None stays None."""
+    return None if since is None else round(since.timestamp() * 1000)
+
+
+def _write_cursor(found: list[Header]) -> str:
+    """The last session's time, and the sessions of the page with that time."""
+    last = found[-1].updated_ms
+    same = [header.session_id for header in found if header.updated_ms == last]
+    return f"{last}:{','.join(same)}"
