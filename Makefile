@@ -91,5 +91,5 @@ bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py --quick $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache tests/.pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

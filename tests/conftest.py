@@ -7,7 +7,9 @@ them is its own: an empty Redis, and a space of the ledger and the provider.
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,15 @@ _of_the_session: list[processes.Process] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaves_keys(reason): may leave keys without a time to live in Redis")
+    _let_children_keep_bytecode(config)
+
+
+def _let_children_keep_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, each of some hundred processes would compile the product again."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    if sys.dont_write_bytecode and cache is not None and "PYTHONPYCACHEPREFIX" not in os.environ:
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What a step asks of its database: how many round trips, which, and how large, so that its price cannot creep up unseen.
+"""The round trips of a step: how many, which, and how large, so that its price cannot creep up unseen.
 
 All other tests assert what was stored and answered. This file alone asserts by which way that happened.
 """

@@ -1,4 +1,4 @@
-"""What may have happened to a step before a worker claims it: a table for tests of the claim."""
+"""A table of all that may have happened to a step before a worker claims it, for tests of the claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do to the sessions of a seed, while workers run their steps: submit, message, stop, retry, save beside."""
+"""The clients of a seed: they submit, send messages, stop, retry and save while workers run steps."""
 
 from __future__ import annotations
 

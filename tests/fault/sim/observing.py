@@ -14,6 +14,7 @@ from celery_agents.worker.store.database import Command, Reply
 
 from .database import QUEUE, Renewed
 from .world import World
+from support.points import Points
 
 PREFIX = "ca:{0}:"
 _LEASE = PREFIX + "lease:"
@@ -66,7 +67,7 @@ class History:
     def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """One round trip, as Redis answered it."""
         tally = self._world.tally.answers
-        if point == "stop.journal":
+        if point == Points.STOP_JOURNAL:
             self.stop_read = self._world.seq
         if commands[0][0] == "MULTI":
             applied = replies[-1]
@@ -99,7 +100,7 @@ class History:
     def _written(self, point: str, name: str, command: Command, reply: Reply) -> None:
         key = str(command[1])
         if name == "EVALSHA":
-            if point == "journal.full":
+            if point == Points.JOURNAL_FULL:
                 self._by_script(command, reply)
             return
         if key == QUEUE:
@@ -160,20 +161,26 @@ class History:
             world.expect(not alive, "lease", f"{point}: the claim {before[:6]} was taken over while its lease lived")
         if ctl and (fields.get("phase") == "end" or fields.get("execution", ctl["execution"]) != ctl["execution"]):
             self.closed.setdefault(ctl["execution"], self._last_look(point, ctl.get("claim", "")))
-        if point == "stop.exec":
+        if point == Points.STOP_EXEC:
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
-        if claim and point in ("claim.exec", "claim.attempt", "claim.behind", "claim.new", "claim.first"):
+        if claim and point in (
+            Points.CLAIM_EXEC,
+            Points.CLAIM_ATTEMPT,
+            Points.CLAIM_BEHIND,
+            Points.CLAIM_NEW,
+            Points.CLAIM_FIRST,
+        ):
             self._taken(session, ctl, claim)
         if fields.get("cancel"):
             self.stops.setdefault(fields["cancel"], world.seq)
-        if point == "retry.exec":
+        if point == Points.RETRY_EXEC:
             self.stops.pop(ctl["execution"], None)
             self.closed.pop(ctl["execution"], None)
 
     def _last_look(self, point: str, claim: str) -> tuple[int, str]:
         """When whoever ended an execution had last looked into its journal, and who that was."""
-        if point == "stop.exec":
+        if point == Points.STOP_EXEC:
             return self.stop_read, ""
         taken = next((each for each in reversed(self.claims) if each.claim == claim), None)
         return (taken.read, taken.job) if taken is not None else (self._world.seq, "")
@@ -214,7 +221,7 @@ class History:
         *_, execution, step = str(command[3]).split(":")
         for field, value, first in zip(command[5::2], command[6::2], reply, strict=True):
             written: Command = ("HSETNX", command[3], field, value)
-            self._journal("journal.full", "HSETNX", execution, int(step), written, first)
+            self._journal(Points.JOURNAL_FULL, "HSETNX", execution, int(step), written, first)
 
     def phase(self, session: str) -> str:
         """run, end, wait or parked; "" before it exists."""

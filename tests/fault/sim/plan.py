@@ -1,4 +1,4 @@
-"""What is to go wrong in a seed, drawn beforehand: its kind, where faults strike, what clients do and when."""
+"""The plan of a seed, drawn beforehand: its kind, where faults strike, what clients do and when."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOMENTS: Final = (
 
 
 def draw_kind(rng: random.Random) -> str:
-    """What a seed is mostly about."""
+    """Draw what a seed is mostly about."""
     return rng.choices(KINDS, _WEIGHTS)[0]
 
 

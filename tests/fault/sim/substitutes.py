@@ -1,4 +1,4 @@
-"""What a simulated process is built of in place of the product's own parts.
+"""Parts that a simulated process is built of in place of the product's own.
 
 A mutant of the product is one of these: a `Database` that sends or answers something else than it was asked, a
 `StepStore` that breaks a promise, or agents that were defined otherwise. The engine and the store above them are the
@@ -50,23 +50,23 @@ class EditedDatabase:
     # --- what a subclass changes ------------------------------------------------------------------------------
 
     def guards(self, point: str, guards: Sequence[Guard]) -> Sequence[Guard]:
-        """What is compared before a script writes."""
+        """Change what is compared before a script writes."""
         return guards
 
     def keys(self, point: str, keys: Sequence[str]) -> Sequence[str]:
-        """What is watched."""
+        """Change what is watched."""
         return keys
 
     def commands(self, point: str, commands: Sequence[Command]) -> Sequence[Command | None]:
-        """What is sent, command by command; `NOT_SENT` in place of one that is not."""
+        """Change what is sent, command by command; `NOT_SENT` stands in place of one that is left out."""
         return [self.command(point, command) for command in commands]
 
     def command(self, point: str, command: Command) -> Command | None:
-        """What is sent instead of one command."""
+        """Change one command."""
         return command
 
     def reply(self, point: str, command: Command, reply: Reply) -> Reply:
-        """What is answered instead of a reply."""
+        """Change one reply."""
         return reply
 
     # --- the database -----------------------------------------------------------------------------------------

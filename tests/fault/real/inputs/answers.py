@@ -1,4 +1,4 @@
-"""What a model answers, from the provider's bytes to the step that is committed."""
+"""Answers of a model, from the provider's bytes to the step that is committed."""
 
 from __future__ import annotations
 

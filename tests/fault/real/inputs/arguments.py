@@ -1,4 +1,4 @@
-"""What tools get and give."""
+"""Arguments and results of tools."""
 
 from __future__ import annotations
 

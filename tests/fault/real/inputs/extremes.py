@@ -1,4 +1,4 @@
-"""What is drawn: extreme values of every kind, JSON, bytes, and damage to what was good."""
+"""The values that are drawn: extremes of every kind, JSON, bytes, and damage to what was good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored is damaged, and a worker runs on it: it goes on, or parks the session and says why."""
+"""Stored data is damaged and a worker runs on it: it goes on, or parks the session and says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is handed to a client."""
+"""Jobs handed to a client."""
 
 from __future__ import annotations
 
