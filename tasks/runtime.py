@@ -19,6 +19,7 @@ from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
 from ..worker.store.housekeeping.sweeps import worker_name
 from ..worker.store.keys import WAKE_CHANNEL
+from .consumer.features import missing_internals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
@@ -82,6 +83,7 @@ class Runtime:
             "draining": self.runner.draining,
             "schema": schema_version(),
             "pool": self.settings.pool,
+            "missing": missing_internals(),
             **self._pulse.facts,
         }
 

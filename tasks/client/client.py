@@ -13,8 +13,8 @@ from typing import Any, Final
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.engine import first_state, operation_transition, retry_transition, stop_transition
 from ...worker.engine.run import moment
+from ...worker.engine.transitions import first_state, operation_transition, retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
@@ -26,8 +26,8 @@ from ...worker.errors import (
 from ...worker.state import AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
 from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
-from ..app import create_app, settings_of
 from ..housekeeping.callbacks import target_of
+from ..producer import create_producer_app, settings_of
 from ..publishing import SeparatePublisher, TransactionPublisher
 from .inputs import (
     check_agent_name,
@@ -84,7 +84,7 @@ class AgentClient:
         """
         chosen = settings or (settings_of(app) if app is not None else None)
         self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
-        publishing = app if app is not None else create_app(self.settings)
+        publishing = app if app is not None else create_producer_app(self.settings)
         self._publisher = SeparatePublisher(publishing, self.settings)
         self._store = redis_store(
             self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)

@@ -13,18 +13,16 @@ from __future__ import annotations
 import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
-
-import celery.concurrency.thread as celery_threads
-from celery.concurrency.base import apply_target
+from typing import Any, Final
 
 from ...worker.concurrency.fibers import Fibers, Line, places_in_line
 from ...worker.engine import EventLoopThread
 from ..names import STEP
+from .celery_internals import apply_target
 from .garbage_collection import collect_when_idle
+from .threads_pool import FutureResult, ThreadsPool
 
 _LOOK_UP_SECONDS: Final = 0.25
-_result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
 
 
 def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
@@ -37,7 +35,7 @@ def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> Non
         waiting = concurrent.futures.wait(waiting, _LOOK_UP_SECONDS).not_done
 
 
-class TaskPool(celery_threads.TaskPool):
+class TaskPool(ThreadsPool):
     """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
     A step that has waited for its model leaves its slot to another one, and goes on when those with slots cannot.
@@ -47,8 +45,6 @@ class TaskPool(celery_threads.TaskPool):
         newest_id: The task id of the step that was handed over last.
         consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
     """
-
-    executor: concurrent.futures.ThreadPoolExecutor  # Celery's: for what is no step
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,7 +108,7 @@ class TaskPool(celery_threads.TaskPool):
 
         self._waiting.append(carry_out)
         self.begin_waiting()
-        return _result_of(ended)
+        return FutureResult(ended)
 
     def begin_waiting(self) -> None:
         """Begin steps that wait for slots, as many as there are, with the loop's next turn."""
