@@ -22,7 +22,7 @@ from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
 from .decoding_net import install_decoding_net
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
-from .features import LOCAL_DELIVERY, TEMPLATE_CHECK
+from .features import APPLY_TARGET, LOCAL_DELIVERY, MULTIPLEXING, TEMPLATE_CHECK
 from .fetching import enable_batch_fetch
 from .free_slots import wake_for_free_slots
 from .kombu_internals import written_message
@@ -106,6 +106,9 @@ class WorkerBootstep(bootsteps.StartStopStep):
         if no_ack_queue is not None:
             enable_batch_fetch(no_ack_queue, lambda: parent.max_concurrency or parent.pool.num_processes)
         wake_for_free_slots(parent.pool, parent.hub)
+        if isinstance(parent.pool, TaskPool):
+            APPLY_TARGET.is_available()
+            MULTIPLEXING.is_available()
         if no_ack_queue is not None and isinstance(parent.pool, TaskPool) and LOCAL_DELIVERY.is_available():
             local = LocalDelivery(parent.pool, self._runtime().publisher, no_ack_queue)
             sticky = self._runtime().runner.sticky

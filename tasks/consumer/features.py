@@ -28,7 +28,7 @@ TEMPLATE_CHECK: Final = Feature(
     kombu_internals.PUBLISHING, "messages are not compared with those of kombu's Redis transport"
 )
 MULTIPLEXING: Final = Feature(redis_internals.PROBES, "steps do not share a connection to Redis")
-POOL: Final = Feature(celery_internals.POOL, "a task that ends its process is not reported as a lost worker")
+APPLY_TARGET: Final = Feature(celery_internals.POOL, "a task that ends its process is not reported as a lost worker")
 
 
 def missing_internals() -> list[str]:
