@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml
 PYTEST := $(BIN)/pytest
 
-.PHONY: help demo demo-crash test check format faults faults-long soak bench bench-quick clean
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+.PHONY: help demo demo-crash test check format lock faults faults-long soak bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +17,7 @@ help:
 	@echo "make test         the test suite: real Redis, real worker processes (about ten minutes on two cores)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
+	@echo "make lock         the versions and hashes that the image and the tests install"
 	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
 	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 20 minutes); bench-quick: 3 minutes"
@@ -37,8 +40,10 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --quiet -e '.[all]'
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet -e '.[all,dev]'
+# Development and tests use the versions of the lock, each file known by its hash.
+$(VENV)/installed-dev: $(BIN)/python $(SOURCES) tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps -e .
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
@@ -64,6 +69,11 @@ check: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# --upgrade in ARGS takes the newest versions that pyproject.toml allows.
+lock: $(VENV)/installed-dev
+	$(LOCK) --extra flower --extra llm --extra metrics --extra tracing --output-file deploy/docker/requirements.txt $(ARGS)
+	$(LOCK) --extra all --extra dev --output-file tests/requirements.txt $(ARGS)
 
 faults: $(VENV)/installed-dev
 	$(BIN)/python tests/fault/campaign.py $(ARGS)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .worker.guards import FinishReasonGuard
     from .worker.hooks import Hook, HookPoint
     from .worker.state import AgentState, ExecutionBudget, InferenceResponse, ToolCall
+    from .worker.store import Result
     from .worker.tools import LookupResult, StopExecution, ToolContext, tool
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "HookPoint",
     "InferenceResponse",
     "LookupResult",
+    "Result",
     "StopExecution",
     "ToolCall",
     "ToolContext",
@@ -50,6 +52,7 @@ _HOME = {
     "HookPoint": ".worker.hooks",
     "InferenceResponse": ".worker.state",
     "LookupResult": ".worker.tools",
+    "Result": ".worker.store",
     "StopExecution": ".worker.tools",
     "ToolCall": ".worker.state",
     "ToolContext": ".worker.tools",

@@ -81,3 +81,10 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
 
 def _kombu_url(url: str) -> str:
     return "redis+socket://" + url.removeprefix("unix://") if url.startswith("unix://") else url
+
+
+def pool_name(pool_class: type) -> str:
+    """Name of a Celery pool class, as the setting `pool` knows it: greenlets, threads, prefork or solo."""
+    if f"{pool_class.__module__}:{pool_class.__qualname__}" == GREENLETS:
+        return "greenlets"
+    return pool_class.__module__.rpartition(".")[2].replace("thread", "threads")

@@ -136,7 +136,7 @@ def _start_ledger(machine: DevStack) -> Ledger:
     machine.environment[URL_VARIABLE] = ledger.url
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not answers(ledger):
-        child.must_live()
+        child.check_alive()
         if time.monotonic() > deadline:
             raise TimeoutError("the ledger did not start")
         time.sleep(_POLL_SECONDS)

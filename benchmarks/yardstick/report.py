@@ -111,20 +111,22 @@ def _head(often: Results, floors: Floors, seconds: float) -> str:
     floor = often.engines[floors.many].title if floors.many in often.engines else floors.many
     return f"""# Benchmarks
 
-What a durable step costs, beside a bare Celery task and beside other engines. `make bench` measures all of it
-and writes this page; `make bench-quick` measures the figures with targets.
+This page compares the cost of a durable step with a bare Celery task and with other engines. `make bench` measures
+everything and writes this page. `make bench-quick` measures the figures with targets.
 
-One work for all: K steps, each a scripted model's answer of about 1 KB with one tool call and the tool's result of
-about 1 KB; durable after every step. Each engine has processes and a store of its own, started for it and ended
-after it. Rounds alternate between the engines; ratios are taken within a round, and the median of {rounds} rounds
-counts. One session's steps are over so soon that the engines compared run side by side and take turns, {plans.TURNS}
-times; that median counts. Rows without a target are of one round.
+Every engine does the same work: K steps. Each step has a scripted model's answer of about 1 KB with one tool call, and
+a tool result of about 1 KB. The work is durable after every step. Each engine gets its own processes and its own
+store, which start and end with it. Rounds alternate between the engines. A ratio compares values of one round, and the
+page shows the median of {rounds} rounds. The steps of one session end so soon that the compared engines run side by
+side and alternate {plans.TURNS} times; the page shows that median. Rows without a target come from one round.
 
-**The floor** is a bare Celery task that puts itself into the queue again, without any state, task events off on both
-sides. It runs in threads, as the product's pool runs what is no step of an agent, and in prefork; on a stock queue and
-on one declared as the product's is (`no_ack`, prefetch disabled). The fastest of the four counts. Here it was: {floor}.
-Prefork has two children and this product one process, so two workers of it are compared with two processes of bare
-Celery as well. Driver and tool are async functions, as the clients of models are; one row has plain ones.
+**The floor** is a bare Celery task that puts itself into the queue again. It has no state, and task events are off on
+both sides. It runs in threads, as the product's pool runs ordinary tasks, and in prefork. It runs on a stock queue and
+on a queue declared like the product's (`no_ack`, prefetch disabled). The fastest of the four is the floor. Here it was:
+{floor}.
+
+Prefork has two children and this product has one process, so the page also compares two workers of this product with
+two processes of bare Celery. Driver and tool are async functions, like the clients of models; one row has plain ones.
 
 Measured {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, \
 {", ".join(f"{name} {version(name)}" for name in packages)}, {_redis_version()}, append-only file with an fsync every \
@@ -154,10 +156,10 @@ def _figures_table(figures: dict[str, object]) -> str:
         lines.append(f"| {title} | {sign} {target:g} | {shown} |")
     pool, cpu_only = ("_threads", "cpu_")
     same = f"""
-Over bare Celery in threads alone, one process against one: {figures["ratio_100" + pool]}
+Ratios to bare Celery in threads, one process against one: {figures["ratio_100" + pool]}
 (keyed), {figures["ratio_100_pure" + pool]} (pure), {figures["ratio_burst" + pool]} (burst), and
-{figures["ratio_1" + pool]} times the floor's time for one session. By CPU alone, which neighbours on the machine
-disturb less: {figures[cpu_only + "ratio_100"]} (keyed), {figures[cpu_only + "ratio_100_pure"]} (pure),
+{figures["ratio_1" + pool]} times the floor's time for one session. By CPU alone, which other programs on
+the machine disturb less: {figures[cpu_only + "ratio_100"]} (keyed), {figures[cpu_only + "ratio_100_pure"]} (pure),
 {figures[cpu_only + "ratio_burst"]} (burst).
 """
     return "\n".join(lines) + "\n" + same
@@ -265,14 +267,14 @@ def _failures(*results: Results) -> str:
 def _reading() -> str:
     return """## How to read this
 
-- *CPU* is of all worker processes and the store's server together; the client that submits is not counted.
-  Submitting is inside the measured time.
+- *CPU* covers all worker processes and the store's server, but not the client that submits. The measured time includes
+  submitting.
 - *to store*, *from store*: bytes over the network by Redis's own count; for PostgreSQL the bytes of its write-ahead
   log. *stored*: growth of Redis's memory, of the database, or of the files. SQLite and Restate keep their own counts.
-- Durability is relaxed alike: Redis syncs its append-only file every second, PostgreSQL runs with
-  `synchronous_commit` off, Restate without an fsync an entry. DBOS's and LangGraph's SQLite keep their own defaults.
-- The peers do less for a step where they can: *one record a step* means that model and tool share one entry, so a
-  crash between them repeats both. Taskiq, Dramatiq and naive Celery neither claim nor journal: a crash loses or
-  repeats work. They are here for what a queue and a plain save cost.
-- One worker process each, unless a row says otherwise; prefork with two children.
+- Durability is relaxed in the same way: Redis syncs its append-only file every second, PostgreSQL runs with
+  `synchronous_commit` off, Restate without an fsync for each entry. SQLite under DBOS and LangGraph keeps its defaults.
+- Other engines do less for a step where they can. *One record a step* means that model and tool share one entry, so a
+  crash between them repeats both. Taskiq, Dramatiq and naive Celery neither claim nor journal, so a crash loses or
+  repeats work. They show what a queue and a plain save cost.
+- Each engine has one worker process, unless a row says otherwise; prefork has two children.
 """

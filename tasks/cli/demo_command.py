@@ -44,20 +44,20 @@ def demo(
       OPENAI_API_KEY=… celery-agents demo --model openai:gpt-5-mini "How is a lost message found?"
       celery-agents demo --crash
     """
-    _check(question, path, model, keep=keep, crash=crash)
+    _check_options(question, path, model, keep=keep, crash=crash)
     from ...demo.run import Research, answer
 
     research = Research.asked(question, path=path, model=model, base_url=base_url, data=data_dir)
     if crash:
-        from ...demo import crash as crashing
+        from ...demo.crash import crash as run_with_crash
 
-        ended_well = crashing.crash(research, follow).holds
+        ended_well = run_with_crash(research, follow).holds
     else:
         ended_well = answer(research, follow, keep=keep).status == "completed"
     raise typer.Exit(ExitCode.DONE if ended_well else ExitCode.FAILED)
 
 
-def _check(question: str | None, path: Path | None, model: str | None, *, keep: bool, crash: bool) -> None:
+def _check_options(question: str | None, path: Path | None, model: str | None, *, keep: bool, crash: bool) -> None:
     if path is not None and not question:
         raise typer.BadParameter("say what to find out in the files of --path: demo --path DIR QUESTION")
     if crash and (model is not None or keep):

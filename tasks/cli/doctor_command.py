@@ -1,4 +1,4 @@
-"""The command that looks for what could keep agents from running."""
+"""The command `doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from ...worker.errors import ConfigurationError, StoreUnavailable
 from .exits import ExitCode
 from .options import AsJson, RedisUrl, settings_for
-from .views import as_json, clean, one_line, plural
+from .views import as_json, clean, finding_value, one_line, plural
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -55,9 +55,10 @@ def doctor(
       celery-agents doctor --json | jq -r 'select(.level != "ok") | .name'
       celery-agents doctor --app my_project
     """  # fmt: skip
-    from ..observability.doctor import Finding, Level, examine
+    from ..observability.doctor import Finding, Level
+    from ..observability.doctor.checks import examine
 
-    existing, settings = _existing(app, redis_url)
+    existing, settings = _read_app(app, redis_url)
     code = ExitCode.DONE
     try:
         findings: Sequence[Finding] = examine(settings, existing)
@@ -65,17 +66,17 @@ def doctor(
         advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
         findings = [Finding("redis", Level.FAIL, f"does not answer: {error}", advice)]
         code = ExitCode.NO_REDIS
-        # Standard error too, as every command that ends with 3: what reads the findings may not be a person.
+        # Every command that ends with 3 writes to standard error; a program may read the findings.
         print(f"celery-agents: {error}; {advice}", file=sys.stderr)
     if code is ExitCode.DONE and any(finding.level is Level.FAIL for finding in findings):
         code = ExitCode.FAILED
-    for line in map(as_json, map(_value, findings)) if json else _lines(findings):
+    for line in map(as_json, map(finding_value, findings)) if json else _format(findings):
         typer.echo(line)
     raise typer.Exit(code)
 
 
-def _existing(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:
-    """Somebody's app and the settings agents were installed with; None and the environment's without a name."""
+def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:
+    """Import the app of `--app` and read the settings agents were installed with; without it, the environment's."""
     sys.path.append(str(Path.cwd()))  # modules of agents are found here too, as by a worker
     if name is None:
         return None, settings_for(redis_url)
@@ -91,23 +92,17 @@ def _existing(name: str | None, redis_url: str | None) -> tuple[Celery | None, A
     return found, settings if redis_url is None else settings.model_copy(update={"redis_url": redis_url})
 
 
-def _value(finding: Finding) -> dict[str, str]:
-    return {
-        "name": finding.name, "level": finding.level.value, "what": finding.what, "advice": finding.advice,
-    }  # fmt: skip
-
-
-def _lines(findings: Sequence[Finding]) -> list[str]:
+def _format(findings: Sequence[Finding]) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         level = typer.style(finding.level.value.ljust(4), fg=_COLORS[finding.level.value])
-        lines += _wrapped(f"{level}  {one_line(finding.name).ljust(_NAME_WIDTH)}  ", finding.what)
+        lines += _wrap(f"{level}  {one_line(finding.name).ljust(_NAME_WIDTH)}  ", finding.what)
         if finding.advice:
-            lines += _wrapped(" " * (8 + _NAME_WIDTH), f"→ {finding.advice}")
+            lines += _wrap(" " * (8 + _NAME_WIDTH), f"→ {finding.advice}")
     counts = {level: sum(finding.level.value == level for finding in findings) for level in _COLORS}
     return [*lines, "", f"{plural(counts['fail'], 'failure')}, {plural(counts['warn'], 'warning')}"]
 
 
-def _wrapped(head: str, text: str) -> list[str]:
+def _wrap(head: str, text: str) -> list[str]:
     first, *more = textwrap.wrap(" ".join(clean(text).split()), _WIDTH - 8 - _NAME_WIDTH) or [""]
     return [head + first, *(" " * (8 + _NAME_WIDTH) + line for line in more)]

@@ -1,4 +1,4 @@
-"""Exit codes, and errors as one sentence."""
+"""Exit codes, and the sentence that an error is printed as."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..local.child_processes import ChildEnded
 
 
 class ExitCode(IntEnum):
-    """What a shell script can tell from `$?`."""
+    """Exit codes of the command line."""
 
     DONE = 0
     FAILED = 1
@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     """Redis was not reachable, or refused to write."""
 
 
-# The first line that fits decides; whatever else is in the tree is a failure.
+# The first line that fits decides.
 _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.StoreUnavailable, ExitCode.NO_REDIS),
     (errors.StoreFull, ExitCode.NO_REDIS),
@@ -39,16 +39,16 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
 )
 
 EXPECTED: Final = (errors.CeleryAgentsError, SettingsError, ChildEnded, TimeoutError)
-"""Errors that are told in a sentence. Anything else is a bug."""
+"""Errors that are printed as a sentence. Any other is a bug."""
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code of an error."""
+    """Find the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def sentence(error: BaseException) -> str:
-    """An error as people read it: what happened and what to do."""
+    """Write an error as a sentence: what happened and what to do."""
     text = " ".join(str(error).split(" ")).strip() or (type(error).__doc__ or type(error).__name__).strip()
     advice = _ADVICE.get(exit_code(error), "")
     named = text.split(maxsplit=1)[0].endswith(":")  # a field, an option: names stay as they are written

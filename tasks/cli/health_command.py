@@ -1,4 +1,4 @@
-"""The command for the probes of supervisors: health."""
+"""The command `health`, for the probes of supervisors."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def health(
     except StoreUnavailable as error:
         if not alive:
             raise
-        _tell(json, {"alive": None, "ready": False, "what": f"Redis does not answer; no reason to restart ({error})"})
+        _print(json, {"alive": None, "ready": False, "what": f"Redis does not answer; no reason to restart ({error})"})
         return
-    _tell(json, {"alive": found.alive, "ready": found.ready, "what": found.what})
+    _print(json, {"alive": found.alive, "ready": found.ready, "what": found.what})
     passes = found.alive if alive else found.ready
     raise typer.Exit(ExitCode.DONE if passes else ExitCode.FAILED)
 
 
-def _tell(json: bool, value: dict[str, object]) -> None:
+def _print(json: bool, value: dict[str, object]) -> None:
     print(as_json(value) if json else value["what"])

@@ -67,12 +67,12 @@ def submit(
     """
     job = client_for(redis_url).submit(
         agent,
-        _text(message),
+        _read_message(message),
         session_id=session,
         idempotency_key=idempotency_key,
-        budget=_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
+        budget=_read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
     )
-    _accepted(job, wait=wait, timeout=timeout, json=json)
+    _report(job, wait=wait, timeout=timeout, json=json)
 
 
 def send(
@@ -89,8 +89,8 @@ def send(
     Example:
       celery-agents send 3f2a… "And in 5.6?" --wait
     """
-    job = client_for(redis_url).send_message(session, _text(message))
-    _accepted(job, wait=wait, timeout=timeout, json=json)
+    job = client_for(redis_url).send_message(session, _read_message(message))
+    _report(job, wait=wait, timeout=timeout, json=json)
 
 
 def stop(
@@ -143,11 +143,11 @@ def retry(
       celery-agents retry 3f2a… --max-cost 2.00
       celery-agents retry --failed --since 1h --agent researcher --dry-run
     """
-    budget = _budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
+    budget = _read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
     _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
     client = client_for(redis_url)
     if session is not None:
-        _accepted(client.retry(session, budget=budget), wait=wait, timeout=timeout, json=json)
+        _report(client.retry(session, budget=budget), wait=wait, timeout=timeout, json=json)
         return
     started = None if since is None else datetime.now(UTC) - since
     jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run))
@@ -166,8 +166,8 @@ def _check_retry(session: str | None, failed: bool, bulk_options: list[bool], si
         raise typer.BadParameter("--wait and limits go with one SESSION, not with --failed")
 
 
-def _accepted(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> None:
-    """Tell that the job was taken, or follow it to its end and end as it ended."""
+def _report(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> None:
+    """Print the ids of the job, or follow it to its end and exit as it ended."""
     if not wait:
         _print_job(job, json)
         return
@@ -181,12 +181,12 @@ def _print_job(job: Job, json: bool) -> None:
     print(as_json({"session_id": job.session_id, "execution_id": job.execution_id}) if json else job_line(job))
 
 
-def _text(message: str) -> str:
+def _read_message(message: str) -> str:
     return sys.stdin.read() if message == "-" else message
 
 
-def _budget(**limits: Any) -> ExecutionBudget | None:
-    """None when no limit is given: the agent's own budget holds."""
+def _read_budget(**limits: Any) -> ExecutionBudget | None:
+    """Build a budget from the options; None when none is given, so that the agent's own budget holds."""
     from ...worker.state import ExecutionBudget
 
     given = {name: limit for name, limit in limits.items() if limit is not None}

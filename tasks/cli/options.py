@@ -1,4 +1,4 @@
-"""Options that several commands share, and what is made of them."""
+"""Options that several commands share, and the values they stand for."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of t
 
 
 def duration(text: str) -> timedelta:
-    """`90s`, `30m`, `1h`, `7d` or `2w` as a duration; also added up, like `1h30m`.
+    """Parse a duration like `90s`, `30m`, `1h`, `7d` or `2w`; several add up, like `1h30m`.
 
     Raises:
-        typer.BadParameter: It is none of these, or zero.
+        typer.BadParameter: The text is no duration, or it is zero.
     """
     parts = _AGE.findall(text)
     if not parts or _AGE.sub("", text).strip():
@@ -45,7 +45,7 @@ def duration(text: str) -> timedelta:
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:
-    """The settings of the environment with what the command line says otherwise.
+    """Read the settings of the environment; options of the command line replace them.
 
     Raises:
         SettingsError: One of them is wrong.
@@ -54,7 +54,7 @@ def settings_for(redis_url: str | None, **overrides: Any) -> Settings:
 
 
 def client_for(redis_url: str | None) -> AgentClient:
-    """A client of the Redis that the options and the environment name.
+    """Make a client for the Redis that the option or the environment names.
 
     Raises:
         SettingsError: A setting is wrong.

@@ -1,4 +1,4 @@
-"""The program: commands put together, errors translated into a sentence and an exit code."""
+"""The program `celery-agents`: registers the commands, and turns errors into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -11,24 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ... import __version__
-from . import (
-    demo_command as tryout,
-)
-from . import (
-    doctor_command as doctoring,
-)
-from . import (
-    health_command as probing,
-)
-from . import (
-    job_commands as jobs,
-)
-from . import (
-    read_commands as readers,
-)
-from . import (
-    run_commands as machinery,
-)
+from . import demo_command, doctor_command, health_command, job_commands, read_commands, run_commands
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 
 _EPILOG = """\b
@@ -58,7 +41,7 @@ program = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for commands in (machinery, jobs, readers, doctoring, probing, tryout):
+for commands in (run_commands, job_commands, read_commands, doctor_command, health_command, demo_command):
     commands.register(program)
 
 
@@ -78,15 +61,15 @@ def options(
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process with its exit code; never with a traceback for what can be expected."""
-    warnings.showwarning = _complain_of
+    """Run the command line and end the process with its exit code; an expected error is a sentence, not a traceback."""
+    warnings.showwarning = _print_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is shown escaped
     try:
         program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
     except EXPECTED as error:
-        _complain(sentence(error))
+        _print_error(sentence(error))
         sys.exit(exit_code(error))
     except BrokenPipeError:
         _drop_output()
@@ -94,14 +77,14 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(ExitCode.DONE)
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"celery-agents: {text}", file=sys.stderr)
 
 
-def _complain_of(message: Warning | str, *_: object) -> None:
-    _complain(str(message))
+def _print_warning(message: Warning | str, *_: object) -> None:
+    _print_error(str(message))
 
 
 def _drop_output() -> None:
-    """Whoever read our output has gone (`| head`); the interpreter shall not complain about it at exit."""
+    """Send further output nowhere: its reader has gone (`| head`), and the interpreter would report that at exit."""
     sys.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123 — it stays open until the process ends

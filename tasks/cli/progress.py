@@ -1,4 +1,4 @@
-"""Progress of a job while somebody waits: a moving line in a terminal, plain lines elsewhere."""
+"""Show the progress of a job: a moving line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
-from .story import Story
+from .event_lines import EventLines
 
 if TYPE_CHECKING:
-    from ...worker.store import Event
-    from ..client.job import Job, Result
+    from ...worker.store import Event, Result
+    from ..client.job import Job
 
 
 class Screen(Protocol):
-    """Where progress is shown."""
+    """Shows the progress of a job."""
 
     def show(self, event: Event) -> None:
         """Show one event."""
@@ -25,29 +25,29 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """One line for each event that tells something; for files, pipes and logs."""
+    """Prints one line for each event that says something to people; for files, pipes and logs."""
 
-    def __init__(self, console: Console, story: Story) -> None:
+    def __init__(self, console: Console, lines: EventLines) -> None:
         self._console = console
-        self._story = story
+        self._lines = lines
 
     def show(self, event: Event) -> None:
-        line = self._story.line(event)
+        line = self._lines.line(event)
         if line is not None:
             self._console.out(line, highlight=False)
 
 
 class LiveScreen:
-    """The same lines, and below them what is going on right now."""
+    """Prints the same lines, and below them what runs right now."""
 
-    def __init__(self, console: Console, story: Story) -> None:
-        self._plain = PlainScreen(console, story)
-        self._story = story
+    def __init__(self, console: Console, lines: EventLines) -> None:
+        self._plain = PlainScreen(console, lines)
+        self._lines = lines
         self._status = console.status("waiting for a worker", spinner="dots")
 
     def show(self, event: Event) -> None:
         self._plain.show(event)
-        status = self._story.status(event)
+        status = self._lines.status(event)
         if status is not None:
             self._status.update(status)
 
@@ -60,12 +60,12 @@ class LiveScreen:
 
 @contextmanager
 def screen(*, to_stderr: bool = False) -> Generator[Screen]:
-    """A live screen in a terminal, a plain one elsewhere."""
+    """Open a live screen in a terminal, a plain one elsewhere."""
     console = Console(stderr=to_stderr, soft_wrap=True)
     if not console.is_terminal:
-        yield PlainScreen(console, Story())
+        yield PlainScreen(console, EventLines())
         return
-    live = LiveScreen(console, Story())
+    live = LiveScreen(console, EventLines())
     live.start()
     try:
         yield live
@@ -79,13 +79,13 @@ def follow(
     """Show a job's events until it ends and return its result.
 
     Raises:
-        TimeoutError: It has not ended in time; it goes on.
-        KeyboardInterrupt: Nobody wants to wait any longer; the job goes on, and the terminal says how to look again.
+        TimeoutError: The job has not ended in time; it goes on.
+        KeyboardInterrupt: Ctrl-C was pressed; the job goes on, and the terminal says how to look again.
     """
     try:
-        with screen(to_stderr=to_stderr) as shown:
+        with screen(to_stderr=to_stderr) as opened:
             for event in job.events(from_id, timeout=timeout_seconds):
-                shown.show(event)
+                opened.show(event)
         return job.result(timeout=timeout_seconds)
     except (KeyboardInterrupt, TimeoutError):
         print(f"the job goes on; look again with: celery-agents watch {job.session_id}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Commands that only look: watch, show, list, doctor."""
+"""Commands that read sessions: watch, show, list."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from .exits import ExitCode
-from .options import AsJson, RedisUrl, SessionArgument, client_for, duration, settings_for
+from .options import AsJson, RedisUrl, SessionArgument, client_for, duration
 from .progress import follow
 from .session_views import HEAD, header_value, row, session_lines, session_value
-from .views import as_json, clean, event_value, finding_lines, finding_value, result_value, table
+from .views import as_json, clean, event_value, result_value, table
 
 
 class Status(StrEnum):
-    """What a session can be, as `list` shows it."""
+    """Status of a session, as `list` shows it."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -33,7 +33,6 @@ def register(program: typer.Typer) -> None:
     program.command()(watch)
     program.command()(show)
     program.command(name="list")(list_sessions)
-    program.command()(doctor)
 
 
 def watch(
@@ -121,22 +120,3 @@ def list_sessions(
         lines += [f"more with: --cursor {page.cursor}"] if page.cursor else []
     for line in lines:
         print(line)
-
-
-def doctor(json: AsJson = False, redis_url: RedisUrl = None) -> None:
-    """Look for what keeps jobs from running, and say what to do: Redis, broker, workers, backlog, settings.
-
-    Ends with 0 when nothing is wrong (there may be warnings), 1 when something is, 3 when Redis is not reachable.
-
-    \b
-    Examples:
-      celery-agents doctor
-      celery-agents doctor --json --redis-url redis://cache:6379/0
-    """
-    from ..observability.doctor import Level, examine
-
-    findings = examine(settings_for(redis_url))
-    for finding in findings:
-        for line in [as_json(finding_value(finding))] if json else finding_lines(finding):
-            print(line)
-    raise typer.Exit(ExitCode.FAILED if any(finding.level is Level.FAIL for finding in findings) else ExitCode.DONE)

@@ -1,4 +1,4 @@
-"""Commands that run the parts: everything on this machine, a worker, Flower."""
+"""Commands that run processes: up (everything on this machine), worker, flower."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-c", min=1, help="Steps at the same time.", show_default=False)
 ]
 
-
 _DEMO_AGENTS: Final = "celery_agents.demo.agents"
-"""What `up` offers when nobody has said what: so that there is something to submit to."""
+"""Agents that `up` offers when none are named, so that there is one to submit to."""
 
 
 def register(program: typer.Typer) -> None:
@@ -54,29 +53,29 @@ def up(
     settings = settings_for(None, agents=agents, concurrency=concurrency)
     offered = settings.agents or _DEMO_AGENTS
     environment = {"CELERY_AGENTS_AGENTS": offered, "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency)}
-    with DevStack(environment, data=data_dir, redis_port=port, drain_seconds=settings.drain_seconds) as machine:
-        machine.start_worker()
-        print(f"Redis   {machine.redis.url}  (data: {machine.redis.data}{'' if data_dir else ', removed at the end'})")
+    with DevStack(environment, data=data_dir, redis_port=port, drain_seconds=settings.drain_seconds) as stack:
+        stack.start_worker()
+        print(f"Redis   {stack.redis.url}  (data: {stack.redis.data}{'' if data_dir else ', removed at the end'})")
         print(f"Agents  of {offered}{'' if settings.agents else ': researcher; give your own with --agents MODULE'}")
-        _start_flower(machine, flower_port if with_flower else None)
-        if machine.redis.port != USUAL_PORT:
-            print(f"Elsewhere in this terminal:  export CELERY_AGENTS_REDIS_URL={machine.redis.url}")
+        _start_flower(stack, flower_port if with_flower else None)
+        if stack.redis.port != USUAL_PORT:
+            print(f"Elsewhere in this terminal:  export CELERY_AGENTS_REDIS_URL={stack.redis.url}")
         print('Try:    celery-agents submit NAME "question" --wait      Ctrl-C ends everything.', flush=True)
         try:
-            machine.wait()
+            stack.wait()
         except KeyboardInterrupt:
             print("stopping; running steps may finish", flush=True)
 
 
-def _start_flower(machine: DevStack, port: int | None) -> None:
+def _start_flower(stack: DevStack, port: int | None) -> None:
     if port is None:
         return
     if not flower_is_installed():
         print("Flower  is not installed (pip install 'celery-agents[flower]'); going on without it")
         return
     credentials = new_credentials()
-    machine.start_flower(port, credentials)
-    print(f"Flower  {machine.flower_url}  user and password {credentials}")
+    stack.start_flower(port, credentials)
+    print(f"Flower  {stack.flower_url}  user and password {credentials}")
 
 
 def worker(

@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ...worker.state import AgentState, ExecutionState, Message, Role, StepExecution
-from .story import tools_told
+from .event_lines import describe_tools
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
     from ...worker.store import Header
 
 HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEP", "CHANGED")
-_MAX_SAID: Final = 2_000
+_MAX_CHARACTERS: Final = 2_000
 
 
 def row(header: Header) -> tuple[str, ...]:
-    """A line of a listing."""
+    """A session as a line of a listing."""
     status = f"{header.status} ({header.problem})" if header.problem else header.status
     return (header.session_id, header.agent, status, str(header.step), f"{age(_moment(header.updated_ms))} ago")
 
@@ -71,22 +71,21 @@ def _execution_lines(header: Header, execution: ExecutionState) -> Iterator[str]
 
 def _step_line(done: StepExecution) -> str:
     executions = done.step.tool_executions
-    told = tools_told({"name": each.tool_call.name, "outcome": each.outcome.value} for each in executions)
-    return f"step {done.step.number}: {told or 'answer'}  {seconds(done.duration)}"
+    tools = describe_tools({"name": each.tool_call.name, "outcome": each.outcome.value} for each in executions)
+    return f"step {done.step.number}: {tools or 'answer'}  {seconds(done.duration)}"
 
 
 def _conversation_lines(state: AgentState) -> Iterator[str]:
-    """What was said, without the results of tools."""
+    """The messages of the user and of the agent, without the results of tools."""
     for message in state.store.section().messages:
         if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip():
-            yield f"{message.role.value}: {_said(message)}"
+            yield f"{message.role.value}: {_shorten(message)}"
 
 
-def _said(message: Message) -> str:
+def _shorten(message: Message) -> str:
     text = clean(message.content).strip()
-    return (
-        text if len(text) <= _MAX_SAID else f"{text[:_MAX_SAID]} … ({plural(len(text) - _MAX_SAID, 'character')} more)"
-    )
+    rest = len(text) - _MAX_CHARACTERS
+    return text if rest <= 0 else f"{text[:_MAX_CHARACTERS]} … ({plural(rest, 'character')} more)"
 
 
 def _moment(milliseconds: int) -> datetime:

@@ -1,4 +1,4 @@
-"""What the command line shows, as text or JSON. Pure: values in, text out."""
+"""Texts and JSON that the command line prints. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ...worker.store import Event
-    from ..client.job import Job, Result
+    from ...worker.store import Event, Result
+    from ..client.job import Job
     from ..observability.doctor import Finding
 
 _MAX_LINE: Final = 160
+_NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
 
 
 def clean(text: str) -> str:
-    """Text without control characters: what a model or a tool wrote must not move the cursor of a terminal."""
+    """Remove control characters: a text of a model or a tool must not move the cursor of a terminal."""
     return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf"))
 
 
 def one_line(text: str, limit: int = _MAX_LINE) -> str:
-    """Text on one line, cut at `limit` characters."""
+    """Put a text on one line, cut at `limit` characters."""
     flat = " ".join(clean(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def as_json(value: Any) -> str:
-    """One line of JSON; times in ISO 8601."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    """Write a value as one line of JSON, times in ISO 8601."""
+    return json.dumps(value, ensure_ascii=False, default=_write_other)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns, two spaces between them."""
+    """Write rows as lines of aligned columns, two spaces between them."""
     cells = [list(head), *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -59,7 +60,7 @@ def seconds(value: float) -> str:
 
 
 def job_line(job: Job) -> str:
-    """A job that was taken on."""
+    """The ids of a job."""
     return f"session {job.session_id}  execution {job.execution_id}"
 
 
@@ -78,25 +79,7 @@ def event_value(event: Event) -> dict[str, Any]:
 
 def result_value(result: Result) -> dict[str, Any]:
     """A result as JSON."""
-    return {
-        "session_id": result.session_id,
-        "execution_id": result.execution_id,
-        "status": result.status,
-        "final_response": result.final_response,
-        "output": result.output,
-        "stop_reason": result.stop_reason,
-        "stop_message": result.stop_message,
-        "step_count": result.step_count,
-        "usage": dict(result.usage),
-        "cost": result.cost,
-        "errors": list(result.errors),
-    }
-
-
-def finding_lines(finding: Finding) -> list[str]:
-    """A finding of `doctor` for people, the advice below it."""
-    line = f"{finding.level.value:<5} {finding.name}: {one_line(finding.what, 1000)}"
-    return [line, f"      → {one_line(finding.advice, 1000)}"] if finding.advice else [line]
+    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SHOWN}
 
 
 def finding_value(finding: Finding) -> dict[str, str]:
@@ -104,7 +87,7 @@ def finding_value(finding: Finding) -> dict[str, str]:
     return {"name": finding.name, "level": finding.level.value, "what": finding.what, "advice": finding.advice}
 
 
-def _plain(value: Any) -> Any:
+def _write_other(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value)

@@ -1,7 +1,7 @@
 """`AsyncAgentClient`: the verbs of `AgentClient` for services on asyncio.
 
-A verb is a few round trips to Redis; it runs in a thread, so that the event loop goes on meanwhile. A caller that is
-cancelled does not wait for it; what it was about to write may be written, as after a lost reply.
+A verb makes a few round trips to Redis in a thread, so the event loop is not blocked. A cancelled caller does not wait
+for the thread; what the verb was about to write may be written all the same, as after a lost reply.
 """
 
 # ruff: noqa: ASYNC109 - the verbs have the arguments of `AgentClient`, `timeout` among them
@@ -9,29 +9,28 @@ cancelled does not wait for it; what it was about to write may be written, as af
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.state import ExecutionBudget, LLMConfig, Message
-from ...worker.store import Event, Header
-from ...worker.store.sessions.loading import StoredSession
-from .client import AgentClient, Page
+from ...worker.store import Event
+from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _MOST_THREADS: Final = 256
-_STOP_SECONDS: Final = 30.0
 
 
 class _Threads:
-    """Where the verbs run: more than anyio's 40 threads, since each watcher waits in one."""
+    """Runs verbs in threads: more than anyio's 40, since each watcher occupies one."""
 
     def __init__(self) -> None:
         self._limiters: dict[int, CapacityLimiter] = {}
@@ -41,7 +40,7 @@ class _Threads:
         return await to_thread.run_sync(call, limiter=self._limiter(), abandon_on_cancel=True)
 
     def _limiter(self) -> CapacityLimiter:
-        """A limiter belongs to the event loop it is used in."""
+        """Get the limiter of the running event loop, which cannot be used in another."""
         loop = id(asyncio.get_running_loop())
         if loop not in self._limiters:
             self._limiters[loop] = CapacityLimiter(_MOST_THREADS)
@@ -84,6 +83,32 @@ class AsyncJob:
         return f"Async{self._job!r}"
 
 
+def _run_in_thread(
+    verb: Callable[Concatenate[AgentClient, P], T],
+) -> Callable[Concatenate[AsyncAgentClient, P], Coroutine[Any, Any, T]]:
+    """Make a method that runs a verb of `AgentClient` in a thread, with its arguments and its docstring."""
+
+    @functools.wraps(verb)
+    async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
+        return await threads.run(lambda: verb(client, *args, **kwargs))
+
+    return run
+
+
+def _start_job(
+    verb: Callable[Concatenate[AgentClient, P], Job],
+) -> Callable[Concatenate[AsyncAgentClient, P], Coroutine[Any, Any, AsyncJob]]:
+    """Make a method that runs a verb in a thread and gives its job as an `AsyncJob`."""
+
+    @functools.wraps(verb)
+    async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncJob:
+        client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
+        return AsyncJob(await threads.run(lambda: verb(client, *args, **kwargs)), threads)
+
+    return run
+
+
 class AsyncAgentClient:
     """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises."""
 
@@ -109,67 +134,23 @@ class AsyncAgentClient:
 
     @classmethod
     def of(cls, client: AgentClient) -> Self:
-        """The verbs of a client that is there already; both may be used."""
+        """Wrap an existing client; both may be used."""
         made = cls.__new__(cls)
         made._client, made._threads = client, _Threads()
         return made
 
     @property
     def settings(self) -> Settings:
-        """What the client was made with."""
+        """Settings of the client."""
         return self._client.settings
 
-    # --- acting -----------------------------------------------------------------------------------------------
-
-    async def submit(
-        self,
-        agent: str,
-        message: str | Message,
-        *,
-        session_id: str | None = None,
-        idempotency_key: str | None = None,
-        budget: ExecutionBudget | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        on_complete: object = None,
-        webhook: str | None = None,
-    ) -> AsyncJob:
-        """Hand a job to an agent; see `AgentClient.submit`."""
-        return await self._job(
-            lambda: self._client.submit(
-                agent, message, session_id=session_id, idempotency_key=idempotency_key, budget=budget,
-                metadata=metadata, on_complete=on_complete, webhook=webhook,
-            )
-        )  # fmt: skip
-
-    async def send_message(
-        self,
-        session_id: str,
-        message: str | Message,
-        *,
-        idempotency_key: str | None = None,
-        budget: ExecutionBudget | None = None,
-        on_complete: object = None,
-        webhook: str | None = None,
-    ) -> AsyncJob:
-        """Send a further message; see `AgentClient.send_message`."""
-        return await self._job(
-            lambda: self._client.send_message(
-                session_id, message, idempotency_key=idempotency_key, budget=budget, on_complete=on_complete,
-                webhook=webhook,
-            )
-        )  # fmt: skip
-
-    async def stop(
-        self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
-    ) -> Result | None:
-        """End the running execution and wait until it has ended; see `AgentClient.stop`."""
-        return await self._threads.run(
-            lambda: self._client.stop(session_id, execution_id=execution_id, timeout=timeout)
-        )
-
-    async def retry(self, session_id: str, *, budget: ExecutionBudget | None = None) -> AsyncJob:
-        """Continue a failed or stopped execution; see `AgentClient.retry`."""
-        return await self._job(lambda: self._client.retry(session_id, budget=budget))
+    submit = _start_job(AgentClient.submit)
+    send_message = _start_job(AgentClient.send_message)
+    retry = _start_job(AgentClient.retry)
+    stop = _run_in_thread(AgentClient.stop)
+    write_metadata = _run_in_thread(AgentClient.write_metadata)
+    change_system_prompt = _run_in_thread(AgentClient.change_system_prompt)
+    change_model = _run_in_thread(AgentClient.change_model)
 
     async def retry_failed(
         self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
@@ -179,53 +160,12 @@ class AsyncAgentClient:
         while (job := await self._threads.run(lambda: next(jobs, None))) is not None:
             yield AsyncJob(job, self._threads)
 
-    async def write_metadata(self, session_id: str, key: str, value: Any) -> None:
-        """Keep a JSON value with the session."""
-        await self._threads.run(lambda: self._client.write_metadata(session_id, key, value))
-
-    async def change_system_prompt(self, session_id: str, prompt: str) -> None:
-        """Give the session a system prompt of its own; "" returns to the agent's."""
-        await self._threads.run(lambda: self._client.change_system_prompt(session_id, prompt))
-
-    async def change_model(self, session_id: str, model: LLMConfig) -> None:
-        """Give the session a model of its own, from its next step on."""
-        await self._threads.run(lambda: self._client.change_model(session_id, model))
-
-    # --- reading ----------------------------------------------------------------------------------------------
-
-    async def job(self, session_id: str) -> AsyncJob:
-        """The session's latest execution; see `AgentClient.job`."""
-        return await self._job(lambda: self._client.job(session_id))
-
-    async def show(self, session_id: str) -> StoredSession:
-        """The session with its whole state; see `AgentClient.show`."""
-        return await self._threads.run(lambda: self._client.show(session_id))
-
-    async def header(self, session_id: str) -> Header:
-        """What a listing shows of a session; see `AgentClient.header`."""
-        return await self._threads.run(lambda: self._client.header(session_id))
-
-    async def list(
-        self,
-        *,
-        status: str | None = None,
-        agent: str | None = None,
-        since: datetime | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
-        """Sessions by last update, newest first; see `AgentClient.list`."""
-        return await self._threads.run(
-            lambda: self._client.list(status=status, agent=agent, since=since, limit=limit, cursor=cursor)
-        )
-
-    async def agents(self) -> dict[str, dict[str, Any]]:
-        """Agents that workers have registered; see `AgentClient.agents`."""
-        return await self._threads.run(self._client.agents)
+    job = _start_job(AgentClient.job)
+    show = _run_in_thread(AgentClient.show)
+    header = _run_in_thread(AgentClient.header)
+    list = _run_in_thread(AgentClient.list)
+    agents = _run_in_thread(AgentClient.agents)
 
     async def wait_for_agent(self, name: str, timeout: float = 30.0) -> None:
         """Wait until a live worker offers an agent; see `AgentClient.wait_for_agent`."""
         await self._threads.run(lambda: self._client.wait_for_agent(name, timeout))
-
-    async def _job(self, call: Callable[[], Job]) -> AsyncJob:
-        return AsyncJob(await self._threads.run(call), self._threads)

@@ -6,7 +6,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,10 +23,10 @@ from ...worker.errors import (
     StoreUnavailable,
     UnknownAgent,
 )
-from ...worker.state import AgentState, ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
-from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
+from ...worker.state import AgentState, ExecutionBudget, ExecutionId, FrozenDict, LLMConfig, Message, SessionId
+from ...worker.store import ActionResult, Header, InboxKind, NextState, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
-from ..housekeeping.callbacks import target_of
+from ..housekeeping.callbacks import read_receivers
 from ..producer import create_producer_app, settings_of
 from ..publishing import SeparatePublisher, TransactionPublisher
 from .inputs import (
@@ -37,12 +37,12 @@ from .inputs import (
     check_seconds,
     check_since,
     check_text,
-    derived_id,
-    fingerprint,
+    derive_id,
+    fingerprint_request,
     json_value,
-    metadata_of,
     read_cursor,
-    user_message,
+    read_message,
+    read_metadata,
 )
 from .job import Job, Result
 
@@ -61,6 +61,44 @@ class Page:
     cursor: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submission:
+    """A message that a caller hands in, checked.
+
+    Attributes:
+        execution_id: Id of the execution that it starts in a new session.
+        metadata: Of a new session.
+        notify: Receivers of a callback at the end; None when there is none.
+    """
+
+    session: SessionId
+    message: Message
+    operation_id: str
+    execution_id: str = ""
+    budget: ExecutionBudget | None
+    metadata: FrozenDict = field(default_factory=FrozenDict)
+    notify: Mapping[str, Any] | None
+
+    def first_state(self, now_ms: int) -> NextState:
+        """Build the first version of a new session."""
+        now = moment(now_ms)
+        state = AgentState.fresh(metadata=self.metadata, now=now)
+        return first_state(state, self.message, self.execution_id, self.operation_id, self.budget, now, self.notify)
+
+    def fingerprint(self, agent: str) -> str:
+        """Hash what the caller asked for, to recognise another request under the same key."""
+        return fingerprint_request(agent, self.message, self.budget, self.metadata)
+
+    def payload(self) -> dict[str, Any]:
+        """Write the message as the payload of an operation."""
+        payload: dict[str, Any] = {"message": self.message.to_dict()}
+        if self.budget is not None:
+            payload["budget"] = self.budget.to_dict()
+        if self.notify is not None:
+            payload["notify"] = self.notify
+        return payload
+
+
 class AgentClient:
     """Talks to Redis; needs no worker in this process. Safe to share between threads."""
 
@@ -76,7 +114,7 @@ class AgentClient:
         Args:
             redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
             broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
-            settings: Instead of both, and of the environment.
+            settings: Settings to use instead of both and of the environment.
             app: An existing app that has agents installed: messages go out as it sends its own, with its key prefix and
                 its priorities, and the settings are those of `install`.
         Raises:
@@ -119,7 +157,7 @@ class AgentClient:
         Args:
             agent: Name of an agent that a worker offers.
             session_id: None: a new one, or the one that follows from `idempotency_key`.
-            idempotency_key: However often and from wherever the same request is made with it, it makes one execution.
+            idempotency_key: The same request with the same key makes one execution, however often it comes.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
@@ -133,31 +171,32 @@ class AgentClient:
             StoreUnavailable: No answer. Ask again with the same idempotency key.
         """
         check_agent_name(agent)
-        first = user_message(message, self.settings.max_message_bytes)
+        first = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
-        kept = metadata_of(metadata, self.settings.max_message_bytes)
-        operation_id = derived_id(idempotency_key, "operation")
-        session = SessionId(session_id) if session_id is not None else SessionId(derived_id(idempotency_key, "session"))
-        execution_id = ExecutionId(derived_id(idempotency_key, "execution"))
-        notify = target_of(on_complete, webhook)
-        name = self._known_agent(agent)
-        if session_id is not None and self._belongs_to(session, name):
-            return self._send(session, first, operation_id, budget, notify)
-
-        def transition(now_ms: int) -> Any:
-            now = moment(now_ms)
-            state = AgentState.fresh(metadata=kept, now=now)
-            return first_state(state, first, execution_id, operation_id, budget, now, notify)
-
+        submission = _Submission(
+            session=SessionId(derive_id(idempotency_key, "session") if session_id is None else session_id),
+            message=first,
+            operation_id=derive_id(idempotency_key, "operation"),
+            execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
+            budget=budget,
+            metadata=read_metadata(metadata, self.settings.max_message_bytes),
+            notify=read_receivers(on_complete, webhook),
+        )
+        name = self._check_agent(agent)
+        if session_id is not None and self._check_owner(submission.session, name):
+            return self._send(submission)
         try:
-            applied = self.store.sessions.submit(session, name, fingerprint(name, first, budget, kept), transition)
+            applied = self.store.sessions.submit(
+                submission.session, name, submission.fingerprint(name), submission.first_state
+            )
         except IdempotencyMismatch:
             if session_id is None:
                 raise
-            self._belongs_to(session, name)
-            return self._send(session, first, operation_id, budget, notify)  # somebody created the session meanwhile
+            # Another caller has created the session in the meantime.
+            self._check_owner(submission.session, name)
+            return self._send(submission)
         self._publish(applied)
-        return Job(self.store, session, operation_id, applied.execution_id)
+        return Job(self.store, submission.session, submission.operation_id, applied.execution_id)
 
     def send_message(
         self,
@@ -176,10 +215,18 @@ class AgentClient:
             InvalidInput: The message cannot be used.
             ActionRefused: Too many messages wait for the running step.
         """
-        content = user_message(message, self.settings.max_message_bytes)
+        content = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
-        notify = target_of(on_complete, webhook)
-        return self._send(SessionId(session_id), content, derived_id(idempotency_key, "operation"), budget, notify)
+        notify = read_receivers(on_complete, webhook)
+        return self._send(
+            _Submission(
+                session=SessionId(session_id),
+                message=content,
+                operation_id=derive_id(idempotency_key, "operation"),
+                budget=budget,
+                notify=notify,
+            )
+        )
 
     def stop(
         self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
@@ -187,13 +234,13 @@ class AgentClient:
         """End the running execution and wait until it has ended. What it has obtained is kept.
 
         Args:
-            execution_id: Only this one. None: whichever runs.
+            execution_id: Stop only this execution. None: the one that runs.
             timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
         Returns:
-            How it ended; None when nothing was running, or it was not waited for.
+            How it ended; None when nothing was running, or with `timeout=0`.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            TimeoutError: It has not ended yet; the stop stands.
+            TimeoutError: It has not ended yet; it will be stopped all the same.
         """
         check_seconds(timeout)
         applied = self.store.sessions.stop(SessionId(session_id), execution_id, stop_transition)
@@ -227,19 +274,19 @@ class AgentClient:
         Args:
             since: Only those that failed at or after this time. None: all that are kept.
             agent: Only this agent's.
-            dry_run: Only name them.
+            dry_run: Only yield the jobs, retry none.
         Yields:
-            A job for each, retried when it is yielded.
+            A job for each execution; it is retried when its job is yielded.
         """
         check_since(since)
-        oldest_ms = None if since is None else round(since.timestamp() * 1000)
-        for header in list(self._all("failed", oldest_ms)):
+        oldest_ms = _milliseconds(since)
+        for header in list(self._headers("failed", oldest_ms)):
             if header.status != "failed" or (agent is not None and header.agent != agent):
                 continue
             try:
                 yield self._job(header) if dry_run else self.retry(header.session_id)
             except (ActionRefused, SessionNotFound):
-                continue  # somebody else retried it, or it expired, since it was listed
+                continue  # it was retried or has expired since it was listed
 
     def write_metadata(self, session_id: str, key: str, value: Any) -> None:
         """Keep a JSON value with the session."""
@@ -260,7 +307,7 @@ class AgentClient:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def job(self, session_id: str) -> Job:
-        """The session's latest execution.
+        """Get the session's latest execution.
 
         Raises:
             SessionNotFound: There is no such session, or it has expired.
@@ -268,7 +315,7 @@ class AgentClient:
         return self._job(self.store.sessions.header(SessionId(session_id)))
 
     def show(self, session_id: str) -> StoredSession:
-        """The session with its whole state.
+        """Load the session with its whole state.
 
         Raises:
             SessionNotFound: There is no such session, or it has expired.
@@ -277,7 +324,7 @@ class AgentClient:
         return self.store.sessions.load(SessionId(session_id))
 
     def header(self, session_id: str) -> Header:
-        """What a listing shows of a session, even where its state cannot be read."""
+        """Read what a listing shows of a session, even where its state cannot be read."""
         return self.store.sessions.header(SessionId(session_id))
 
     def list(
@@ -289,7 +336,7 @@ class AgentClient:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """Sessions by last update, newest first.
+        """List sessions by last update, newest first.
 
         Args:
             status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
@@ -298,12 +345,12 @@ class AgentClient:
             cursor: From the page before.
         """
         check_since(since)
-        oldest_ms = None if since is None else round(since.timestamp() * 1000)
+        oldest_ms = _milliseconds(since)
         index = "failed" if status == "failed" else "sessions"
         check_listing(status, limit)
         newest_ms, skip = read_cursor(cursor)
         found: list[Header] = []
-        for header in self._all(index, oldest_ms, newest_ms):
+        for header in self._headers(index, oldest_ms, newest_ms):
             if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in skip:
                 continue
             if (status is None or header.status == status) and (agent is None or header.agent == agent):
@@ -313,16 +360,16 @@ class AgentClient:
         return Page(tuple(found), None)
 
     def agents(self) -> dict[str, dict[str, Any]]:
-        """Agents that workers have registered, with definition hash and when they were last seen (ms)."""
+        """Read the agents that workers have registered, with definition hash and the time they were last seen (ms)."""
         return self.store.registry.agents()
 
     def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
         """Wait until a live worker offers an agent.
 
         Args:
-            check: Called while waiting; what it raises ends the wait.
+            check: Called while waiting; an exception of it ends the wait.
         Raises:
-            TimeoutError: None does.
+            TimeoutError: No worker offers it in time.
         """
         deadline = time.monotonic() + timeout
         while not self._is_offered(name):
@@ -332,23 +379,11 @@ class AgentClient:
                 raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
             time.sleep(0.05)
 
-    # --- how --------------------------------------------------------------------------------------------------
-
-    def _send(
-        self,
-        session: SessionId,
-        message: Message,
-        operation_id: str,
-        budget: ExecutionBudget | None,
-        notify: Mapping[str, Any] | None,
-    ) -> Job:
-        payload: dict[str, Any] = {"message": message.to_dict()}
-        if budget is not None:
-            payload["budget"] = budget.to_dict()
-        if notify is not None:
-            payload["notify"] = notify
-        applied = self._act(session, Operation(operation_id, InboxKind.MESSAGE, payload))
-        return Job(self.store, session, operation_id, applied.execution_id)
+    def _send(self, submission: _Submission) -> Job:
+        """Add the message to an existing session."""
+        operation = Operation(submission.operation_id, InboxKind.MESSAGE, submission.payload())
+        applied = self._act(submission.session, operation)
+        return Job(self.store, submission.session, submission.operation_id, applied.execution_id)
 
     def _act(self, session: SessionId, operation: Operation) -> ActionResult:
         applied = self.store.sessions.act(session, operation, operation_transition)
@@ -362,8 +397,8 @@ class AgentClient:
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, "", header.execution_id)
 
-    def _belongs_to(self, session: SessionId, agent: str) -> bool:
-        """Whether the session is there, as one of this agent."""
+    def _check_owner(self, session: SessionId, agent: str) -> bool:
+        """Whether the session exists; refuses it when it belongs to another agent."""
         try:
             owner = self.store.sessions.header(session).agent
         except SessionNotFound:
@@ -378,7 +413,7 @@ class AgentClient:
         except StoreUnavailable:
             return False
 
-    def _known_agent(self, name: str) -> str:
+    def _check_agent(self, name: str) -> str:
         if name in self._seen_agents:
             return name
         registered = self.store.registry.agents()
@@ -389,7 +424,7 @@ class AgentClient:
         self._seen_agents.update(registered)
         return name
 
-    def _all(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
+    def _headers(self, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
         seen: set[str] = set()
         while True:
             page, following = self.store.sessions.headers(
@@ -401,6 +436,10 @@ class AgentClient:
                 return
             seen.update(header.session_id for header in page)
             newest_ms = following
+
+
+def _milliseconds(since: datetime | None) -> int | None:
+    return None if since is None else round(since.timestamp() * 1000)
 
 
 def _cursor(found: list[Header]) -> str | None:

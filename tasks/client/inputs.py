@@ -1,4 +1,4 @@
-"""What callers of the client hand in: checked, and refused with a sentence, before anything is written."""
+"""Checks of the client's arguments: a wrong one is refused with a sentence, before anything is written."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ STATUSES: Final = ("pending", "in_progress", "waiting", "completed", "stopped", 
 
 
 def check_agent_name(name: Any) -> None:
-    """An agent's name."""
+    """Check an agent's name."""
     if not isinstance(name, str) or not ID_PATTERN.fullmatch(name):
         raise InvalidInput("agent", name, "use an agent's name: 1 to 64 letters, digits, '_' or '-'.")
 
 
-def derived_id(key: Any, what: str) -> str:
-    """An id that follows from an idempotency key (UUIDv5), or a random one without a key."""
+def derive_id(key: Any, what: str) -> str:
+    """Derive an id from an idempotency key (UUIDv5); without a key it is random."""
     if key is None:
         return uuid.uuid4().hex
     if not isinstance(key, str) or not key or len(key) > _KEY_CHARS:
@@ -41,8 +41,8 @@ def derived_id(key: Any, what: str) -> str:
         raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
 
 
-def user_message(message: Any, limit_bytes: int) -> Message:
-    """A message of the user, with something said in it."""
+def read_message(message: Any, limit_bytes: int) -> Message:
+    """Read a message of the user, which must not be empty."""
     made = message if isinstance(message, Message) else Message.user(message)
     if made.role is not Role.USER:
         raise InvalidInput("message", made.role.value, "a submitted message must have the role user.")
@@ -55,19 +55,19 @@ def user_message(message: Any, limit_bytes: int) -> Message:
 
 
 def check_budget(budget: Any) -> None:
-    """An `ExecutionBudget`, or None."""
+    """Check that it is an `ExecutionBudget` or None."""
     if budget is not None and not isinstance(budget, ExecutionBudget):
         raise InvalidInput("budget", budget, "give an ExecutionBudget(max_steps=…, max_cost=…), or None.")
 
 
 def check_model(model: Any) -> None:
-    """An `LLMConfig`."""
+    """Check that it is an `LLMConfig`."""
     if not isinstance(model, LLMConfig):
         raise InvalidInput("model", model, "give an LLMConfig(model='provider:name').")
 
 
-def metadata_of(metadata: Any, limit_bytes: int) -> FrozenDict:
-    """A mapping of texts to JSON, of bounded size; None is an empty one."""
+def read_metadata(metadata: Any, limit_bytes: int) -> FrozenDict:
+    """Read a mapping of texts to JSON, of bounded size; None is an empty one."""
     if metadata is None:
         return FrozenDict()
     if not isinstance(metadata, Mapping):
@@ -78,14 +78,14 @@ def metadata_of(metadata: Any, limit_bytes: int) -> FrozenDict:
 
 
 def json_value(field: str, value: Any, limit_bytes: int) -> Json:
-    """Any JSON value of bounded size."""
+    """Read any JSON value of bounded size."""
     frozen = freeze(value, field)
     check_size(field, len(_text(frozen)), limit_bytes)
     return frozen
 
 
 def check_text(field: str, value: Any, limit_bytes: int) -> None:
-    """A text of bounded size."""
+    """Check a text of bounded size."""
     if not isinstance(value, str):
         raise InvalidInput(field, value, "give a text.")
     freeze(value, field)
@@ -93,14 +93,14 @@ def check_text(field: str, value: Any, limit_bytes: int) -> None:
 
 
 def check_size(field: str, size: int, limit_bytes: int) -> None:
-    """Large data do not belong into a session."""
+    """Refuse large data, which do not belong into a session."""
     if size > limit_bytes:
         advice = f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
         raise InvalidInput(field, f"{size} bytes", advice)
 
 
 def check_seconds(timeout: Any) -> None:
-    """Seconds from 0, or None for as long as it takes."""
+    """Check that it is a number of seconds from 0, or None."""
     if timeout is None:
         return
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout) or timeout < 0:
@@ -108,13 +108,13 @@ def check_seconds(timeout: Any) -> None:
 
 
 def check_since(since: Any) -> None:
-    """A time with its timezone, or None."""
+    """Check that it is a time with a timezone, or None."""
     if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
         raise InvalidInput("since", since, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
 
 
 def check_position(position: Any) -> None:
-    """The id of an event, or None for the beginning."""
+    """Check that it is the id of an event, or None for the beginning."""
     if position is None:
         return
     is_one = isinstance(position, str) and _POSITION.fullmatch(position) is not None
@@ -124,7 +124,7 @@ def check_position(position: Any) -> None:
 
 
 def check_listing(status: Any, limit: Any) -> None:
-    """A status that sessions can have, and a number of sessions."""
+    """Check a session status and a number of sessions."""
     if status is not None and status not in STATUSES:
         raise InvalidInput("status", status, f"there are {', '.join(STATUSES)}.")
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -132,7 +132,7 @@ def check_listing(status: Any, limit: Any) -> None:
 
 
 def read_cursor(cursor: Any) -> tuple[int | None, frozenset[str]]:
-    """Where a page begins: the time, and the sessions of that time that were listed already."""
+    """Read a cursor: the time at which the page begins, and the sessions of that time already listed."""
     if cursor is None:
         return None, frozenset()
     if not isinstance(cursor, str) or not _CURSOR.fullmatch(cursor):
@@ -141,15 +141,15 @@ def read_cursor(cursor: Any) -> tuple[int | None, frozenset[str]]:
     return int(number), frozenset(names.split(","))
 
 
-def fingerprint(agent: str, message: Message, budget: ExecutionBudget | None, metadata: FrozenDict) -> str:
-    """The same for the same request, and only for that."""
-    said: dict[str, Any] = {
+def fingerprint_request(agent: str, message: Message, budget: ExecutionBudget | None, metadata: FrozenDict) -> str:
+    """Hash a request: two requests have the same fingerprint only when they are the same."""
+    request: dict[str, Any] = {
         "agent": agent,
         "message": message.to_dict(),
         "budget": budget.to_dict() if budget else None,
         "metadata": metadata,
     }
-    return hashlib.sha256(_text(said).encode()).hexdigest()
+    return hashlib.sha256(_text(request).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,13 @@
-"""A job: what a client holds of an execution."""
+"""`Job`: a client's handle of an execution."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Generator
+from typing import Final
 
 from ...worker.errors import StoreUnavailable
-from ...worker.store import Event, ExecutionRecord, Store
+from ...worker.store import Event, Result, Store
 from .inputs import check_position, check_seconds
 
 _BLOCK_SECONDS: Final = 2.0
@@ -16,47 +15,12 @@ _ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execut
 _LOST_CONNECTION_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How an execution ended.
-
-    Attributes:
-        status: completed, stopped or failed.
-        final_response: The answer; "" when there is none.
-        output: The answer as JSON, where the agent has an output type; None otherwise.
-        stop_reason: Why it ended, such as completed, steps_limit or user_requested; None when nothing is recorded.
-        usage: Tokens by kind.
-        cost: US dollars; None when the price is not known.
-        errors: Texts, redacted; those it recovered from too.
-    """
-
-    session_id: str
-    execution_id: str
-    status: str
-    final_response: str
-    output: Any
-    stop_reason: str | None
-    stop_message: str
-    usage: Mapping[str, int]
-    cost: float | None
-    step_count: int
-    errors: tuple[str, ...]
-
-    @classmethod
-    def of(cls, session_id: str, record: ExecutionRecord) -> Result:
-        """From what the store keeps of an execution that has ended."""
-        return cls(
-            session_id, record.execution_id, record.status, record.final_response, record.output, record.stop_reason,
-            record.stop_message, record.usage, record.cost, record.step_count, record.errors,
-        )  # fmt: skip
-
-
 class Job:
     """An execution that was submitted, or a message that will be part of one.
 
     Attributes:
         session_id: The session.
-        operation_id: The submit or message this is about; the job follows it to the execution it becomes part of.
+        operation_id: The submit or message that made the job; the job follows it to its execution.
     """
 
     def __init__(self, store: Store, session_id: str, operation_id: str, execution_id: str = "") -> None:
@@ -67,67 +31,67 @@ class Job:
 
     @property
     def execution_id(self) -> str:
-        """The execution; "" as long as the message waits behind a running step."""
+        """Id of the execution; "" as long as the message waits behind a running step."""
         if not self._execution_id:
             for event in self._store.sessions.events(self.session_id):
-                self._learn(event)
+                self._note_execution(event)
         return self._execution_id
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> Generator[Event]:
-        """What happens, as it happens, until the execution ends.
+        """Follow the events of the execution until it ends.
 
         Args:
             from_id: Resume after this event. None: from the beginning of the execution.
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
-            TimeoutError: The time is over; the job goes on.
+            TimeoutError: The execution has not ended in time; it goes on.
             SessionNotFound: The session has expired.
-            InvalidInput: `from_id` is no id of an event.
+            InvalidInput: `from_id` is not the id of an event.
         """
         check_seconds(timeout)
         check_position(from_id)
         return (event for batch in self.batches(from_id, timeout) for event in batch)
 
     def batches(self, from_id: str | None, timeout: float | None) -> Generator[list[Event]]:
-        """The events, as they come from the store; a batch may be empty when nothing has happened for a while."""
+        """Follow the events in batches, as the store gives them; a batch is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
         position = from_id or "0"
         while True:
-            found = self._next(position, deadline)
+            found = self._read_events(position, deadline)
             ended = not found
             mine: list[Event] = []
             for event in found:
                 position = event.id
-                self._learn(event)
+                self._note_execution(event)
                 if event.execution_id == self._execution_id:
                     mine.append(event)
                     ended = event.type in _ENDINGS  # not the end where a retry follows
             yield mine
-            if ended and self._has_ended():
+            if ended and self._check_ended():
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
 
     def result(self, timeout: float | None = None) -> Result:
-        """Wait for the end.
+        """Wait for the end of the execution.
 
         Args:
             timeout: Seconds; None waits as long as it takes.
         Raises:
-            TimeoutError: The time is over; the job goes on.
+            TimeoutError: The execution has not ended in time; it goes on.
             SessionNotFound: The session has expired.
         """
         check_seconds(timeout)
-        record = self._record()
-        if record is None:
+        result = self._read_result()
+        if result is None:
             for _ in self.events(timeout=timeout):
                 pass
-            record = self._record()
-        if record is None:
+            result = self._read_result()
+        if result is None:
             raise TimeoutError(f"execution {self._execution_id} was continued before its result was read")
-        return Result.of(self.session_id, record)
+        return result
 
-    def _next(self, position: str, deadline: float | None) -> list[Event]:
+    def _read_events(self, position: str, deadline: float | None) -> list[Event]:
         left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
         try:
             return self._store.sessions.watch(self.session_id, position, max(1, round(left * 1000)))
@@ -137,19 +101,19 @@ class Job:
             time.sleep(min(left, _LOST_CONNECTION_SECONDS))
             return []
 
-    def _learn(self, event: Event) -> None:
+    def _note_execution(self, event: Event) -> None:
         mine = event.data.get("operation") == self.operation_id
         if mine and event.type in ("execution_submitted", "message_joined"):
             self._execution_id = event.execution_id
 
-    def _has_ended(self) -> bool:
-        """Asked when an end is read, and when nothing happens for a while: the end may be cut off the stream."""
+    def _check_ended(self) -> bool:
+        """Whether a result is stored. An empty batch asks too, since the stream may have lost the event of the end."""
         try:
-            return self._record() is not None
+            return self._read_result() is not None
         except StoreUnavailable:
             return False
 
-    def _record(self) -> ExecutionRecord | None:
+    def _read_result(self) -> Result | None:
         execution_id = self.execution_id
         if not execution_id:
             self._store.sessions.header(self.session_id)
@@ -158,3 +122,6 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"
+
+
+__all__ = ["Job", "Result"]

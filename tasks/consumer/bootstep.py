@@ -12,6 +12,7 @@ from celery import Celery, bootsteps
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from celery.worker import state as worker_state
 
+from ...config.celery import pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, StoreUnavailable
@@ -158,9 +159,8 @@ def settings_as_started(settings: Settings, worker: Any) -> Settings:
             f"a worker that consumes {settings.queue} needs agents: name their modules in CELERY_AGENTS_AGENTS, "
             "or choose its queues with -Q"
         )
-    pool = "greenlets" if issubclass(worker.pool_cls, TaskPool) else worker.pool_cls.__module__.rpartition(".")[2]
     slots = worker.max_concurrency or worker.concurrency
-    return settings.model_copy(update={"concurrency": slots, "pool": "threads" if pool == "thread" else pool})
+    return settings.model_copy(update={"concurrency": slots, "pool": pool_name(worker.pool_cls)})
 
 
 def wait_for_redis(runtime: Runtime, app: Celery) -> None:

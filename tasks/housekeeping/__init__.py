@@ -1,1 +1,4 @@
-"""What every worker does beside its steps: sweep, callbacks, registration."""
+"""Jobs that every worker does beside its steps: registration, sweep, callbacks, pruning.
+
+Reading for people and supervisors belongs to `observability`; the transactions themselves belong to the store.
+"""

@@ -1,123 +1,114 @@
-"""The sweep in every worker: find steps whose message or worker was lost, tell the others that this one lives."""
+"""The thread in every worker that runs the housekeeping jobs."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...config.celery import is_redis
 from ...worker.errors import CeleryAgentsError, StoreUnavailable
 from ...worker.redaction import describe_exception
-from ...worker.store import QueueSnapshot, SweepResult
-from ..publishing import oldest_queued_ms, shares_a_database
 from ..runtime import Runtime
+from .jobs import HousekeepingJob, housekeeping_jobs
 
 log = logging.getLogger(__name__)
 
-_REGISTER_SECONDS: Final = 5.0
-_PRUNE_SECONDS: Final = 60.0
-_UNLIMITED: Final = 1_000_000
+_CLOSE_SECONDS: Final = 5.0
+# A worker that dies with the lock of a shard is replaced within three passes.
+_LOCK_PASSES: Final = 3
 
 
 class Sweeper:
-    """A thread that looks at what is due; only one worker at a time does it for a shard."""
+    """Runs the jobs one after another in a thread, with a pause of `sweep_seconds` between two passes."""
 
-    def __init__(self, runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        runtime: Callable[[], Runtime],
+        queue_length: Callable[[], int],
+        *,
+        jobs: Sequence[HousekeepingJob] | None = None,
+    ) -> None:
         """
         Args:
-            queue_length: Messages waiting, for brokers whose queue cannot be looked into.
+            queue_length: Gives the number of waiting messages, for brokers whose queue cannot be read.
+            jobs: Jobs to run, in this order. None: those of `housekeeping_jobs`.
         """
         self._runtime = runtime
-        self._queue_length = queue_length
-        self._ended = threading.Event()
+        chosen = housekeeping_jobs(runtime, queue_length) if jobs is None else jobs
+        self._jobs = [_ScheduledJob(job) for job in chosen]
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="celery-agents-sweep", daemon=True)
-        self._registered_at = float("-inf")
-        self._pruned_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
-        self._ended.set()
-        self._thread.join(timeout=5)
+        """Stop the thread and wait for the job that runs, at most five seconds."""
+        self._closed.set()
+        self._thread.join(timeout=_CLOSE_SECONDS)
 
-    def once(self) -> int:
-        """One pass over all shards; how many messages were published."""
-        runtime = self._runtime()
-        settings, store = runtime.settings, runtime.store
-        published = 0
-        for shard in range(settings.shards):
-            # A sweeper that died is replaced within three passes.
-            if store.housekeeping.lock_sweep(shard, runtime.name, round(settings.sweep_seconds * 3000)):
-                swept = store.housekeeping.sweep(shard, self._lookout(runtime))
-                _publish(runtime, swept)
-                published += len(swept.lost)
-                runtime.callbacks.once(shard)
-        if published:
-            log.info("%d lost step messages published again", published)
-        return published
-
-    def _lookout(self, runtime: Runtime) -> QueueSnapshot:
-        """On our own Redis the queue's oldest message tells which others are gone; elsewhere only free slots count."""
-        if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.publisher.queue_key)
-            if oldest:
-                return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
-        free = sum(
-            max(0, facts["slots"] - facts["running"])
-            for facts in runtime.store.registry.workers().values()
-            if not facts["draining"]
-        )
-        return QueueSnapshot(capacity=max(0, free - self._queue_length()))
+    def run_pass(self) -> None:
+        """Run every job that is due, whatever becomes of the others."""
+        shards = self._lock_shards()
+        for job in self._jobs:
+            job.run_if_due(shards)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._runtime().settings.sweep_seconds):
-            try:
-                self._register()
-                self.once()
-                self._prune()
-            except CeleryAgentsError as error:
-                log.warning("the sweep could not look: %s", error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, lost steps need this thread
-                log.warning("the sweep could not look: %s", describe_exception(error).message)
+        while not self._closed.wait(self._runtime().settings.sweep_seconds):
+            self.run_pass()
 
-    def _register(self) -> None:
-        if time.monotonic() - self._registered_at < _REGISTER_SECONDS:
+    def _lock_shards(self) -> list[int]:
+        """Shards that only this worker works on in this pass; none when Redis does not answer."""
+        locked: list[int] = []
+
+        def lock() -> None:
+            runtime = self._runtime()
+            hold_ms = round(runtime.settings.sweep_seconds * _LOCK_PASSES * 1000)
+            for shard in range(runtime.settings.shards):
+                if runtime.store.housekeeping.lock_sweep(shard, runtime.name, hold_ms):
+                    locked.append(shard)
+
+        _log_errors("locking shards", lock)
+        return locked
+
+
+class _ScheduledJob:
+    """A job and the time at which it is due again."""
+
+    def __init__(self, job: HousekeepingJob) -> None:
+        self._job = job
+        self._due_at = time.monotonic() + (0.0 if job.runs_at_start else job.interval_seconds)
+
+    def run_if_due(self, shards: Sequence[int]) -> None:
+        """Run the job when its time has come; after an error it stays due."""
+        if time.monotonic() < self._due_at:
             return
-        runtime = self._runtime()
-        runtime.store.registry.register(runtime.name, runtime.facts, runtime.agents.hashes)
-        self._registered_at = time.monotonic()
-
-    def _prune(self) -> None:
-        if time.monotonic() - self._pruned_at < _PRUNE_SECONDS:
-            return
-        runtime = self._runtime()
-        for shard in range(runtime.settings.shards):
-            runtime.store.housekeeping.prune(shard)
-        self._pruned_at = time.monotonic()
+        if _log_errors(self._job.name, lambda: self._job.run(shards)):
+            self._due_at = time.monotonic() + self._job.interval_seconds
 
 
-def _publish(runtime: Runtime, swept: SweepResult) -> None:
-    """All in one round trip where the queue is in the store's database."""
-    publisher = runtime.store.context.publisher
-    commands = [command for ref in swept.lost for command in publisher.commands(ref, swept.at_ms)]
-    if commands:
-        runtime.store.context.database.pipeline("sweep.publish", commands)
-        return
-    for ref in swept.lost:
-        runtime.separate_publisher.publish(ref, swept.at_ms)
+def _log_errors(name: str, call: Callable[[], None]) -> bool:
+    """Call a function and log its error: lost steps need a thread that goes on. Returns whether it succeeded."""
+    try:
+        call()
+    except CeleryAgentsError as error:
+        log.warning("housekeeping: %s failed: %s", name, error)
+    except Exception as error:  # noqa: BLE001 - whatever a job raises, the others are to run
+        log.warning("housekeeping: %s failed: %s", name, describe_exception(error).message)
+    else:
+        return True
+    return False
 
 
 def queue_length(app_connection: Callable[[], object], queue: str, broker: str) -> int:
-    """Messages that wait in a queue.
+    """Number of messages that wait in a queue.
 
     Raises:
-        StoreUnavailable: The broker cannot be asked.
+        StoreUnavailable: The broker does not answer.
     """
     try:
         with app_connection() as connection:  # pyright: ignore

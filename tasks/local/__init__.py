@@ -1,1 +1,4 @@
-"""Everything on one machine: an embedded Redis, workers and Flower as child processes."""
+"""Processes on one machine: an embedded Redis, workers and Flower as child processes.
+
+The worker's own parts belong to `consumer`.
+"""

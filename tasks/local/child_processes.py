@@ -1,4 +1,4 @@
-"""Processes that this process starts and that end with it, even when it is killed."""
+"""Child processes that end with this process, even when it is killed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-# Its input ends when the process that started it ends, in whatever way; then the children have a moment to end.
-# A death signal (prctl) would do on Linux only, and it follows the thread that started a child, not the process.
-_WARDEN: Final = """
+# Standard input of the guard ends when this process ends, in whatever way; the guard then ends the children.
+# A death signal (prctl) exists on Linux only, and it follows the thread that started a child, not the process.
+_GUARD_SOURCE: Final = """
 import os, signal, sys, time
 pids = set()
 for line in sys.stdin:
@@ -33,11 +33,11 @@ for number in (signal.SIGTERM, signal.SIGKILL):
 
 
 class ChildEnded(RuntimeError):
-    """A child process ended before it was of use. The message holds the end of its log."""
+    """A child process ended too early. The message holds the end of its log."""
 
 
 class Child:
-    """One child process in a process group of its own, so that Ctrl-C in the terminal reaches its parent only.
+    """A child process in a process group of its own, so that Ctrl-C in the terminal reaches its parent only.
 
     Args:
         name: For messages.
@@ -61,7 +61,7 @@ class Child:
                 stderr=None if output is None else subprocess.STDOUT,
                 start_new_session=True,
             )
-        _warden.tell("add", self.pid)
+        _guard.send("add", self.pid)
 
     @property
     def pid(self) -> int:
@@ -76,76 +76,77 @@ class Child:
     def is_alive(self) -> bool:
         return self.exit_code is None
 
-    def must_live(self) -> None:
-        """Do nothing while it runs.
+    def check_alive(self) -> None:
+        """Check that the process still runs.
 
         Raises:
             ChildEnded: It has ended.
         """
         if not self.is_alive:
-            raise ChildEnded(f"the {self.name} ended with exit code {self.exit_code}{self.last_words()}")
+            raise ChildEnded(f"the {self.name} ended with exit code {self.exit_code}{self.read_log_tail()}")
 
-    def last_words(self, lines: int = 5) -> str:
-        """The end of its log, indented, on lines of their own; empty without a log."""
+    def read_log_tail(self, lines: int = 5) -> str:
+        """Read the last lines of its log, indented, each on a new line; empty without a log."""
         if self.log is None or not self.log.exists():
             return ""
         with self.log.open(encoding="utf-8", errors="replace") as stream:
             return "".join(f"\n    {line.rstrip()}" for line in deque(stream, lines))
 
-    def stop(self, patience_seconds: float) -> None:
-        """SIGTERM, and SIGKILL for its whole group when it has not ended in time."""
+    def stop(self, timeout_seconds: float) -> None:
+        """Send SIGTERM, and after the timeout SIGKILL to its whole group."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience_seconds)
+            self._process.wait(timeout_seconds)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL its whole group and wait until it is gone; does nothing more when it has ended."""
+        """Send SIGKILL to its whole group and wait until the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        _warden.tell("drop", self.pid)
+        _guard.send("drop", self.pid)
 
-    def leave(self) -> None:
-        """Let it live on when this process ends."""
-        _warden.tell("drop", self.pid)
+    def detach(self) -> None:
+        """Let it run on when this process ends."""
+        _guard.send("drop", self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
 
-class _Warden:
-    """One small guard process for all children of this process, started with the first."""
+class _GuardProcess:
+    """A small process that ends the children when this process has ended; it starts with the first child."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def tell(self, verb: str, pid: int) -> None:
-        process = self._process or self._started()
+    def send(self, verb: str, pid: int) -> None:
+        """Tell the guard to "add" or to "drop" a child."""
+        process = self._process or self._start()
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(f"{verb} {pid}\n")
                 process.stdin.flush()
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _WARDEN],
+            [sys.executable, "-S", "-c", _GUARD_SOURCE],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             text=True,
         )
-        atexit.register(_leave, self._process)
+        atexit.register(_close_input, self._process)
         return self._process
 
 
-def _leave(process: subprocess.Popen[str]) -> None:
-    """At an orderly exit nothing is left to guard but what was not stopped; its guard goes on alone."""
+def _close_input(process: subprocess.Popen[str]) -> None:
+    """End the input of the guard at an orderly exit, so that it ends the children that were not stopped."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
 
 
-_warden: Final = _Warden()
+_guard: Final = _GuardProcess()

@@ -1,4 +1,4 @@
-"""Everything on this machine: an embedded Redis, workers and Flower as children of this process."""
+"""`DevStack`: an embedded Redis, workers and Flower as child processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ...config.settings import Settings
 from .child_processes import Child
 from .embedded_redis import LOOPBACK, EmbeddedRedis, free_port
 
-_LOOK_SECONDS: Final = 0.25
+_CHECK_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 3.0
 _COMMAND: Final = (sys.executable, "-P", "-m", "celery_agents")
 _DRAIN_MARGIN_SECONDS: Final = 5.0
 
 
 class DevStack:
-    """Parts that share one embedded Redis and end together, the workers first.
+    """Child processes that share one embedded Redis and end together, the workers first.
 
     Args:
         environment: Added to the environment of every part, such as `CELERY_AGENTS_AGENTS`.
@@ -51,10 +51,10 @@ class DevStack:
         self._drain_seconds = drain_seconds
         self._logs = logs
         self._parts: list[Child] = []
-        self._ending = ExitStack()
+        self._exit_stack = ExitStack()
 
     def start_worker(self) -> Child:
-        """Start a worker process; at once, without waiting until it takes work."""
+        """Start a worker process, without waiting until it takes work."""
         number = len(self.workers) + 1
         command = [*_COMMAND, "worker", "--name", f"worker{number}@{os.uname().nodename}"]
         worker = self.start(f"worker {number}", command, self._drain_seconds + _DRAIN_MARGIN_SECONDS)
@@ -72,71 +72,71 @@ class DevStack:
         self.environment["FLOWER_BASIC_AUTH"] = credentials
         return self.start("flower", [*_COMMAND, "flower", "--port", str(port)])
 
-    def start(self, name: str, command: Sequence[str], patience_seconds: float = _STOP_SECONDS) -> Child:
-        """Start a further part, with the machine's environment. It gets SIGTERM before the parts that began earlier."""
+    def start(self, name: str, command: Sequence[str], timeout_seconds: float = _STOP_SECONDS) -> Child:
+        """Start a further part, with the stack's environment. It gets SIGTERM before the parts that started earlier."""
         log = self.redis.data / f"{name.replace(' ', '-')}.log" if self._logs else None
-        part = Child(name, command, log, self._whole_environment())
+        part = Child(name, command, log, self._child_environment())
         self._parts.append(part)
-        self._ending.callback(part.stop, patience_seconds)
+        self._exit_stack.callback(part.stop, timeout_seconds)
         return part
 
     def settings(self) -> Settings:
-        """The settings that the parts have.
+        """Read the settings that the parts have.
 
         Raises:
-            SettingsError: The environment holds one that is wrong.
+            SettingsError: A setting in the environment is wrong.
         """
-        return Settings.from_environment(self._whole_environment())
+        return Settings.from_environment(self._child_environment())
 
     def check(self) -> None:
-        """Do nothing while all parts run.
+        """Check that all parts still run.
 
         Raises:
-            ChildEnded: One has ended.
+            ChildEnded: One of them has ended.
         """
-        self.redis.must_live()
+        self.redis.check_alive()
         for part in self._parts:
-            part.must_live()
+            part.check_alive()
 
     def wait(self) -> NoReturn:
         """Wait for Ctrl-C or SIGTERM.
 
         Raises:
-            KeyboardInterrupt: Somebody wants it to end.
+            KeyboardInterrupt: Ctrl-C was pressed, or SIGTERM came.
             ChildEnded: A part has ended by itself.
         """
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         while True:
             self.check()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def keep(self) -> None:
-        """Let all parts live on when this process ends."""
-        self._ending.pop_all()
+        """Let all parts run on when this process ends."""
+        self._exit_stack.pop_all()
         self.redis.keep()
         for part in self._parts:
-            part.leave()
+            part.detach()
 
     def __enter__(self) -> Self:
-        self._ending.enter_context(self.redis)
+        self._exit_stack.enter_context(self.redis)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ending.close()
+        self._exit_stack.close()
 
-    def _whole_environment(self) -> dict[str, str]:
-        """This process's environment, but with the machine's Redis as store and as broker."""
+    def _child_environment(self) -> dict[str, str]:
+        """This process's environment, but with the stack's Redis as store and as broker."""
         inherited = {name: value for name, value in os.environ.items() if name != "CELERY_AGENTS_BROKER_URL"}
         return {**inherited, "CELERY_AGENTS_REDIS_URL": self.redis.url, **self.environment}
 
 
 def flower_is_installed() -> bool:
-    """Whether the extra `flower` is there."""
+    """Whether the extra `flower` is installed."""
     return importlib.util.find_spec("flower") is not None
 
 
 def new_credentials() -> str:
-    """`user:password` for one run; the ones of `FLOWER_BASIC_AUTH` when somebody has chosen some."""
+    """Make `user:password` for one run; `FLOWER_BASIC_AUTH` takes precedence when it is set."""
     return os.environ.get("FLOWER_BASIC_AUTH") or f"agents:{secrets.token_urlsafe(9)}"

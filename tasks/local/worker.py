@@ -1,4 +1,4 @@
-"""A worker in this process."""
+"""Run a worker in this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...worker.agent import AgentRegistry
 from ...worker.errors import ConfigurationError
 from ..consumer.garbage_collection import collect_rarely, spare_what_is_loaded
 
-# A thread that computes gives way after this long. Each one that waits asks for it that often: with hundreds of slots
-# Python's own 5 ms have the waiting threads take a quarter of a core (docs/decisions/0006).
+# A computing thread releases the interpreter after this long, and each waiting thread asks for it that often: with
+# hundreds of slots, Python's default of 5 ms costs a quarter of a core (docs/decisions/0006).
 _SWITCH_SECONDS: Final = 0.02
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._%-]{1,128}(@[A-Za-z0-9._%-]{1,253})?")
@@ -35,7 +35,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         raise ConfigurationError(
             "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
         )
-    named = _named(name)
+    hostname = _hostname_arguments(name)
     from celery.bin.celery import celery as command
     from celery.signals import worker_ready
 
@@ -46,16 +46,16 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
     collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
     worker_ready.connect(spare_what_is_loaded, weak=False)
-    # As Celery.worker_main does, which forgets the exit code.
+    # Celery.worker_main does the same and drops the exit code.
     command.params[0].default = create_app(settings)
-    return int(command.main(args=[*worker_arguments(settings), *named], standalone_mode=False) or 0)
+    return int(command.main(args=[*worker_arguments(settings), *hostname], standalone_mode=False) or 0)
 
 
 def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:
-    """Agents of modules that are found in the current folder too, as with `celery worker`.
+    """Import the agents' modules, those of the current folder too, as `celery worker` does.
 
-    The folder is looked at first while they are imported, and last ever after: a service may have a `redis.py`
-    of its own, which must not come in the place of what this package imports when it first needs it.
+    The folder comes first on the path while they are imported, and last afterwards: a `redis.py` of the service
+    must not hide a module that this package imports later.
     """
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -66,7 +66,7 @@ def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:
         sys.path.append(here)
 
 
-def _named(name: str | None) -> list[str]:
+def _hostname_arguments(name: str | None) -> list[str]:
     if name is None:
         return []
     if not _NAME.fullmatch(name):

@@ -104,17 +104,17 @@ def test_a_manifest_is_what_kubernetes_takes(each: dict[str, Any]) -> None:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("folder", ["kubernetes", "redis"])
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/overlays/keda", "redis"])
 def test_a_kustomization_names_files_that_are_there(folder: str) -> None:
     home = DEPLOY / folder
     value = yaml.safe_load((home / "kustomization.yaml").read_text())
     assert (value["apiVersion"], value["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
     for name in value.get("resources", []):
         assert (home / name / "kustomization.yaml" if (home / name).is_dir() else home / name).is_file(), name
-    named = {file for generator in value["configMapGenerator"] for file in generator.get("files", [])}
+    named = {file for generator in value.get("configMapGenerator", []) for file in generator.get("files", [])}
     assert all((home / name).is_file() for name in named)
     listed = {*value.get("resources", []), "kustomization.yaml"}
-    assert folder != "kubernetes" or {path.name for path in home.glob("*.yaml")} <= listed
+    assert folder == "redis" or {path.name for path in home.glob("*.yaml")} <= listed
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "systemd").iterdir()), ids=lambda path: path.name)
@@ -152,8 +152,30 @@ def expressions() -> Iterator[str]:
     yield from (target["expr"] for panel in panels() for target in panel.get("targets", []))
     triggers = manifest("ScaledObject", "celery-agents-worker")["spec"]["triggers"]
     yield from (each["metadata"]["query"] for each in triggers if each["type"] == "prometheus")
+    yield from (rule["expr"] for rule in alert_rules())
     for block in blocks("promql"):
         yield from block
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"]
+    return group["rules"]
+
+
+def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in alert_rules()]
+    assert len(names) == len(set(names)) >= 5
+    for rule in alert_rules():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+        assert len(rule["annotations"]["description"]) > 40
+        assert rule["for"].endswith("m")
+
+
+def test_nothing_scales_by_keda_unless_it_is_asked_for() -> None:
+    base = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    texts = [(DEPLOY / "kubernetes" / name).read_text() for name in base if name.endswith(".yaml")]
+    assert not any("keda.sh/v1alpha1" in text for text in texts)
 
 
 def blocks(language: str) -> list[list[str]]:
@@ -235,7 +257,9 @@ def test_the_settings_of_the_compose_file_are_taken() -> None:
 def test_every_secret_of_the_compose_file_is_made() -> None:
     made = set(re.findall(r"^keep ([\w-]+) ", (DEPLOY / "make-secrets").read_text(), re.MULTILINE))
     made |= {
-        f"{stem}-{user}" for stem in ("redis", "redis-url") for user in ("producer", "worker", "monitor", "flower")
+        f"{stem}-{user}"
+        for stem in ("redis", "redis-url")
+        for user in ("producer", "submitter", "worker", "monitor", "flower")
     }
     secrets = deployed.compose()["secrets"]
     assert {Path(secret["file"]).name for secret in secrets.values()} <= made
@@ -263,6 +287,8 @@ def test_no_container_can_do_more_than_it_needs(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["user"] in ("999:999", "10001:10001")
+    assert service["mem_limit"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert service["healthcheck"]["test"][0] == "CMD"
     kind = "StatefulSet" if name == "redis" else "Deployment"
@@ -350,9 +376,9 @@ def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
         moved = command.replace("/etc/celery-agents/secrets", "secrets")
         subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
         made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
-        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 6
+        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 7
         assert all(value.strip() == value for value in made.values())
-        for user in ("producer", "worker", "monitor", "flower"):
+        for user in ("producer", "submitter", "worker", "monitor", "flower"):
             url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url
             assert made[f"redis-{user}"] in url
         assert (home / "secrets").stat().st_mode & 0o777 == 0o700

@@ -22,6 +22,7 @@ from celery_agents.worker.store import (
 from celery_agents.worker.store.context import NoPublisher
 from celery_agents.worker.store.database import Database
 
+from support.points import Points
 from support.store import Bench, PatientClock
 from support.wait import wait_until
 
@@ -141,7 +142,7 @@ def test_a_lease_is_taken_back_only_while_the_claim_stands(bench: Bench) -> None
 def test_a_rival_that_has_only_looked_loses_against_a_lease_taken_back(bench: Bench) -> None:
     first = bench.claim().claim
     bench.end_lease(first)
-    bench.spy.before("claim.exec", lambda: bench.store.steps.restore(first))
+    bench.spy.before(Points.CLAIM_EXEC, lambda: bench.store.steps.restore(first))
     assert bench.answer() == NotClaimed(NotClaimedReason.BUSY)
 
 
@@ -168,7 +169,7 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(database: Database) ->
     bench.commit(bench.claim(), final=True)
     started_by = bench.message("next")
     ref = StepRef(bench.session, started_by.execution_id, 1)
-    bench.spy.before("load.all", lambda: bench.message("joins between two reads"))
+    bench.spy.before(Points.LOAD_ALL, lambda: bench.message("joins between two reads"))
     claimed = other.steps.claim(ref, "mine", "other", alone=True)
     assert isinstance(claimed, Claimed)
     contents = [message.content for message in claimed.loaded.state.messages]
@@ -181,7 +182,7 @@ def test_another_execution_that_begins_between_two_reads_is_not_taken_for_damage
         bench.store.sessions.stop(bench.session, bench.execution, stop_transition)
         bench.message("next")
 
-    bench.spy.before("act.load", begin_another)
+    bench.spy.before(Points.ACT_LOAD, begin_another)
     if act == "stop":
         assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "changed"
     elif act == "message":
@@ -205,7 +206,7 @@ def test_a_session_with_a_damaged_part_is_refused_and_its_parts_are_untouched(be
         bench.store.sessions.load(bench.session)
     assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
     assert bench.database("LRANGE", keys.section("messages", 0), 0, -1) == parts
-    taken = b"claim" if bench.claims_at == "claim.new" else b""
+    taken = b"claim" if bench.is_quick else b""
     assert bench.database("HGET", keys.ctl, "claim") == taken, "where the claim comes first, it is read behind it"
 
 
@@ -219,5 +220,5 @@ def test_a_new_session_with_a_damaged_message_is_refused_and_its_parts_are_untou
         bench.another().steps.claim(bench.ref(), "claim", "worker", alone=True)
     assert bench.database("HMGET", keys.session, "version", "head") == [before[0][b"version"], before[0][b"head"]]
     assert bench.database("LRANGE", section, 0, -1) == [b"{not json"]
-    taken = b"claim" if bench.claims_at == "claim.new" else b""
+    taken = b"claim" if bench.is_quick else b""
     assert bench.database("HGET", keys.ctl, "claim") == taken, "in one round trip it is read with the claim"

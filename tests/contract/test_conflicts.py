@@ -24,6 +24,7 @@ from celery_agents.worker.store import (
 )
 from celery_agents.worker.store.database import Database, Guard
 
+from support.points import Points
 from support.store import Bench, step_transition
 from support.wait import wait_until
 
@@ -130,7 +131,7 @@ def test_the_same_operation_is_applied_once(bench: Bench, when: str) -> None:
     assert contents.count("once") == 1
 
 
-@pytest.mark.parametrize("point", ["act.read", "act.exec"])
+@pytest.mark.parametrize("point", [Points.ACT_READ, Points.ACT_EXEC])
 def test_a_lost_reply_to_an_action_applies_it_once(bench: Bench, point: str) -> None:
     bench.spy.lose(point)
     bench.message("once")
@@ -140,7 +141,7 @@ def test_a_lost_reply_to_an_action_applies_it_once(bench: Bench, point: str) -> 
 
 def test_a_lost_reply_to_a_queued_action_queues_it_once(bench: Bench) -> None:
     claimed = bench.claim()
-    bench.spy.lose("act.push")
+    bench.spy.lose(Points.ACT_PUSH)
     bench.message("once")
     contents = [message.content for message in bench.commit(claimed).state.messages]
     assert contents.count("once") == 1
@@ -240,7 +241,7 @@ def test_a_stop_of_another_execution_or_of_an_ended_one_is_nothing(bench: Bench)
 
 
 def test_a_lost_reply_to_a_stop_stops_once(bench: Bench) -> None:
-    bench.spy.lose("stop.exec")
+    bench.spy.lose(Points.STOP_EXEC)
     assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "changed"
     assert bench.store.sessions.header(bench.session).version == 2
     assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "again"
@@ -250,7 +251,7 @@ def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: 
     claimed = bench.claim()
     bench.message("and then?")
     bench.end_lease(claimed.claim)
-    bench.spy.lose("stop.exec")
+    bench.spy.lose(Points.STOP_EXEC)
     bench.store.sessions.stop(bench.session, None, stop_transition)
     header = bench.store.sessions.header(bench.session)
     assert header.execution_id != bench.execution
@@ -259,6 +260,8 @@ def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: 
 
 def test_a_step_that_was_asked_to_stop_and_has_ended_before_the_lost_reply_was_missed_was_asked(bench: Bench) -> None:
     claimed = bench.claim()
-    bench.spy.lose("stop.ask")
-    bench.spy.before("stop.ask", lambda: bench.spy.before("stop.read", lambda: bench.commit(claimed, final=True)))
+    bench.spy.lose(Points.STOP_ASK)
+    bench.spy.before(
+        Points.STOP_ASK, lambda: bench.spy.before(Points.STOP_READ, lambda: bench.commit(claimed, final=True))
+    )
     assert bench.store.sessions.stop(bench.session, None, stop_transition).outcome == "queued"

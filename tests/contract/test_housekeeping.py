@@ -77,14 +77,14 @@ def _due_callbacks(bench: Bench) -> list[Callback]:
 
 def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
     (callback,) = _due_callbacks(told)
-    assert (callback.kind, callback.target, callback.record.status) == (
+    assert (callback.kind, callback.target, callback.result.status) == (
         "webhook",
         "https://example.com/ended",
         "failed",
     )
     told.store.housekeeping.callback_failed(callback, delay_ms=0, reason="nobody there")
     (again,) = _due_callbacks(told)
-    assert (again.record, again.attempts) == (callback.record, 1)
+    assert (again.result, again.attempts) == (callback.result, 1)
     told.store.housekeeping.callback_made(again)
     assert _due_callbacks(told) == []
 
@@ -98,13 +98,13 @@ def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: B
     else:
         told.store.housekeeping.callback_failed(before, delay_ms=None, reason="nobody there")
     (after,) = _due_callbacks(told)
-    assert (after.record.status, after.record.retries, after.attempts) == ("completed", 1, 0)
+    assert (after.result.status, after.result.retries, after.attempts) == ("completed", 1, 0)
 
 
 def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     _end_retried(told)
     (callback,) = _due_callbacks(told)
-    assert (callback.record.status, callback.record.retries) == ("completed", 1)
+    assert (callback.result.status, callback.result.retries) == ("completed", 1)
     told.store.housekeeping.callback_made(callback)
     outbox = told.store.context.keys(told.session).shard.callbacks
     assert not [

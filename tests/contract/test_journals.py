@@ -11,6 +11,7 @@ from celery_agents.worker.errors import (
     ClaimLost,
 )
 
+from support.points import Points
 from support.store import Bench
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
@@ -114,7 +115,7 @@ def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -
         assert bench.store.steps.drop_answer(current) is True
         bench.store.steps.record_answer(current, b"good")
 
-    bench.spy.before("journal.drop", meanwhile)
+    bench.spy.before(Points.JOURNAL_DROP, meanwhile)
     assert bench.store.steps.drop_answer(slept) is False
     assert bench.store.steps.record_answer(slept, b"late") == b"good"
 

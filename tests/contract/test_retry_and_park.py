@@ -20,6 +20,7 @@ from celery_agents.worker.store import (
 )
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
+from support.points import Points
 from support.store import Bench, an_operation, step_transition
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
@@ -114,7 +115,7 @@ def test_a_lost_reply_to_a_retry_retries_once(bench: Bench, is_parked: bool) -> 
     else:
         bench.store.sessions.stop(bench.session, None, stop_transition)
     version = bench.store.sessions.header(bench.session).version
-    bench.spy.lose("retry.unpark" if is_parked else "retry.exec")
+    bench.spy.lose(Points.RETRY_UNPARK if is_parked else Points.RETRY_EXEC)
     applied = bench.store.sessions.retry(bench.session, retry_transition(None))
     retries = 0 if is_parked else 1
     assert (applied.outcome, applied.execution_id) == ("started", bench.execution)
@@ -126,12 +127,12 @@ def test_a_lost_reply_to_a_retry_retries_once(bench: Bench, is_parked: bool) -> 
 
 def test_a_retry_is_not_repeated_where_a_worker_took_it_up_before_its_reply_was_found_lost(bench: Bench) -> None:
     bench.store.sessions.stop(bench.session, None, stop_transition)
-    bench.spy.lose("retry.exec")
+    bench.spy.lose(Points.RETRY_EXEC)
 
     def run() -> None:
         bench.commit(bench.claim(), final=True)
 
-    bench.spy.before("retry.exec", lambda: bench.spy.before("retry.read", run))
+    bench.spy.before(Points.RETRY_EXEC, lambda: bench.spy.before(Points.RETRY_READ, run))
     bench.store.sessions.retry(bench.session, retry_transition(None))
     assert bench.store.sessions.header(bench.session).status == "completed"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
 from support.documents import ROOT, read_document
@@ -101,11 +99,3 @@ def test_every_command_of_the_pages_exists_with_its_options(tmp_path: Path, redi
     for command, options in wanted.items():
         told = run(tmp_path, redis_url, sys.executable, "-m", "celery_agents", command, "--help").stdout
         assert all(option in told for option in options), f"{command} {options}"
-
-
-@pytest.mark.parametrize("page", sorted({*PAGES, *(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))}))
-def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text()
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), f"{page} points to {target}"

@@ -28,6 +28,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
+from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.observability.health import look
 from celery_agents.worker.store import redis_store
@@ -39,7 +40,7 @@ from support.product import ROOT
 from support.redis_server import embedded_binary, find_binary
 from support.wait import wait_until
 
-ROLES = ("producer", "worker", "monitor", "flower")
+ROLES = ("producer", "submitter", "worker", "monitor", "flower")
 QUESTION = "What is a lease?"
 
 
@@ -259,6 +260,32 @@ def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) 
     assert deployment.refused() == []
 
 
+def test_the_end_of_a_job_is_told_to_a_task_of_the_default_queue(deployment: Deployment) -> None:
+    client = AgentClient(deployment.url("producer"))
+    job = client.submit("researcher", QUESTION, on_complete="shop.done", session_id="told-of-its-end")
+    assert job.result(timeout=30).status == "completed"
+    with deployment.client("onlooker") as onlooker:
+        wait_until(lambda: onlooker.llen("celery") == 1, "the task is sent", 10, details=deployment.worker.tail)
+        onlooker.delete("celery")
+    assert deployment.refused() == []
+
+
+def test_a_submitter_hands_over_jobs_by_name_and_reads_nothing(deployment: Deployment) -> None:
+    code = f"""
+        from celery import Celery
+        Celery(broker={deployment.url("submitter")!r}).send_task(
+            "celery_agents.submit", queue="celery_agents.control",
+            kwargs={{"agent": "researcher", "message": {QUESTION!r}, "session_id": "of-a-submitter"}})
+    """
+    sent = deployment.run("python", "-c", "\n".join(line.strip() for line in code.strip().splitlines()), more={})
+    assert sent.returncode == 0, sent.stderr
+    with deployment.client("monitor") as monitor:
+        status = lambda: monitor.hget("ca:{0}:s:of-a-submitter", "status")  # noqa: E731
+        wait_until(lambda: status() == "completed", "the job is done", 30, details=deployment.worker.tail)
+    assert deployment.refused() == []
+    assert deployment.agents("submitter", "show", "of-a-submitter").returncode != 0
+
+
 def test_the_commands_of_the_page_work_inside_the_worker(deployment: Deployment) -> None:
     page = (ROOT / "docs" / "deploying.md").read_text()
     commands = re.findall(r"^docker compose exec worker (with-secrets .*)$", page, re.MULTILINE)
@@ -370,6 +397,11 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("PUBLISH", PIDBOX, "{}"), ("PSUBSCRIBE", "/0.celeryev/*"), ("SUBSCRIBE", "ca:wake:x"), ("HSETNX", CTL, "a", "b"),
         ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("HGET", "unacked", "x"),
         ("LPUSH", "x.reply.celery.pidbox", "x"),
+    ],
+    "submitter": [
+        ("LPUSH", STEPS, "x"), ("LPUSH", "celery", "x"), ("RPOP", CONTROL), ("BRPOP", CONTROL, "1"), ("LRANGE", CONTROL, "0", "-1"), ("DEL", CONTROL),
+        ("LTRIM", CONTROL, "0", "0"), ("HGETALL", SESSION), ("HSET", SESSION, "a", "b"), ("SMEMBERS", "ca:agents"), ("SADD", DUE, "x"), ("INFO",),
+        ("LPUSH", "ca:shards", "x"), ("LPUSH", DUE, "x"), ("PUBLISH", "ca:wake:x", "x"), ("PUBLISH", PIDBOX, "{}"), ("LPUSH", "unacked", "x"),
     ],
     "worker": [("PSUBSCRIBE", "/0.*"), ("PUBLISH", "/1.celery.pidbox", "{}"), ("HGETALL", "another:service")],
     "monitor": [

@@ -88,8 +88,8 @@ def test_data_that_redis_cannot_read_are_said(tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys, time
-from celery_agents.tasks.children import Child
-from celery_agents.tasks.embedded import EmbeddedRedis
+from celery_agents.tasks.local.child_processes import Child
+from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis().start()
 child = Child("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"], None)
 print(server.pid, child.pid, server.data, flush=True)
@@ -115,7 +115,7 @@ def test_a_child_that_ended_is_told_with_its_last_words(tmp_path: Path) -> None:
     child = Child("part", [sys.executable, "-c", "print('one'); print('no such thing'); exit(3)"], tmp_path / "log")
     wait_until(lambda: not child.is_alive, "the child has ended", timeout=10)
     with pytest.raises(ChildEnded, match=r"(?s)the part ended with exit code 3.*no such thing"):
-        child.must_live()
+        child.check_alive()
     child.kill()
 
 
@@ -126,6 +126,6 @@ def test_a_child_that_will_not_end_is_killed_with_its_group(tmp_path: Path) -> N
     log = tmp_path / "log"
     child = Child("stubborn", [sys.executable, "-c", script], log)
     wait_until(lambda: log.read_text() != "", "the child runs", timeout=10)
-    child.stop(patience_seconds=0.2)
+    child.stop(timeout_seconds=0.2)
     assert child.exit_code == -signal.SIGKILL
     assert os.getpid() != child.pid

@@ -13,18 +13,10 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .protocol_model import (
-    EVENTS,
-    Config,
-    Effect,
-    State,
-    canonical,
-    finished,
-    initial,
-    is_prefix,
-    successors,
-    violations,
-)
+from .events import EVENTS
+from .invariants import is_prefix, violations
+from .protocol_model import successors
+from .values import Config, Effect, State, canonical, finished, initial
 
 _OUTCOMES = ("no call", "ok", "unknown", "not run")
 _CLAIMS = ("nobody", "worker 1", "worker 2", "a dead claim")

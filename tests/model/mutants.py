@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from .explore import Search, explore
-from .protocol_model import Config, Effect, Mutant
+from .values import Config, Effect, Mutant
 
 CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.NO_VERSION_CHECK: (Config(message=True), "I8"),

@@ -6,9 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from model.events import EVENTS, IMPOSSIBLE
 from model.explore import configurations, explore
 from model.mutants import CAUGHT, HARMLESS_WITH_A_TRUSTED_CLOCK, hunt
-from model.protocol_model import EVENTS, IMPOSSIBLE, Config, Mutant, successors
+from model.protocol_model import successors
+from model.values import Config, Mutant
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 

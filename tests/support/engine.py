@@ -23,10 +23,10 @@ from celery_agents.worker.engine import (
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionState, LLMConfig, Message
 from celery_agents.worker.store import (
     ActionResult,
-    ExecutionRecord,
     InboxKind,
     NextState,
     Operation,
+    Result,
     StepRef,
     Store,
     memory_store,
@@ -165,7 +165,7 @@ class Bench:
                 break
         return outcomes
 
-    def ran(self, *args: Any, **kwargs: Any) -> ExecutionRecord:
+    def ran(self, *args: Any, **kwargs: Any) -> Result:
         """Submit, run to the end, and how it ended."""
         session_id = self.submit(*args, **kwargs)
         self.run(session_id)
@@ -190,7 +190,7 @@ class Bench:
         assert execution is not None
         return execution
 
-    def record(self, session_id: str) -> ExecutionRecord:
+    def record(self, session_id: str) -> Result:
         """How its last execution ended."""
         record = self.store.sessions.record(session_id, self.execution(session_id).execution_id)
         assert record is not None, f"it has not ended: {self.execution(session_id).status}"

@@ -43,6 +43,8 @@ from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import NoPublisher
 from celery_agents.worker.store.database import Command, Database, Guard, Meanwhile
 
+from .points import Points
+
 _numbers = itertools.count(1)
 
 
@@ -150,14 +152,19 @@ class Bench:
         return Store(self.spy, self.settings, clock=self.clock, publisher=NoPublisher())
 
     @property
+    def is_quick(self) -> bool:
+        """Whether claims and commits try one round trip first; a claim comes before the session is read then."""
+        return bool(self.settings.cache_bytes)
+
+    @property
     def commits_at(self) -> str:
         """The round trip in which a commit happens."""
-        return "commit.attempt" if self.settings.cache_bytes else "commit.exec"
+        return Points.COMMIT_ATTEMPT if self.is_quick else Points.COMMIT_EXEC
 
     @property
     def claims_at(self) -> str:
         """The round trip in which a worker claims the first step of a new session."""
-        return "claim.new" if self.settings.cache_bytes else "claim.exec"
+        return Points.CLAIM_NEW if self.is_quick else Points.CLAIM_EXEC
 
     def submit(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from ..errors import StateUnreadable
 from ..state import AgentState
 from ..unique import unique_hex
 from .cache import CachedSession
@@ -310,16 +311,24 @@ class Header:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionRecord:
-    """How an execution ended, kept for those who ask later.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How an execution ended.
 
     Attributes:
         status: completed, stopped or failed.
+        final_response: The answer; "" when there is none.
+        output: The answer as JSON, where the agent has an output type; None otherwise.
+        stop_reason: Why it ended, such as completed, steps_limit or user_requested; None when nothing is recorded.
+        stop_message: What the stop signal said; "" when there was none.
+        usage: Tokens by kind.
         cost: US dollars; None when the price is not known.
-        errors: Texts, redacted.
+        errors: Texts, redacted; those it recovered from too.
+        operation_id: The submit or message that started the execution.
+        retries: How often the execution was retried before it ended this way.
     """
 
+    session_id: str
     execution_id: str
     status: str
     final_response: str
@@ -333,10 +342,28 @@ class ExecutionRecord:
     operation_id: str | None = None
     retries: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values, in the order of their declaration."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"usage": dict(self.usage), "errors": list(self.errors)}
 
-@dataclass(frozen=True, slots=True)
+    @classmethod
+    def from_dict(cls, session_id: str, data: Mapping[str, Any]) -> Result:
+        """Read the fields as the store keeps them, without the id of the session that they are stored with.
+
+        Raises:
+            StateUnreadable: The fields are not those of a result.
+        """
+        try:
+            values: dict[str, Any] = {**data, "session_id": session_id, "errors": tuple(data["errors"])}
+            return cls(**values)
+        except (KeyError, TypeError):
+            raise StateUnreadable("the record of an execution", "its fields are not those of a record") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """Somebody who wants to know how an execution ended.
+    """A task or a webhook that waits to be told how an execution ended.
 
     Attributes:
         kind: "task" or "webhook".
@@ -344,12 +371,20 @@ class Callback:
         attempts: How often it was tried before.
     """
 
-    session_id: str
-    execution_id: str
     kind: str
     target: Any
-    record: ExecutionRecord
+    result: Result
     attempts: int
+
+    @property
+    def session_id(self) -> str:
+        """Session of the execution that ended."""
+        return self.result.session_id
+
+    @property
+    def execution_id(self) -> str:
+        """Execution that ended."""
+        return self.result.execution_id
 
 
 @dataclass(frozen=True, slots=True)

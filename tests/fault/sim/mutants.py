@@ -1,28 +1,38 @@
-"""One-line breakages of the product. The simulation has to find each of them.
+"""Breakages of the product. The simulation has to find each of them.
 
     python -m fault.sim.mutants            # all
     python -m fault.sim.mutants no_journal # one
 
-A mutant is a source patch: file, old text, new text, which must fit exactly once. It is applied to a copy of the package in a
-temporary folder, and the copy runs in a process of its own until the first violation.
+A mutant takes the place of a part at one of the product's seams: a `Database` that leaves a guard out, a `StepStore`
+that hides what is journaled, a tool that was declared otherwise. None touches the product's source, so that a change
+of the source does not have to be followed here.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import get_ident
+from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-TESTS: Final = ROOT / "tests"
-_PARTS: Final = ("__init__.py", "config", "worker")
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.errors import StoreUnavailable, VersionConflict
+from celery_agents.worker.store import Claim, Claimed, ClaimResult, Committed, LoadedSession, StepRef, Transition
+from celery_agents.worker.store.database import Command, Database, Guard, Reply, Word
+from celery_agents.worker.tools import Effect, idempotency_key
+
+from .database import QUEUE
+from .process import SimSteps
+from .run import a_redis
+from .simulation import Simulation, StoreContext, Verdict
+from .substitutes import NOT_SENT, EditedDatabase, EditedWatch, Substitutes, blanked, without_fields
+from support.points import Points
 
 
 @dataclass(frozen=True)
@@ -31,235 +41,390 @@ class Mutant:
 
     Attributes:
         breaks: What the product does not do any more.
-        file: Under the package.
+        substitutes: The part that does it.
         seed: One that finds it, tried first; a change of the simulation may make it any other.
-        also: Further patches, where the product does the same thing in two places: file, old text, new text.
     """
 
     name: str
     breaks: str
-    file: str
-    old: str
-    new: str
+    substitutes: Substitutes
     seed: int = 0
-    also: tuple[tuple[str, str, str], ...] = ()
 
 
-_VERSION_GUARD: Final = (
-    "worker/store/steps/commits.py", '(("HMGET", keys.session, "version"), (base.version,)),', ""
-)  # fmt: skip
-_INBOX_GUARD: Final = ("worker/store/steps/commits.py", '(("EXISTS", keys.inbox), (0,)),', "")
+def _is_of(key: Word, part: str) -> bool:
+    return f":{part}" in str(key)
+
+
+def _is_lease(command: Command) -> bool:
+    return command[0] == "SET" and _is_of(command[1], "lease:")
+
+
+# --- what is compared and watched -------------------------------------------------------------------------------------
+
+
+class _WithoutGuards(EditedDatabase):
+    def guards(self, point: str, guards: Sequence[Guard]) -> Sequence[Guard]:
+        return ()
+
+
+class _WithoutInboxGuard(EditedDatabase):
+    def guards(self, point: str, guards: Sequence[Guard]) -> Sequence[Guard]:
+        return [guard for guard in guards if not (guard[0][0] == "EXISTS" and str(guard[0][1]).endswith(":inbox"))]
+
+
+class _WithoutJournalGuard(EditedDatabase):
+    def guards(self, point: str, guards: Sequence[Guard]) -> Sequence[Guard]:
+        return [guard for guard in guards if not (guard[0][0] == "EXISTS" and _is_of(guard[0][1], "j:"))]
+
+
+class _InboxNotWatched(_WithoutInboxGuard):
+    def keys(self, point: str, keys: Sequence[str]) -> Sequence[str]:
+        return [key for key in keys if point != Points.COMMIT_READ or not key.endswith(":inbox")]
+
+
+class _Overwriting(SimSteps):
+    def commit(
+        self, claim: Claim, base: LoadedSession, transition: Transition, *,
+        results: Mapping[int, bytes], keep_claim: bool,
+    ) -> Committed:  # fmt: skip
+        try:
+            return super().commit(claim, base, transition, results=results, keep_claim=keep_claim)
+        except VersionConflict:
+            stored = self.reload(claim).held
+            held = replace(base.held, version=stored.version, bookkeeping=stored.bookkeeping)
+            base = replace(base, held=held)
+            return super().commit(claim, base, transition, results=results, keep_claim=keep_claim)
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+
+class _LastCommitHidden(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return None if point == Points.COMMIT_ENTRY else blanked(command, reply, "last")
+
+
+class _LeaseHidden(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return 0 if point == Points.CLAIM_LEASE else reply
+
+
+class _StopHiddenFromCalls(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return blanked(command, reply, "cancel") if point == Points.JOURNAL_BEGIN else reply
+
+
+class _JournalHiddenFromStops(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return [] if point == Points.STOP_JOURNAL else reply
+
+
+class _NothingLost(EditedDatabase):
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        reply = super().script(point, name, keys, args)
+        return [[], *reply[1:]] if name == "sweep" else reply
+
+
+class _AnswerHidden(SimSteps):
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        answer = super().claim(ref, claim_id, worker, alone=alone)
+        return _with_journal(answer, answer=None) if isinstance(answer, Claimed) else answer
+
+
+class _CallsBegunLongAgo(SimSteps):
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        answer = super().claim(ref, claim_id, worker, alone=alone)
+        if not isinstance(answer, Claimed):
+            return answer
+        begun = answer.loaded.journal.begun
+        return _with_journal(answer, begun={i: replace(record, at_ms=0) for i, record in begun.items()})
+
+
+def _with_journal(claimed: Claimed, **changed: Any) -> Claimed:
+    loaded = claimed.loaded
+    return replace(claimed, loaded=replace(loaded, journal=replace(loaded.journal, **changed)))
+
+
+class _OwnAnswerBelieved(SimSteps):
+    def record_answer(self, claim: Claim, raw: bytes, *options: Any) -> bytes:
+        super().record_answer(claim, raw, *options)
+        return raw
+
+
+class _ClaimTakesNoTime(SimSteps):
+    """The worker's clock stands still while it claims: it takes its lease for as young as the reply."""
+
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        actor = self.world.current
+        process = actor.process if actor is not None else None
+        asked = process.monotonic() if process is not None else 0.0
+        try:
+            return super().claim(ref, claim_id, worker, alone=alone)
+        finally:
+            if process is not None:
+                process.offset -= process.monotonic() - asked
+
+
+# --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+class _SentAgain(EditedDatabase):
+    def transaction(self, point: str, commands: Sequence[Command], *options: Any) -> list[Reply]:
+        for _ in range(3):
+            with contextlib.suppress(StoreUnavailable):
+                return super().transaction(point, commands, *options)
+        return super().transaction(point, commands, *options)
+
+    @contextlib.contextmanager
+    def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Iterator[EditedWatch]:
+        with super().watch(point, keys, reads) as watched:
+            commit = watched.commit
+
+            def persistent(point: str, commands: Sequence[Command]) -> list[Reply]:
+                try:
+                    return commit(point, commands)
+                except (StoreUnavailable, OSError):  # nothing is watched any more
+                    return self.transaction(point, commands)
+
+            watched.commit = persistent  # type: ignore[method-assign]
+            yield watched
+
+
+class _PublishedBefore(EditedDatabase):
+    def commands(self, point: str, commands: Sequence[Command]) -> Sequence[Command | None]:
+        messages = [command for command in commands if command[:2] == ("RPUSH", QUEUE)]
+        if messages and point in (Points.COMMIT_ATTEMPT, Points.COMMIT_EXEC):
+            self.inner.pipeline("early", messages)
+        return commands
+
+
+class _NotDueWhileClaimed(EditedDatabase):
+    def commands(self, point: str, commands: Sequence[Command]) -> Sequence[Command | None]:
+        if not any(map(_is_lease, commands)):
+            return commands
+        return [("ZREM", c[1], c[-1]) if c[0] == "ZADD" and str(c[1]).endswith(":due") else c for c in commands]
+
+
+class _DueAsBefore(EditedDatabase):
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        if name != "sweep":
+            return super().script(point, name, keys, args)
+        (flat,) = self.inner.pipeline("due.before", [("ZRANGE", keys[0], 0, -1, "WITHSCORES")])
+        before = dict(zip(flat[::2], flat[1::2], strict=True))
+        reply = super().script(point, name, keys, args)
+        for session, *_ in reply[0]:
+            self.inner.pipeline("due.after", [("ZADD", keys[0], "XX", before[session], session)])
+        return reply
+
+
+class _OperationsForgotten(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return without_fields(command, "ops") if command[0] == "HSET" and "version" in command else command
+
+
+def _begins(command: Command) -> bool:
+    """Whether a command tells that an execution begins."""
+    if command[0] == "HSET":
+        return command[2:3] == ("started",) or command[2:] == ("status", "in_progress")
+    return command[0] == "XADD" and "execution_started" in command
+
+
+class _BeginningNotTold(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return NOT_SENT if point == Points.CLAIM_FIRST and _begins(command) else command
+
+
+class _BeginningToldLater(EditedDatabase):
+    def __init__(self, inner: Database) -> None:
+        super().__init__(inner)
+        self._later: dict[int, list[Command]] = {}
+
+    def commands(self, point: str, commands: Sequence[Command]) -> Sequence[Command | None]:
+        if point != Points.CLAIM_FIRST:
+            return commands
+        self._later[get_ident()] = [command for command in commands if _begins(command)]
+        return [NOT_SENT if _begins(command) else command for command in commands]
+
+    def transaction(self, point: str, commands: Sequence[Command], *options: Any) -> list[Reply]:
+        later = self._later.pop(get_ident(), []) if point == Points.CLAIM_LOAD else []
+        return super().transaction(point, [*later, *commands], *options)[len(later) :]
+
+
+class _LastAnswerWins(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return ("HSET", *command[1:]) if command[0] == "HSETNX" and command[2] == "llm" else command
+
+
+class _JournalNotBuried(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return NOT_SENT if point == Points.JOURNAL_BURY else command
+
+
+class _AttemptsNotCounted(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        if point != Points.CLAIM_EXEC or command[0] != "HSET" or "attempts" not in command:
+            return command
+        place = command.index("attempts") + 1
+        return (*command[:place], max(0, int(command[place]) - 1), *command[place + 1 :])
+
+
+class _NotPersisted(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return NOT_SENT if command[0] == "PERSIST" and not _is_of(command[1], "j:") else command
+
+
+class _NoExpiry(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        return NOT_SENT if command[0] == "PEXPIRE" and not _is_of(command[1], "j:") else command
+
+
+class _RestoredUnchecked(SimSteps):
+    def restore(self, claim: Claim) -> bool:
+        context = self.context
+        keys = context.keys(claim.ref.session_id)
+        lease = context.clock.start_lease(keys.shard.lease(claim.id), claim.worker, context.lease_ms)
+        context.database.transaction(Points.RESTORE_EXEC, [lease, ("HSET", keys.ctl, "claim", claim.id)])
+        return True
+
+
+# --- what tools are told ----------------------------------------------------------------------------------------------
+
+
+def _unsafe_as_keyed(agents: Sequence[Agent]) -> Sequence[Agent]:
+    return [
+        replace(agent, tools=[replace(t, effect=Effect.KEYED) if t.effect is Effect.UNSAFE else t for t in agent.tools])
+        for agent in agents
+    ]
+
+
+_attempts: Final[dict[tuple[str, int], int]] = {}
+
+
+class _AttemptsNoted(SimSteps):
+    def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        answer = super().claim(ref, claim_id, worker, alone=alone)
+        if isinstance(answer, Claimed):
+            _attempts[ref.execution_id, ref.step] = answer.claim.attempt
+        return answer
+
+
+@contextlib.contextmanager
+def _keys_of_attempts() -> Iterator[None]:
+    """The public `idempotency_key`, wherever the engine has imported it, knows the attempt."""
+
+    def with_attempt(execution_id: str, step: int, *rest: Any) -> str:
+        return idempotency_key(f"{execution_id}{_attempts.get((execution_id, step))}", step, *rest)
+
+    name = idempotency_key.__name__
+    users = [m for m in list(sys.modules.values()) if getattr(m, name, None) is idempotency_key]
+    users = [module for module in users if module.__name__.startswith("celery_agents.worker.engine")]
+    assert users, "nobody in the engine makes idempotency keys"
+    try:
+        for module in users:
+            setattr(module, name, with_attempt)
+        yield
+    finally:
+        for module in users:
+            setattr(module, name, idempotency_key)
 
 
 MUTANTS: Final = (
+    Mutant("no_version_check", "a commit overwrites what was saved meanwhile", Substitutes(steps=_Overwriting), 16),
     Mutant(
-        "no_version_check", "a commit overwrites what was saved meanwhile",
-        "worker/store/steps/commits.py", "if fields.number(version) != base.version:", "if False:",
-        seed=16, also=(_VERSION_GUARD,),
+        "no_commit_id", "a commit whose reply was lost is not recognised", Substitutes(_LastCommitHidden), 125
     ),
+    Mutant("no_journal", "an answer that is journaled is not used", Substitutes(steps=_AnswerHidden), 1),
+    Mutant("lease_ignored", "a step is taken over although its claim is alive", Substitutes(_LeaseHidden)),
+    Mutant("no_sweeper", "nobody finds a lost step", Substitutes(_NothingLost)),
     Mutant(
-        "no_commit_id", "a commit whose reply was lost is not recognised",
-        "worker/store/steps/commits.py", "if fields.text(last) == commit_id(claim) or _stands_in_steps(keys, claim, ctl, watched):",
-        "if False:",
-        seed=75,
-    ),
-    Mutant(
-        "no_journal", "an answer that is journaled is not used",
-        "worker/engine/inference.py", "raw = run.loaded.journal.answer", "raw = None",
-        seed=1,
-    ),
-    Mutant(
-        "lease_ignored", "a step is taken over although its claim is alive",
-        "worker/store/steps/claims.py", "        return NotClaimedReason.BUSY\n    if _restarted_lately", "        pass\n    if _restarted_lately",
-    ),
-    Mutant(
-        "no_sweeper", "nobody finds a lost step",
-        "worker/store/housekeeping/sweeps.py", "    refs: list[StepRef] = []", "    lost = []\n    refs: list[StepRef] = []",
-    ),
-    Mutant(
-        "rerun_unsafe", "an interrupted call of an unsafe tool is made again",
-        "worker/engine/tool_calls.py", "each.tool.effect in (Effect.PURE, Effect.KEYED)",
-        "each.tool.effect in (Effect.PURE, Effect.KEYED, Effect.UNSAFE)",
-        seed=89,
+        "rerun_unsafe", "an interrupted call of an unsafe tool is made again", Substitutes(agents=_unsafe_as_keyed), 55
     ),
     Mutant(
         "attempt_in_key", "an idempotency key changes with the attempt",
-        "worker/engine/tool_calls.py", "key = idempotency_key(run.ref.execution_id,",
-        'key = idempotency_key(f"{run.ref.execution_id}{run.claim.attempt}",',
-        seed=115,
+        Substitutes(steps=_AttemptsNoted, during=_keys_of_attempts), 49,
     ),
     Mutant(
         "commands_retried", "a transaction whose reply was lost is sent again, as a client that retries by itself does",
-        "worker/store/redis/database.py",
-        "replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)",
-        "replies = Retry(NoBackoff(), 3, (OSError,)).call_with_retry("
-        "lambda: self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile), lambda error: None)",
-        seed=71,
+        Substitutes(_SentAgain), 47,
     ),
     Mutant(
-        "cancel_not_checked", "a call begins although the execution was stopped",
-        "worker/store/steps/journals.py", 'cancel = cancel if cancel == claim.ref.execution_id else ""', 'cancel = ""',
-        seed=97,
+        "cancel_not_checked", "a call begins although the execution was stopped", Substitutes(_StopHiddenFromCalls), 33
     ),
     Mutant(
         "publish_before_commit", "the next message goes out before the step is committed",
-        "worker/store/steps/commits.py", "    held = CachedSession(version, next_state.state,",
-        "    _ = context.database.pipeline('early', save.commands[-1:]) if save.is_published else None\n"
-        "    held = Held(version, settled.state,",
-        seed=75,
+        Substitutes(_PublishedBefore), 28,
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
-        "worker/engine/inference.py", "answered = self._read(run, reading) if stored == raw else self._adopted(run, stored, raw)", "answered = self._read(run, reading)",
-        seed=469,
+        Substitutes(steps=_OwnAnswerBelieved), 332,
     ),
     Mutant(
-        "due_removed_at_claim", "a step leaves the due index when it is claimed",
-        "worker/store/steps/claims.py", '("ZADD", keys.shard.due, "XX", now_ms + context.lease_ms + context.grace_ms, keys.session_id)',
-        '("ZREM", keys.shard.due, keys.session_id)',
-        seed=2,
+        "due_removed_at_claim", "a step leaves the due index when it is claimed", Substitutes(_NotDueWhileClaimed)
     ),
-    Mutant(
-        "inbox_not_watched", "the inbox is read, but not watched",
-        "worker/store/steps/commits.py", 'context.database.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads)',
-        'context.database.watch("commit.read", (keys.session, keys.ctl), reads)',
-        seed=61, also=(_INBOX_GUARD,),
-    ),
+    Mutant("inbox_not_watched", "the inbox is read, but not watched", Substitutes(_InboxNotWatched)),
     Mutant(
         "attempt_inbox_ignored", "a commit in one round trip does not look into the inbox",
-        *_INBOX_GUARD,
+        Substitutes(_WithoutInboxGuard),
     ),
     Mutant(
         "attempt_without_guards", "what is compared before a claim or commit in one round trip is left out",
-        "worker/store/redis/database.py", "        words: list[Word] = [len(guards)]\n        for read, answers in guards:",
-        "        words: list[Word] = [0]\n        for read, answers in ():",
+        Substitutes(_WithoutGuards),
     ),
     Mutant(
         "attempt_journal_ignored", "a claim in one round trip does not look whether there is a journal",
-        "worker/store/steps/claims.py", '        (("EXISTS", journal), (0,)),\n', "",
-        seed=2613,
+        Substitutes(_WithoutJournalGuard), 2613,
     ),
-    Mutant(
-        "sweep_does_not_move", "the sweep leaves what it published where it was",
-        "worker/store/redis/scripts.py",
-        "      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)\n", "",
-        seed=2,
-    ),
+    Mutant("sweep_does_not_move", "the sweep leaves what it published where it was", Substitutes(_DueAsBefore)),
     Mutant(
         "operations_forgotten", "an operation whose reply was lost is applied again",
-        "worker/store/sessions/saving.py", '        words += ["ops", fields.packed(_operations(context, next_state, bookkeeping))]', "        pass",
-        seed=10,
+        Substitutes(_OperationsForgotten), 10,
     ),
     Mutant(
         "beginning_not_told", "a worker that does not hold a session tells nobody of the execution that it begins",
-        "worker/store/steps/claims.py", "_beginning(attempt) if ref.step == 1 else ((), ())", "((), ())",
-        seed=1,
+        Substitutes(_BeginningNotTold), 1,
     ),
     Mutant(
-        "begins_behind_the_claim", "what begins an execution is written by the look behind its claim, which may come late or never",
-        "worker/store/steps/claims.py", "(1,)), *guards], writes)", "(1,)), *guards])",
-        seed=218,
-        also=(
-            ("worker/store/steps/claims.py", 'transaction("claim.load", loading.reads(keys, ref.execution_id, held))',
-             'transaction("claim.load", [*writes, *loading.reads(keys, ref.execution_id, held)])[len(writes) :]'),
-        ),
+        "begins_behind_the_claim",
+        "what begins an execution is written by the look behind its claim, which may come late or never",
+        Substitutes(_BeginningToldLater), 218,
     ),
     Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
-        "worker/store/sessions/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
-        seed=1122,
+        Substitutes(_JournalHiddenFromStops), 409,
     ),
     Mutant(
         "lookup_believed_at_once", "'it did not happen' is believed while the call may still run",
-        "worker/engine/tool_calls.py", "if over_ms <= now_ms:", "if True:",
-        seed=208,
+        Substitutes(steps=_CallsBegunLongAgo), 60,
     ),
-    Mutant(
-        "last_writer_wins", "a later answer replaces the journaled one",
-        "worker/store/steps/journals.py", '("HSETNX", journal, "llm", raw)', '("HSET", journal, "llm", raw)',
-        seed=280,
-    ),
+    Mutant("last_writer_wins", "a later answer replaces the journaled one", Substitutes(_LastAnswerWins), 169),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
-        "worker/store/steps/claims.py", "                if fields.text(watched.replies[0]) != held.id:\n                    return False\n", "",
-        seed=23,
+        Substitutes(steps=_RestoredUnchecked), 23,
     ),
+    Mutant("journal_not_buried", "a worker that slept revives a journal for ever", Substitutes(_JournalNotBuried), 99),
     Mutant(
-        "journal_not_buried", "a worker that slept revives a journal for ever",
-        "worker/store/steps/journals.py", 'watched.commit("journal.bury", [("PEXPIRE", journal, context.journal_ms)])', "pass",
-        seed=99,
+        "attempts_not_counted", "a step that kills its worker is tried for ever", Substitutes(_AttemptsNotCounted), 38
     ),
-    Mutant(
-        "attempts_not_counted", "a step that kills its worker is tried for ever",
-        "worker/store/steps/claims.py", "ctl.attempts + (not again), now_ms)", "ctl.attempts, now_ms)",
-        seed=38,
-    ),
-    Mutant(
-        "no_persist", "the next execution runs on keys that are about to expire",
-        "worker/store/sessions/saving.py", '            yield ("PERSIST", name)', "            pass",
-        seed=28,
-    ),
+    Mutant("no_persist", "the next execution runs on keys that are about to expire", Substitutes(_NotPersisted), 28),
     Mutant(
         "freshness_from_the_reply", "a worker that slept during its claim trusts its lease",
-        "worker/engine/runner.py", "held = self._keeper.hold(claimed.claim, seconds, asked)",
-        "asked = self._monotonic(); held = self._keeper.hold(claimed.claim, seconds, asked)",
-        seed=184,
+        Substitutes(steps=_ClaimTakesNoTime), 23,
     ),
-    Mutant(
-        "no_expiry_at_the_end", "a session stays for ever",
-        "worker/store/sessions/saving.py", '            yield ("PEXPIRE", name, context.retention_ms)', "            pass",
-    ),
+    Mutant("no_expiry_at_the_end", "a session stays for ever", Substitutes(_NoExpiry)),
 )  # fmt: skip
 
 
-def mutated(mutant: Mutant, folder: Path) -> Path:
-    """A copy of the package with the breakage; the folder to import it from.
-
-    Raises:
-        ValueError: The patch does not fit exactly once: the product has changed, and the patch has to follow.
-    """
-    package = folder / "celery_agents"
-    package.mkdir()
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for part in _PARTS:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, package / part, ignore=ignored)
-        else:
-            shutil.copy(source, package / part)
-    for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.also):
-        target = package / file
-        text = target.read_text()
-        if text.count(old) != 1:
-            raise ValueError(f"mutant {mutant.name}: its old text fits {text.count(old)} times in {file}")
-        target.write_text(text.replace(old, new))
-    return folder
-
-
-def hunt(
-    mutant: Mutant, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0
-) -> subprocess.CompletedProcess[str]:
-    """Run the simulation on the mutant until it is found; exit code 1 is a find, 0 none."""
-    with tempfile.TemporaryDirectory(prefix="ca-mutant-") as folder:
-        home = mutated(mutant, Path(folder))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(home), str(TESTS)]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        return subprocess.run(
-            [
-                sys.executable, "-m", "fault.sim.run", "--seeds", f"{mutant.seed},{first}:{first + seeds}", "--seconds", str(seconds),
-                "--package", str(home),
-            ],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-
-def found_by(output: str) -> str:
-    """The line that names the seed and the invariant."""
-    lines = [line for line in output.splitlines() if line.startswith("seed ")]
-    return lines[0] if lines else output[-2000:]
+def hunt(mutant: Mutant, url: str, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0) -> Verdict | None:
+    """Run the simulation on the mutant until it is found; None when it survives."""
+    context = StoreContext(url)
+    ends = time.perf_counter() + seconds
+    for seed in (mutant.seed, *range(first, first + seeds)):
+        verdict = Simulation(context, seed, mutant.substitutes).run()
+        if verdict.violations:
+            return verdict
+        if time.perf_counter() > ends:
+            break
+    return None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -267,23 +432,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="all when none is given")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     options = parser.parse_args(arguments)
+    logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
-    for mutant in MUTANTS:
-        if options.names and mutant.name not in options.names:
-            continue
-        began = time.perf_counter()
-        try:
-            ran = hunt(mutant, first=options.first)
-        except ValueError as misfit:
-            survivors += 1
-            print(f"{mutant.name:26} {misfit}", flush=True)
-            continue
-        found = ran.returncode == 1 and "seed " in ran.stdout
-        survivors += not found
-        say = found_by(ran.stdout) if found else "SURVIVED " + (ran.stdout + ran.stderr)[-400:]
-        print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)
+    with a_redis() as url:
+        for mutant in MUTANTS:
+            if options.names and mutant.name not in options.names:
+                continue
+            began = time.perf_counter()
+            found = hunt(mutant, url, first=options.first)
+            survivors += found is None
+            say = "SURVIVED" if found is None else f"seed {found.seed} ({found.kind}): {found.violations[0]}"
+            print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)
     return int(survivors > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # simulated threads that wait for ever are no reason to wait

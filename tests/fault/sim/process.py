@@ -23,7 +23,7 @@ from celery_agents.worker.store import (
     Suspect,
     Transition,
 )
-from celery_agents.worker.store.database import Meanwhile
+from celery_agents.worker.store.context import StoreContext
 
 from .world import Actor, Crashed, Process, World
 
@@ -135,23 +135,18 @@ class SimKeeper(LeaseKeeper):
 class SimStore(Store):
     """`Store` whose steps count their rarer answers."""
 
-    world: World
-
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, world: World, steps: type[SimSteps] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.steps = SimSteps(self)
+        self.steps = (steps or SimSteps)(self.context, world)
 
 
 class SimSteps(DatabaseStepStore):
     """`StepStore` that counts its rarer answers."""
 
-    def __init__(self, store: SimStore) -> None:
-        super().__init__(store.context)
-        self._store = store
-
-    @property
-    def world(self) -> World:
-        return self._store.world
+    def __init__(self, context: StoreContext, world: World) -> None:
+        super().__init__(context)
+        self.context = context
+        self.world = world
 
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         actor = self.world.current
@@ -164,8 +159,8 @@ class SimSteps(DatabaseStepStore):
             actor.facts.setdefault("claims", []).append(claim_id)
         return answer
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
-        stored = super().record_answer(claim, raw, meanwhile)
+    def record_answer(self, claim: Claim, raw: bytes, *options: Any) -> bytes:
+        stored = super().record_answer(claim, raw, *options)
         if stored != raw:
             self.world.tally.answers["adopted"] += 1
         return stored

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import celery_agents
-
 from .simulation import Simulation, StoreContext, Verdict
 from .world import Tally
 from support.redis_server import RedisServer
@@ -64,10 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
     parser.add_argument("--json", type=Path, help="write the sums to this file")
     parser.add_argument("--seconds", type=float, default=1e9, help="no longer than this")
-    parser.add_argument("--package", help="the folder celery_agents must come from")
     options = parser.parse_args(arguments)
-    if options.package and not str(celery_agents.__file__).startswith(options.package):
-        raise SystemExit(f"celery_agents comes from {celery_agents.__file__}, not from {options.package}")
     seeds = [options.seed] if options.seed is not None else list(_numbers(options.seeds))
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)  # the story says it, in virtual time
     tally, failed, done = Tally(), 0, 0

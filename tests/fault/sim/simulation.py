@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,63 +14,29 @@ from redis.retry import Retry
 from celery_agents.config.settings import Settings
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import AgentRegistry
-from celery_agents.worker.engine import (
-    Done,
-    NothingToDo,
-    Parked,
-    RetryLater,
-    TakenOver,
-    first_state,
-    operation_transition,
-    retry_transition,
-    stop_transition,
-)
-from celery_agents.worker.errors import (
-    ActionRefused,
-    InvalidTransition,
-    SessionNotFound,
-    StoreFull,
-    StoreUnavailable,
-)
-from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import ActionResult, InboxKind, NextState, Operation, QueueSnapshot, StepRef, fields
-from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.engine import Done, NothingToDo, Parked, RetryLater, TakenOver
+from celery_agents.worker.errors import StoreFull, StoreUnavailable
+from celery_agents.worker.store import QueueSnapshot, StepRef
 from celery_agents.worker.store.context import NoPublisher
-from celery_agents.worker.store.database import Changed
 from celery_agents.worker.store.redis.database import RedisDatabase
 from celery_agents.worker.store.redis.scripts import SCRIPTS
-from celery_agents.worker.store.sessions import loading
-from celery_agents.worker.store.sessions.saving import saving
-from celery_agents.worker.store.steps.claims import ControlFields, control_command
 
+from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
 from .observing import PREFIX, History
+from .plan import draw_kind, plan_actions, plan_faults
 from .process import SimStore, Worker
-from .sessions import MESSAGE, Stage, agents, enter, make_plan, moment
-from .world import Actor, Fault, Process, Tally, Violation, World
+from .sessions import Stage, agents, enter, make_plan
+from .substitutes import Substitutes
+from .world import Actor, Process, Tally, Violation, World
 
-KINDS = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
-_WEIGHTS = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
-# Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
-CRASH_POINTS = tuple(crash_points.POINTS)
-ROUND_TRIPS = (
-    "claim.attempt", "claim.behind", "claim.new", "claim.first", "claim.load", "claim.read", "claim.lease", "claim.exec", "load.all", "renew", "restore.read", "restore.exec", "release.read",
-    "release.exec", "journal.answer", "journal.adopt", "journal.begin", "journal.unbegin", "journal.bury",
-    "journal.result", "journal.failure", "journal.look", "journal.drop", "commit.attempt",
-    "commit.read", "commit.entry", "commit.exec", "reload.read", "reload.check", "sweep.now", "sweep.pass",
-)  # fmt: skip
-ACTIONS = (
-    "submit.attempt", "submit.read", "submit.exec", "act.read", "act.load", "act.push", "act.exec", "stop.read", "stop.lease", "stop.journal",
-    "stop.ask", "stop.exec", "retry.read", "retry.exec",
-)  # fmt: skip
-IN_STEP = ("driver", "tool", "effect", "lookup")
 MOST_TURNS = 20_000
 PATIENCE_MS = 400_000
 
 
 @cache
-def registry() -> AgentRegistry:
-    return AgentRegistry(agents())
+def registry(substitutes: Substitutes) -> AgentRegistry:
+    return AgentRegistry(substitutes.agents(agents()))
 
 
 @cache
@@ -95,24 +60,6 @@ class Message_:
 
 
 @dataclass
-class Action:
-    """Something a client does, when a point is passed for the n-th time, or at a time."""
-
-    kind: str
-    session: str
-    number: int
-    point: str
-    nth: int
-    at: float
-    started: bool = False
-    done: bool = False
-    operation: str = ""
-    outcome: str = ""
-    execution: str = ""
-    refused: str = ""
-
-
-@dataclass
 class Verdict:
     """What a seed showed."""
 
@@ -131,6 +78,9 @@ class Verdict:
             "violations": [{"invariant": v.invariant, "text": str(v)} for v in self.violations],
             **self.facts,
         }
+
+
+PRODUCT = Substitutes()
 
 
 class StoreContext:
@@ -152,11 +102,16 @@ class StoreContext:
 class Simulation:
     """One seed."""
 
-    def __init__(self, context: StoreContext, seed: int) -> None:
+    def __init__(self, context: StoreContext, seed: int, substitutes: Substitutes = PRODUCT) -> None:
+        """
+        Args:
+            substitutes: What stands in place of parts of the product.
+        """
         self.context = context
+        self.substitutes = substitutes
         self.world = world = World(seed)
         rng = world.rng
-        self.kind = rng.choices(KINDS, _WEIGHTS)[0]
+        self.kind = draw_kind(rng)
         self.history = History(world, self._handed_over)
         self.queue: list[Message_] = []
         self.archive: list[Message_] = []
@@ -178,95 +133,26 @@ class Simulation:
         self.published_lately: dict[tuple[str, str, int], float] = {}
         self.audits = rng.random() < 0.3
         self.full_until = 0.0
-        self.fulls: list[float] = []
-        world.on_point = self._passed
         world.on_crash = self._crashed
-        self.slow: float | None = None
-        self.sleeper = ""
-        self._set_rates(rng)
+        drawn = plan_faults(rng, self.kind, world.rates, world.now)
+        world.plan = drawn.faults
+        self.fulls = drawn.fulls
+        self.redis_restarts = drawn.redis_restarts
         self.sessions = [f"s{seed}a"] if rng.random() < 0.8 else [f"s{seed}a", f"s{seed}b"]
         for number, session in enumerate(self.sessions):
             plain = "calm" if self.kind in ("poison",) and number else self.kind
             self.stage.plans[session] = plan = make_plan(rng, plain)
-            plan.slow = plan.slow if self.slow is None else self.slow
-            if self.sleeper == "tool":
+            plan.slow = plan.slow if drawn.slow is None else drawn.slow
+            if drawn.sleeper == "tool":
                 plan.tools = (("lookup",), *plan.tools[1:])
-        self.actions = self._actions(rng)
+        self.actions = plan_actions(rng, self.sessions, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
-
-    # --- the plan ---------------------------------------------------------------------------------------------
-
-    def _set_rates(self, rng: random.Random) -> None:
-        rates, kind = self.world.rates, self.kind
-        rates.turn = rng.choice((0.05, 0.15, 0.3, 0.5))
-        mixed = kind == "mixed"
-        plan: list[Fault] = []
-        many = rng.randint(1, 3)
-        points = [*CRASH_POINTS, *(f"<{p}" for p in ROUND_TRIPS), *(f">{p}" for p in ROUND_TRIPS), *IN_STEP]
-        for _ in range(many):
-            nth = rng.choices((1, 2, 3, 4), (6, 4, 2, 1))[0]
-            if kind == "crash" or (mixed and rng.random() < 0.5):
-                plan.append(Fault("crash", rng.choice(points), nth))
-            if kind == "pause" or (mixed and rng.random() < 0.5):
-                plan.append(Fault("pause", rng.choice(points), nth, rng.choice((2.0, 8.0, 14.0, 25.0, 60.0))))
-            if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
-                trip = rng.choice((*ROUND_TRIPS, *ACTIONS))
-                plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
-        if kind == "pause" and rng.random() < 0.35:
-            # A worker sleeps with an answer or a call in its hands, and wakes while the next one is in the same step.
-            point = rng.choice(("c2", "driver", "effect", "<journal.answer", "tool", "tool"))
-            plan[:] = [Fault("pause", point, 1, rng.uniform(7.0, 10.0))]
-            self.slow, self.sleeper = (0.0 if point == "tool" else 3.0), point
-        if kind == "poison" and rng.random() < 0.5:
-            plan.append(Fault("pause", rng.choice(points), 1, 14.0))
-        if mixed and rng.random() < 0.3:
-            rates.crash, rates.pause, rates.swallow, rates.refuse = 0.003, 0.003, 0.006, 0.003
-        if kind == "messages" or mixed:
-            rates.duplicate, rates.drop, rates.reorder = rng.choice(((0.2, 0.1, 0.5), (0.5, 0.0, 0.5), (0.0, 0.5, 0.0)))
-        self.world.plan = plan
-        if kind == "full" or (mixed and rng.random() < 0.1):
-            self.fulls = sorted(self.world.now + rng.random() * 4000 for _ in range(rng.randint(1, 2)))
-        self.redis_restarts = 1 if kind == "restart" or (mixed and rng.random() < 0.08) else 0
-
-    def _actions(self, rng: random.Random) -> list[Action]:
-        found: list[Action] = []
-        triggers = [f"<{p}" for p in ROUND_TRIPS[:15]] + [f">{p}" for p in ROUND_TRIPS[:12]] + list(CRASH_POINTS)
-        triggers += [
-            "<commit.attempt",
-            ">commit.attempt",
-            ">commit.read",
-            "<commit.exec",
-            "<claim.attempt",
-            "<claim.behind",
-            ">claim.behind",
-            "<claim.new",
-            ">claim.new",
-            "<claim.first",
-            ">claim.first",
-            ">claim.load",
-            ">claim.read",
-            "driver",
-            "tool",
-            "effect",
-            "c2",
-            "c3",
-            "c5",
-            "lease ended",
-        ] * 3
-        for session in self.sessions:
-            found.append(Action("submit", session, 0, "", 0, self.world.now))
-            for number in range(1, rng.choices((1, 2, 3, 5), (4, 5, 4, 1))[0]):
-                kind = rng.choices(
-                    ("message", "twice", "stop", "retry", "beside", "beside message"), (9, 2, 5, 4, 3, 2)
-                )[0]
-                at = self.world.now + rng.choice((200, 2000, 9000, 20000, 60000)) * rng.random()
-                point = rng.choice(triggers) if rng.random() < 0.8 else ""
-                found.append(Action(kind, session, number, point, rng.choices((1, 2, 3), (5, 3, 1))[0], at))
-        if rng.random() < 0.1:
-            found.append(Action("forge", self.sessions[0], 90, "", 0, self.world.now + 3000 * rng.random()))
-        return found
+        self.clients = Clients(
+            world, self.history, self.stage, self.client, self.actions, publish=self._publish, forge=self._forge
+        )
+        world.on_point = self.clients.passed
 
     # --- workers ----------------------------------------------------------------------------------------------
 
@@ -274,15 +160,16 @@ class Simulation:
         world = self.world
         database = SimTables(self.context.database, world, self.history.observe, self.restarted)
         publisher = QueueHandover() if self.fused else NoPublisher()
-        store = SimStore(database, self.settings, clock=SimClock(world, guesses=self.guesses), publisher=publisher)
-        store.world = world
-        return store
+        return SimStore(
+            self.substitutes.database(database), self.settings, world=world, steps=self.substitutes.steps,
+            clock=SimClock(world, guesses=self.guesses), publisher=publisher,
+        )  # fmt: skip
 
     def _start_worker(self) -> None:
         self.born += 1
         name = f"w{self.born}"
         worker = Worker(
-            self.world, name, self._store(Process(name, self.world)), registry(), self.settings, self._publish
+            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes), self.settings, self._publish
         )  # fmt: skip
         if self.sticky:
             worker.stay()
@@ -297,6 +184,9 @@ class Simulation:
 
     def _publish(self, ref: StepRef) -> None:
         self.queue.append(Message_(ref, self.world.now))
+
+    def _forge(self, ref: StepRef) -> None:
+        self.queue.append(Message_(ref, self.world.now, genuine=False))
 
     def _handed_over(self, session: str, execution: str, step: int) -> None:
         """A transaction put this message into the queue."""
@@ -417,124 +307,6 @@ class Simulation:
         (flat,) = self.context.database.pipeline("due", [("ZRANGE", PREFIX + "due", 0, -1, "WITHSCORES")])
         self.history.due = {flat[i].decode(): float(flat[i + 1]) for i in range(0, len(flat), 2)}
 
-    # --- what clients do --------------------------------------------------------------------------------------
-
-    def _passed(self, point: str) -> None:
-        for action in self.actions:
-            if not action.started and action.point == point and self._is_open(action):
-                action.nth -= 1
-                if action.nth <= 0:
-                    self._begin(action)
-                    running = self.world.current
-                    if running is not None and self.world.rng.random() < 0.8:
-                        running.wake_at, running.until = self.world.now, None
-                        running.give_turn()
-
-    def _is_open(self, action: Action) -> bool:
-        return action.kind == "submit" or action.session in self.history.versions
-
-    def _begin(self, action: Action) -> None:
-        action.started = True
-        action.operation = f"{action.session}o{action.number}"
-        for copy in range(2 if action.kind == "twice" else 1):
-            self.world.spawn(f"client {action.kind} {action.number}.{copy}", None, lambda: self._act(action))
-
-    def _act(self, action: Action) -> None:
-        world = self.world
-        for _ in range(200):
-            try:
-                applied = self._acted(action)
-                break
-            except (StoreUnavailable, StoreFull):
-                world.tally.answers["client asks again"] += 1
-                world.sleep(0.3)
-            except (InvalidTransition, ActionRefused, SessionNotFound) as refusal:
-                action.refused, action.done = type(refusal).__name__, True
-                return
-        else:
-            raise AssertionError(f"{action.kind} found no Redis for a minute")
-        action.done = True
-        if applied is None:
-            return
-        action.outcome = action.outcome or applied.outcome
-        action.execution = action.execution or applied.execution_id
-        world.say(f"client {action.kind} {action.operation}: {applied.outcome} {applied.execution_id}")
-        world.tally.answers[f"{action.kind.split(' ')[0]} {applied.outcome}"] += 1
-        if applied.publish is not None:
-            self._publish(applied.publish)
-
-    def _acted(self, action: Action) -> ActionResult | None:
-        store, session = self.client, action.session
-        match action.kind:
-            case "submit":
-                execution = self.stage.first_of(session)
-                plan = self.stage.plans[session]
-
-                def first(now_ms: int) -> NextState:
-                    now = moment(now_ms)
-                    message = Message.user(MESSAGE + action.operation)
-                    return first_state(
-                        AgentState.fresh(now=now), message, execution, action.operation, plan.budget, now
-                    )
-
-                return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)
-            case "message" | "twice":
-                return store.sessions.act(session, self._operation(action), operation_transition)
-            case "stop":
-                return store.sessions.stop(session, None, stop_transition)
-            case "retry":
-                return store.sessions.retry(session, retry_transition(None))
-            case "beside":
-                return self._beside(action, with_message=False)
-            case "beside message":
-                return self._beside(action, with_message=True)
-            case _:
-                execution = self.history.ctl[session]["execution"]
-                for ref in (StepRef(session, execution, 77), StepRef("nobody", "nothing", 1)):
-                    self.queue.append(Message_(ref, self.world.now, genuine=False))
-                return None
-
-    def _operation(self, action: Action) -> Operation:
-        message = Message.user(MESSAGE + action.operation).to_dict()
-        return Operation(action.operation, InboxKind.MESSAGE, {"message": message})
-
-    def _beside(self, action: Action, *, with_message: bool) -> ActionResult | None:
-        """Somebody saves the session while a step of it runs: an administrator, or another version of the product."""
-        context = self.client.context
-        keys = context.keys(action.session)
-        for _ in range(50):
-            reads: list[Any] = [
-                ("HMGET", keys.session, "version", *BOOKKEEPING),
-                control_command(keys),
-                context.clock.now(),
-            ]
-            try:
-                with context.database.watch("beside.read", (keys.session, keys.ctl), reads) as watched:
-                    (version, *standing_reply), ctl_reply, now_reply = watched.replies
-                    ctl, bookkeeping = ControlFields.read(ctl_reply), Bookkeeping.read(*standing_reply)
-                    if ctl.phase != "run" or action.operation in bookkeeping.operations:
-                        action.refused = "" if action.operation in bookkeeping.operations else "over"
-                        return None
-                    held = context.cache.get(action.session)
-                    stored = loading.finish(
-                        context, keys, ctl.execution, held, watched,
-                        watched.pipeline("beside.load", loading.reads(keys, ctl.execution, held)),
-                    ).state  # fmt: skip
-                    now_ms = context.clock.milliseconds(now_reply)
-                    now = moment(now_ms)
-                    after = stored.with_metadata(action.operation, 1, now=now)
-                    if with_message:
-                        after = stored.with_user_message(Message.user(MESSAGE + action.operation), now=now)
-                    save = saving(
-                        context, keys, stored, NextState(after, operations=(action.operation,)), bookkeeping,
-                        version=fields.number(version) + 1, now_ms=now_ms, work_changed=False,
-                    )  # fmt: skip
-                    watched.commit("beside.exec", save.commands)
-                    return ActionResult("changed", ctl.execution, 0)
-            except Changed:
-                continue
-        return None
-
     # --- the run ----------------------------------------------------------------------------------------------
 
     def run(self) -> Verdict:
@@ -545,8 +317,9 @@ class Simulation:
         self.context.clear()
         crash_points.install(world.point)
         try:
-            self._run()
-            self._settle_down()
+            with self.substitutes.during():
+                self._run()
+                self._settle_down()
             if not world.violations:
                 check(self)
         except Violation as violation:
@@ -641,8 +414,8 @@ class Simulation:
                 worker = world.rng.choice(awake)
                 self.sweeper = world.spawn(f"{worker.process.name}/sweep", worker.process, lambda: self._sweep(worker))
         for action in self.actions:
-            if not action.started and action.at <= now and self._is_open(action):
-                self._begin(action)
+            if not action.started and action.at <= now and self.clients.is_open(action):
+                self.clients.begin(action)
         if self.fulls and self.fulls[0] <= now:
             self.fulls.pop(0)
             self.full_until = now + world.rng.choice((300, 3000, 9000))
@@ -675,7 +448,7 @@ class Simulation:
             moments.append(max(self.next_sweep, min(self.history.due.values())))
         if self.queue or self._is_kept():
             moments += [w.process.paused_until for w in self.workers]
-        moments += [a.at for a in self.actions if not a.started and self._is_open(a)]
+        moments += [a.at for a in self.actions if not a.started and self.clients.is_open(a)]
         moments += [w.process.paused_until for w in self.workers if w.process.paused_until > now]
         later = [at for at in moments if at > now]
         soonest = min(later, default=float("inf"))
@@ -697,7 +470,7 @@ class Simulation:
         if leases or journals:
             self.context.database.pipeline("expire", [("DEL", *leases, *journals)])
         if leases:
-            self._passed("lease ended")
+            self.clients.passed("lease ended")
 
     def _audit(self) -> None:
         """Invariant D, and no time to live while an execution is active."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_agents.worker import crash_points
+from celery_agents.worker.engine import Done, RetryLater, TakenOver
+from celery_agents.worker.errors import StoreFull, StoreUnavailable
+from celery_agents.worker.state import ExecutionStatus, ToolOutcome
+from celery_agents.worker.store import NotClaimedReason
 
 from .world import Tally
+from support.points import BESIDE, ELSEWHERE, OF_CLIENTS, OF_WORKERS, Points
 
 FAULTS = (
     "crash",
@@ -25,19 +30,22 @@ FAULTS = (
     "tool error",
     "tool hangs",
 )
+# The ways of a first claim in one round trip.
+_FIRST_CLAIMS = (Points.CLAIM_ATTEMPT, Points.CLAIM_BEHIND, Points.CLAIM_NEW, Points.CLAIM_FIRST)
 ANSWERS = (
-    "Done",
-    "RetryLater",
-    "TakenOver",
-    "StoreUnavailable",
-    "StoreFull",
-    "stale",
-    "busy",
-    "ahead",
-    "missing",
-    "ended",
-    "not_yet",
-    "restarted",
+    *(outcome.__name__ for outcome in (Done, RetryLater, TakenOver, StoreUnavailable, StoreFull)),
+    # No session of the simulation waits for anybody.
+    *(reason.value for reason in NotClaimedReason if reason is not NotClaimedReason.WAITING),
+    *(f"ended {status.value}" for status in ExecutionStatus if status.is_terminal()),
+    *(f"tool {outcome.value}" for outcome in ToolOutcome if outcome is not ToolOutcome.BLOCKED),
+    *(f"{point} declined" for point in (*_FIRST_CLAIMS, Points.COMMIT_ATTEMPT)),
+    *(f"{point} aborted" for point in (Points.COMMIT_EXEC, Points.CLAIM_EXEC, Points.ACT_EXEC, Points.STOP_EXEC)),
+    *(f"{point} refused" for point in (Points.COMMIT_ATTEMPT, Points.COMMIT_EXEC, Points.JOURNAL_ANSWER)),
+    *(f"message {outcome}" for outcome in ("joined", "queued", "started", "again")),
+    *(f"stop {outcome}" for outcome in ("changed", "queued", "again")),
+    "twice again",
+    "submit again",
+    "retry started",
     "suspect",
     "adopted",
     "committed again",
@@ -50,92 +58,9 @@ ANSWERS = (
     "swept",
     "swept live",
     "swept queued",
-    "submit again",
-    "message joined",
-    "message queued",
-    "message started",
-    "message again",
-    "twice again",
-    "stop changed",
-    "stop queued",
-    "stop again",
-    "retry started",
-    "ended completed",
-    "ended stopped",
-    "ended failed",
     "poison parked",
-    "tool ok",
-    "tool error",
-    "tool unknown",
-    "tool not_run",
-    "claim.attempt declined",
-    "claim.behind declined",
-    "claim.new declined",
-    "claim.first declined",
-    "commit.attempt declined",
-    "commit.attempt refused",
-    "commit.exec aborted",
-    "claim.exec aborted",
-    "act.exec aborted",
-    "stop.exec aborted",
-    "commit.exec refused",
-    "journal.answer refused",
 )
-ROUND_TRIPS = (
-    "claim.attempt",
-    "claim.behind",
-    "claim.new",
-    "claim.first",
-    "claim.load",
-    "claim.read",
-    "claim.lease",
-    "claim.uptime",
-    "claim.exec",
-    "load.all",
-    "renew",
-    "restore.read",
-    "restore.exec",
-    "release.read",
-    "release.exec",
-    "journal.answer",
-    "journal.full",
-    "journal.adopt",
-    "journal.begin",
-    "journal.again",
-    "journal.mine",
-    "journal.unbegin",
-    "journal.past",
-    "journal.bury",
-    "journal.result",
-    "journal.failure",
-    "journal.look",
-    "journal.drop",
-    "commit.attempt",
-    "commit.read",
-    "commit.entry",
-    "commit.exec",
-    "reload.read",
-    "reload.check",
-    "submit.attempt",
-    "submit.read",
-    "submit.exec",
-    "act.read",
-    "act.journal",
-    "act.load",
-    "act.push",
-    "act.exec",
-    "stop.read",
-    "stop.lease",
-    "stop.journal",
-    "stop.ask",
-    "stop.now",
-    "stop.exec",
-    "retry.read",
-    "retry.exec",
-    "sweep.now",
-    "sweep.pass",
-    "unwatch",
-)
+ROUND_TRIPS = (*OF_WORKERS, *OF_CLIENTS, *BESIDE)
 
 
 def unseen(tally: Tally) -> Iterator[str]:
@@ -162,14 +87,5 @@ def unknown(tally: Tally) -> Iterator[str]:
             yield point[1:]
 
 
-_OTHERS = {
-    "script.load",
-    "beside.read",
-    "beside.load",
-    "beside.exec",
-    "load.read",
-    "load.check",
-    "act.now",
-    "park.read",
-    "park.exec",
-}
+# What only some seeds do, and the round trips of the simulation itself.
+_OTHERS = {*ELSEWHERE, "beside.read", "beside.load", "beside.exec", "act.now"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.cli.story import Story, tools_told
+from celery_agents.tasks.cli.event_lines import EventLines, describe_tools
 from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, table
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -19,8 +19,8 @@ def event(kind: str, step: int = 0, after: float = 0.0, **data: Any) -> Any:
 
 
 def told(*events: Any) -> list[str | None]:
-    story = Story()
-    return [story.line(each) for each in events]
+    lines = EventLines()
+    return [lines.line(each) for each in events]
 
 
 def test_what_an_agent_wrote_cannot_steer_the_terminal() -> None:
@@ -56,7 +56,7 @@ def test_tools_are_counted_and_failures_named() -> None:
         {"name": "read"},
         {"name": "read", "outcome": "error"},
     ]
-    assert tools_told(tools) == "read ×2, list, read (error)"
+    assert describe_tools(tools) == "read ×2, list, read (error)"
 
 
 def test_a_job_is_told_step_by_step() -> None:

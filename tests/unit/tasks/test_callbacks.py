@@ -64,8 +64,8 @@ def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before
     for number in range(ENDED):
         end_execution(store, f"s{number}", receiver.url)
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
-    begun = [caller.once(0) for _ in range(5)]
+    begun = [caller.start_due(0) for _ in range(5)]
     assert (begun[0], sum(begun[1:])) == (20, 0)
     receiver.go.set()
-    wait_until(lambda: not caller.once(0) and len(receiver.heard) >= ENDED, "all are told")
+    wait_until(lambda: not caller.start_due(0) and len(receiver.heard) >= ENDED, "all are told")
     assert sorted(receiver.heard) == sorted(f"e-s{number}" for number in range(ENDED))

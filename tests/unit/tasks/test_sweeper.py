@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from celery_agents.worker.store import memory_store
 
 from support.wait import wait_until
 
-SETTINGS = Settings.build(sweep_seconds=0.01)
+SETTINGS = Settings.build(sweep_seconds=0.01, broker_url="memory://")
 
 
 class FailsAtFirst:
@@ -45,3 +46,55 @@ def test_the_sweep_outlives_whatever_fails() -> None:
         wait_until(lambda: "w" in runtime.store.registry.workers(), "the worker is registered", timeout=10)
     finally:
         sweeper.close()
+
+
+class RecordingJob:
+    """A job that records its runs, and fails when it is told to."""
+
+    runs_at_start = True
+
+    def __init__(self, name: str, runs: list[str], *, interval_seconds: float = 0.0, fails: bool = False) -> None:
+        self.name = name
+        self.interval_seconds = interval_seconds
+        self.shards: list[int] = []
+        self._runs = runs
+        self._fails = fails
+
+    def run(self, shards: Sequence[int]) -> None:
+        self._runs.append(self.name)
+        self.shards = list(shards)
+        if self._fails:
+            raise RuntimeError("this job always fails")
+
+
+def test_an_error_of_one_job_keeps_no_other_from_running() -> None:
+    runtime: Any = FailsAtFirst()
+    runs: list[str] = []
+    jobs = [RecordingJob("first", runs, fails=True), RecordingJob("second", runs)]
+    sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=jobs)
+    sweeper.run_pass()
+    sweeper.run_pass()
+    assert runs == ["first", "second", "first", "second"]
+
+
+def test_a_job_runs_again_after_its_interval_and_at_once_after_an_error() -> None:
+    runtime: Any = FailsAtFirst()
+    runs: list[str] = []
+    rare = RecordingJob("rare", runs, interval_seconds=3600)
+    failing = RecordingJob("failing", runs, interval_seconds=3600, fails=True)
+    sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=[rare, failing])
+    sweeper.run_pass()
+    sweeper.run_pass()
+    assert runs == ["rare", "failing", "failing"]
+
+
+def test_jobs_run_for_the_shards_that_this_worker_has_locked() -> None:
+    runtime: Any = FailsAtFirst()
+    job = RecordingJob("job", [])
+    sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=[job])
+    sweeper.run_pass()
+    assert job.shards == list(range(SETTINGS.shards))
+    other: Any = FailsAtFirst()
+    other.name, other.store = "another worker", runtime.store
+    Sweeper(lambda: other, lambda: 0, jobs=[job]).run_pass()
+    assert job.shards == []

@@ -9,7 +9,7 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command
 from ..keys import ShardKeys, callback_note
-from ..records import Callback, ExecutionRecord
+from ..records import Callback, Result
 from ..sessions import reads
 from ..sessions.saving import dead_entry
 
@@ -46,23 +46,23 @@ def _callback(context: StoreContext, note: str) -> Callback | None:
     except ValueError:
         raise StateUnreadable("callbacks", "an entry is not the note of an end") from None
     try:
-        record = reads.record(context, session_id, execution_id)
+        result = reads.record(context, session_id, execution_id)
     except SessionNotFound:
         return None
-    if record is None or str(record.retries) != retries:
+    if result is None or str(result.retries) != retries:
         return None
     keys = context.keys(session_id)
     notify, attempts = context.database.pipeline(
-        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _count(record, kind))]
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _count(result, kind))]
     )
     wanted: Any = fields.read_json(notify or b"{}", "notify")
     try:
-        target = wanted.get(record.operation_id or "", {}).get(kind)
+        target = wanted.get(result.operation_id or "", {}).get(kind)
     except AttributeError:
         raise StateUnreadable("notify", "it is no object of objects") from None
     if target is None:
         return None
-    return Callback(session_id, execution_id, kind, target, record, fields.number(attempts))
+    return Callback(kind=kind, target=target, result=result, attempts=fields.number(attempts))
 
 
 def callback_made(context: StoreContext, callback: Callback) -> None:
@@ -72,7 +72,7 @@ def callback_made(context: StoreContext, callback: Callback) -> None:
         "callbacks.made",
         [
             ("ZREM", keys.shard.callbacks, _member(callback)),
-            ("HDEL", keys.session, _count(callback.record, callback.kind)),
+            ("HDEL", keys.session, _count(callback.result, callback.kind)),
         ],
     )
 
@@ -83,13 +83,13 @@ def callback_failed(context: StoreContext, callback: Callback, *, delay_ms: int 
     if delay_ms is None:
         entry = dead_entry(
             context, keys.shard, "callback", callback.session_id, callback.execution_id,
-            callback.record.step_count, reason,
+            callback.result.step_count, reason,
         )  # fmt: skip
         context.database.transaction("callbacks.lost", [("ZREM", keys.shard.callbacks, _member(callback)), entry])
         return
     (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
     due = context.clock.milliseconds(now_reply) + delay_ms
-    tried = ("HSET", keys.session, _count(callback.record, callback.kind), callback.attempts + 1)
+    tried = ("HSET", keys.session, _count(callback.result, callback.kind), callback.attempts + 1)
     # The session may expire at this very moment; a count must not bring its hash back to life.
     with context.database.watch("callbacks.session", (keys.session,), [("EXISTS", keys.session)]) as watched:
         commands: list[Command] = [("ZADD", keys.shard.callbacks, "XX", due, _member(callback))]
@@ -99,10 +99,9 @@ def callback_failed(context: StoreContext, callback: Callback, *, delay_ms: int 
 
 
 def _member(callback: Callback) -> str:
-    record = callback.record
-    return callback_note(callback.session_id, record.execution_id, callback.kind, record.retries)
+    return callback_note(callback.session_id, callback.execution_id, callback.kind, callback.result.retries)
 
 
-def _count(record: ExecutionRecord, kind: str) -> str:
+def _count(result: Result, kind: str) -> str:
     """The field of the session that counts how often an end was told in vain."""
-    return f"told:{record.execution_id}:{kind}:{record.retries}"
+    return f"told:{result.execution_id}:{kind}:{result.retries}"

@@ -12,7 +12,7 @@ from ..context import StoreContext
 from ..database import Reply
 from ..events import parse_events
 from ..keys import SessionKeys
-from ..records import Event, ExecutionRecord, Header
+from ..records import Event, Header, Result
 
 _HEADER: Final = ("version", "agent", "status", "created", "updated")
 _CTL: Final = ("execution", "step")
@@ -99,7 +99,7 @@ def definition(context: StoreContext, session_id: str) -> dict[str, Any]:
     return fields.read_json(stored, "definition")
 
 
-def record(context: StoreContext, session_id: str, execution_id: str) -> ExecutionRecord | None:
+def record(context: StoreContext, session_id: str, execution_id: str) -> Result | None:
     """How an execution ended last, whether it was retried since or not; None where it never has.
 
     Raises:
@@ -107,10 +107,10 @@ def record(context: StoreContext, session_id: str, execution_id: str) -> Executi
     """
     keys = context.keys(session_id)
     (reply,) = context.database.pipeline("record", [("HMGET", keys.session, "version", f"e:{execution_id}")])
-    return _record(session_id, *reply)
+    return _result(session_id, *reply)
 
 
-def outcome(context: StoreContext, session_id: str, execution_id: str) -> ExecutionRecord | None:
+def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result | None:
     """How an execution ended; None as long as it has not, or goes on after a retry.
 
     Raises:
@@ -125,21 +125,16 @@ def outcome(context: StoreContext, session_id: str, execution_id: str) -> Execut
     ]
     current, (version, stored, status) = context.database.pipeline("outcome", reads)
     goes_on = fields.text(current) == execution_id and fields.text(status) in _GOING_ON
-    found = _record(session_id, version, stored)
+    found = _result(session_id, version, stored)
     return None if goes_on else found
 
 
-def _record(session_id: str, version: Reply, stored: Reply) -> ExecutionRecord | None:
+def _result(session_id: str, version: Reply, stored: Reply) -> Result | None:
     if version is None:
         raise SessionNotFound(session_id)
     if stored is None:
         return None
-    data: dict[str, Any] = fields.read_json(stored, "the record of an execution")
-    try:
-        data["errors"] = tuple(data["errors"])
-        return ExecutionRecord(**data)
-    except (KeyError, TypeError):
-        raise StateUnreadable("the record of an execution", "its fields are not those of a record") from None
+    return Result.from_dict(session_id, fields.read_json(stored, "the record of an execution"))
 
 
 def events(context: StoreContext, session_id: str, after: str | None, limit: int) -> list[Event]:

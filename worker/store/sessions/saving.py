@@ -18,7 +18,7 @@ from ..context import StoreContext
 from ..database import Command, Word
 from ..events import event_commands
 from ..keys import SessionKeys, ShardKeys, callback_note
-from ..records import ExecutionRecord, NextState, StepRef
+from ..records import NextState, Result, StepRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ def _session_hash(
         words += ["executions", fields.packed(executions)]
     if next_state.notify:
         words += ["notify", _all_notify(next_state, bookkeeping) or b""]
-    for ended in _ended(next_state):
-        words += [f"e:{ended.execution_id}", fields.packed(_as_json(ended))]
+    for result in _results(keys.session_id, next_state):
+        words += [f"e:{result.execution_id}", fields.packed(_stored_result(result))]
     return ("HSET", keys.session, *words)
 
 
@@ -153,23 +153,25 @@ def _callbacks(keys: SessionKeys, next_state: NextState, bookkeeping: Bookkeepin
     if bookkeeping.notify is None and not next_state.notify:
         return
     wanted = {**_notify(bookkeeping), **next_state.notify}
-    for record in _ended(next_state):
-        for kind in wanted.get(record.operation_id or "", ()):
-            note = callback_note(keys.session_id, record.execution_id, kind, record.retries)
+    for result in _results(keys.session_id, next_state):
+        for kind in wanted.get(result.operation_id or "", ()):
+            note = callback_note(keys.session_id, result.execution_id, kind, result.retries)
             yield ("ZADD", keys.shard.callbacks, now_ms, note)
 
 
-def _ended(next_state: NextState) -> Iterator[ExecutionRecord]:
+def _results(session_id: str, next_state: NextState) -> Iterator[Result]:
+    """A result for each execution that has ended in this version."""
     for state in (next_state.ended, next_state.state):
         if state is not None and state.execution is not None and state.execution.status.is_terminal():
-            yield record_of(state, state.execution)
+            yield result_of(session_id, state, state.execution)
 
 
-def record_of(state: AgentState, execution: ExecutionState) -> ExecutionRecord:
-    """How an execution ended."""
+def result_of(session_id: str, state: AgentState, execution: ExecutionState) -> Result:
+    """How an execution of the session ended."""
     signal, reason = execution.stop_signal, execution.final_reason()
     last = state.last_step
-    return ExecutionRecord(
+    return Result(
+        session_id=session_id,
         execution_id=execution.execution_id,
         status=execution.status.value,
         final_response=state.final_response,
@@ -185,11 +187,11 @@ def record_of(state: AgentState, execution: ExecutionState) -> ExecutionRecord:
     )
 
 
-def _as_json(record: ExecutionRecord) -> dict[str, object]:
-    names = ("execution_id", "status", "final_response", "output", "stop_reason", "stop_message")
-    found: dict[str, object] = {name: getattr(record, name) for name in names}
-    found |= {"usage": dict(record.usage), "cost": record.cost, "step_count": record.step_count}
-    return found | {"errors": list(record.errors), "operation_id": record.operation_id, "retries": record.retries}
+def _stored_result(result: Result) -> dict[str, Any]:
+    """The result's fields without the session's id, which is in the key."""
+    stored = result.to_dict()
+    del stored["session_id"]
+    return stored
 
 
 def _growth(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import StoreContext
-from ..records import ActionResult, Event, ExecutionRecord, Header, NextState, Operation, Transition
+from ..records import ActionResult, Event, Header, NextState, Operation, Result, Transition
 from . import actions, loading, reads
 
 
@@ -80,11 +80,11 @@ class SessionActions:
         """The agent's definition stored with the session."""
         return reads.definition(self._context, session_id)
 
-    def record(self, session_id: str, execution_id: str) -> ExecutionRecord | None:
+    def record(self, session_id: str, execution_id: str) -> Result | None:
         """How an execution ended last, whether it was retried since or not; None where it never has."""
         return reads.record(self._context, session_id, execution_id)
 
-    def outcome(self, session_id: str, execution_id: str) -> ExecutionRecord | None:
+    def outcome(self, session_id: str, execution_id: str) -> Result | None:
         """How an execution ended; None as long as it has not, or goes on after a retry."""
         return reads.outcome(self._context, session_id, execution_id)
 

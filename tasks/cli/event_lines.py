@@ -1,4 +1,4 @@
-"""A job's events as lines for people. Pure; the first event's time is the beginning."""
+"""Events of a job as lines for people. Pure: the time of the first event counts as the beginning."""
 
 from __future__ import annotations
 
@@ -13,54 +13,52 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 
-
 _STEP_BEGINS: Final = ("execution_started", "step_recovered", "step_retried")
 
 
-class Story:
-    """Tells one job."""
+class EventLines:
+    """Writes the events of one job as lines, with the seconds since its first event."""
 
     def __init__(self) -> None:
         self._beginning_ms: int | None = None
 
     def line(self, event: Event) -> str | None:
-        """The event in a line, with the seconds since the beginning; None: it tells people nothing."""
+        """Describe an event in a line; None when it says nothing to people."""
         self._beginning_ms = self._beginning_ms or event.at_ms
-        tell = _TELLERS.get(event.type, _told_by_name)
-        text = tell(event)
+        text = _DESCRIPTIONS.get(event.type, _describe_by_name)(event)
         if text is None:
             return None
         passed = max(0, event.at_ms - self._beginning_ms) / 1000
         return f"{passed:7.2f} s  {one_line(text)}"
 
     def status(self, event: Event) -> str | None:
-        """What goes on after the event; None: the same as before."""
+        """Say what runs after the event; None when that has not changed."""
         if event.type == "step_committed":
             return f"step {event.step + 1}" if event.data.get("tools") else None
         return f"step {event.step}" if event.type in _STEP_BEGINS else None
 
 
-def tools_told(tools: Iterable[Data]) -> str:
-    """`read_file ×3, file_note (error)`: names in order of appearance, how often, and what went wrong."""
+def describe_tools(tools: Iterable[Data]) -> str:
+    """List tool calls like `read_file ×3, file_note (error)`, in the order of the first call of each."""
     names = [
         f"{tool['name']}{'' if tool.get('outcome', 'ok') == 'ok' else ' (' + tool['outcome'] + ')'}" for tool in tools
     ]
     return ", ".join(name if number == 1 else f"{name} ×{number}" for name, number in Counter(names).items())
 
 
-def _step_committed(event: Event) -> str:
-    parts = [tools_told(event.data.get("tools", ())) or "answers"]
+def _describe_commit(event: Event) -> str:
+    parts = [describe_tools(event.data.get("tools", ())) or "answers"]
     if event.data.get("tokens"):
         parts.append(plural(event.data["tokens"], "token"))
     return f"step {event.step}: {' · '.join(parts)}"
 
 
-def _step_recovered(event: Event) -> str:
+def _describe_recovery(event: Event) -> str:
     data = event.data
     return f"step {event.step}: carried on by {data.get('worker', 'another worker')}, attempt {data.get('attempt')}"
 
 
-def _ended(event: Event) -> str:
+def _describe_end(event: Event) -> str:
     data = event.data
     numbers = [plural(data["steps"], "step")] if data.get("steps") else []
     numbers += [plural(data["tokens"], "token")] if data.get("tokens") else []
@@ -69,21 +67,21 @@ def _ended(event: Event) -> str:
     return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
 
 
-def _told_by_name(event: Event) -> str:
+def _describe_by_name(event: Event) -> str:
     return event.type.replace("_", " ")
 
 
-_TELLERS: Final[Mapping[str, Callable[[Event], str | None]]] = {
+_DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_submitted": lambda event: None,
     "execution_started": lambda event: "started",
-    "step_committed": _step_committed,
-    "step_recovered": _step_recovered,
+    "step_committed": _describe_commit,
+    "step_recovered": _describe_recovery,
     "step_retried": lambda event: f"step {event.step} is tried again",
     "message_received": lambda event: "a message arrived; the running step goes first",
     "message_joined": lambda event: "a message joined",
     "execution_waiting": lambda event: "waiting for a person",
-    "execution_completed": _ended,
-    "execution_stopped": _ended,
-    "execution_failed": _ended,
+    "execution_completed": _describe_end,
+    "execution_stopped": _describe_end,
+    "execution_failed": _describe_end,
     "parked": lambda event: f"parked: {event.data.get('reason', '')}",
 }

@@ -1,0 +1,152 @@
+"""Housekeeping jobs: registration, sweep, callbacks, pruning.
+
+A further job is a class with the members of `HousekeepingJob` and a place in the list of `housekeeping_jobs`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from ...worker.store import QueueSnapshot, SweepResult
+from ..publishing import oldest_queued_ms, shares_a_database
+from ..runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_UNLIMITED: Final = 1_000_000
+
+
+class HousekeepingJob(Protocol):
+    """A job that a worker repeats while it runs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job in log lines."""
+        ...
+
+    @property
+    def interval_seconds(self) -> float:
+        """Shortest time between two runs that succeed; 0 runs the job in each pass."""
+        ...
+
+    @property
+    def runs_at_start(self) -> bool:
+        """Whether the first pass runs it; otherwise it waits for one interval."""
+        ...
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Do the job once. An error is logged, and the next pass runs the job again.
+
+        Args:
+            shards: Shards whose sweep lock this worker holds, so that no other worker works on them in this pass.
+        """
+        ...
+
+
+def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> list[HousekeepingJob]:
+    """The jobs of a worker, in the order in which a pass runs them.
+
+    Args:
+        queue_length: Gives the number of waiting messages, for brokers whose queue cannot be read.
+    """
+    return [Registration(runtime), Sweep(runtime, queue_length), Callbacks(runtime), Prune(runtime)]
+
+
+class Registration:
+    """Renews this worker's entry in the registry: its facts and its agents."""
+
+    name = "registration"
+    interval_seconds = 5.0
+    runs_at_start = True
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Write the entry, whichever shards this worker holds."""
+        del shards
+        runtime = self._runtime()
+        runtime.store.registry.register(runtime.name, runtime.facts, runtime.agents.hashes)
+
+
+class Sweep:
+    """Publishes steps again whose message or worker was lost."""
+
+    name = "sweep"
+    interval_seconds = 0.0
+    runs_at_start = True
+
+    def __init__(self, runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> None:
+        self._runtime = runtime
+        self._queue_length = queue_length
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Look at what is due in each shard."""
+        runtime = self._runtime()
+        published = 0
+        for shard in shards:
+            result = runtime.store.housekeeping.sweep(shard, self._queue_snapshot(runtime))
+            _publish(runtime, result)
+            published += len(result.lost)
+        if published:
+            log.info("%d lost step messages published again", published)
+
+    def _queue_snapshot(self, runtime: Runtime) -> QueueSnapshot:
+        """The age of the queue's oldest message where Redis is the broker, else the number of free slots."""
+        if shares_a_database(runtime.settings):
+            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.publisher.queue_key)
+            if oldest:
+                return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
+        free = sum(
+            max(0, facts["slots"] - facts["running"])
+            for facts in runtime.store.registry.workers().values()
+            if not facts["draining"]
+        )
+        return QueueSnapshot(capacity=max(0, free - self._queue_length()))
+
+
+class Callbacks:
+    """Makes the callbacks of executions that have ended."""
+
+    name = "callbacks"
+    interval_seconds = 0.0
+    runs_at_start = True
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Start the callbacks that are due in each shard."""
+        for shard in shards:
+            self._runtime().callbacks.start_due(shard)
+
+
+class Prune:
+    """Takes expired sessions out of the listings and silent workers out of the registry."""
+
+    name = "prune"
+    interval_seconds = 60.0
+    runs_at_start = False
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Prune all shards: pruning twice does no harm, and a shard whose sweep fails is pruned too."""
+        del shards
+        runtime = self._runtime()
+        for shard in range(runtime.settings.shards):
+            runtime.store.housekeeping.prune(shard)
+
+
+def _publish(runtime: Runtime, result: SweepResult) -> None:
+    """Publish lost steps: in one round trip where the queue is in the store's database."""
+    publisher = runtime.store.context.publisher
+    commands = [command for ref in result.lost for command in publisher.commands(ref, result.at_ms)]
+    if commands:
+        runtime.store.context.database.pipeline("sweep.publish", commands)
+        return
+    for ref in result.lost:
+        runtime.separate_publisher.publish(ref, result.at_ms)

@@ -1,0 +1,58 @@
+"""Values of the doctor: an installation to look at, and what a check finds there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery import Celery
+
+from ....config.settings import Settings
+from ....worker.store import Store
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check has looked at.
+
+    Attributes:
+        advice: What to do; "" when all is well.
+    """
+
+    name: str
+    level: Level
+    what: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """An installation that the doctor looks at.
+
+    Attributes:
+        app: The Celery app that publishes steps.
+        existing_app: The user's own app, whose settings are looked at too; None when there is none.
+        server_facts: The lines of Redis's `INFO`, and its time as `now_ms`.
+        workers: Facts of the live workers by name.
+    """
+
+    settings: Settings
+    app: Celery
+    existing_app: Celery | None
+    store: Store
+    server_facts: Mapping[str, str]
+    workers: Mapping[str, Mapping[str, Any]]
+
+
+Check = Callable[[Installation], Iterator[Finding]]
+"""Looks at one thing and gives what it finds: nothing, one finding or several."""

@@ -1,0 +1,135 @@
+"""Checks of Redis and of the broker."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from ....worker.errors import CeleryAgentsError, ConfigurationError
+from ...publishing import TransactionPublisher, shares_a_database
+from .findings import Finding, Installation, Level
+
+log = logging.getLogger(__name__)
+
+_OLDEST_REDIS: Final = (6, 2)
+_CLOCK_TOLERANCE_SECONDS: Final = 5.0
+_MEMORY_SHARE: Final = 0.9
+
+
+def check_server(facts: Mapping[str, str]) -> None:
+    """Refuse a Redis that may lose sessions, before a worker starts.
+
+    Raises:
+        ConfigurationError: Redis may evict sessions under memory pressure.
+    """
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise ConfigurationError(
+            f"Redis evicts keys when it is full (maxmemory-policy {policy}), and with them sessions; "
+            "set maxmemory-policy noeviction"
+        )
+    if facts.get("aof_enabled") == "0":
+        log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
+
+
+def check_version(installation: Installation) -> Iterator[Finding]:
+    """Redis is new enough."""
+    version = installation.server_facts.get("redis_version", "?")
+    known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if known < _OLDEST_REDIS:
+        yield Finding("redis version", Level.FAIL, version, "use Redis 6.2 or newer")
+    else:
+        yield Finding("redis version", Level.OK, version)
+
+
+def check_eviction(installation: Installation) -> Iterator[Finding]:
+    """Redis evicts no sessions when its memory is full."""
+    policy = installation.server_facts.get("maxmemory_policy", "?")
+    if policy != "noeviction":
+        yield Finding("eviction", Level.FAIL, policy, "set maxmemory-policy noeviction: eviction deletes sessions")
+    else:
+        yield Finding("eviction", Level.OK, policy)
+
+
+def check_durability(installation: Installation) -> Iterator[Finding]:
+    """Redis writes an append-only file, so that a restart loses no job."""
+    facts = installation.server_facts
+    if facts.get("aof_enabled") != "1":
+        advice = "set appendonly yes; without it a restart of Redis loses jobs"
+        yield Finding("persistence", Level.WARN, "no append-only file", advice)
+    elif facts.get("aof_last_write_status", "ok") != "ok":
+        yield Finding("persistence", Level.FAIL, "Redis cannot write its append-only file", "look at its disk and log")
+    else:
+        yield Finding("persistence", Level.OK, "append-only file")
+
+
+def check_memory(installation: Installation) -> Iterator[Finding]:
+    """Redis has memory left."""
+    facts = installation.server_facts
+    used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
+    text = f"{used / 1e6:.0f} MB" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
+    if limit and used > _MEMORY_SHARE * limit:
+        yield Finding("memory", Level.WARN, text, "raise maxmemory or shorten CELERY_AGENTS_RETENTION_SECONDS")
+    else:
+        yield Finding("memory", Level.OK, text)
+
+
+def check_clock(installation: Installation) -> Iterator[Finding]:
+    """This machine's clock agrees with Redis's."""
+    ahead = time.time() - int(installation.server_facts["now_ms"]) / 1000
+    if abs(ahead) > _CLOCK_TOLERANCE_SECONDS:
+        what = f"this machine is {ahead:+.0f} s off Redis"
+        advice = "run NTP; only Redis's clock counts for steps, but logs and deadlines will look odd"
+        yield Finding("clock", Level.WARN, what, advice)
+    else:
+        yield Finding("clock", Level.OK, f"{ahead:+.1f} s off Redis")
+
+
+def check_role(installation: Installation) -> Iterator[Finding]:
+    """Redis is no replica."""
+    if installation.server_facts.get("role") == "slave":
+        yield Finding("role", Level.FAIL, "a replica", "point CELERY_AGENTS_REDIS_URL at the primary")
+
+
+def check_shards(installation: Installation) -> Iterator[Finding]:
+    """The settings have as many shards as the stored data."""
+    store = installation.store
+    count = str(len(store.context.shards))
+    try:
+        store.housekeeping.check_shards()
+        yield Finding("shards", Level.OK, count)
+    except ConfigurationError as error:
+        yield Finding("shards", Level.FAIL, count, str(error))
+
+
+def check_broker(installation: Installation) -> Iterator[Finding]:
+    """The broker answers, and the commit's own transaction can publish the next step."""
+    app, settings = installation.app, installation.settings
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, timeout=5)
+    except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
+        advice = "start the broker, or correct CELERY_AGENTS_BROKER_URL"
+        yield Finding("broker", Level.FAIL, type(error).__name__, advice)
+        return
+    if not shares_a_database(settings):
+        advice = "put broker and store into one Redis database, and the next step is published by the commit itself"
+        yield Finding("broker", Level.OK, f"answers; messages are published separately ({advice})")
+        return
+    works = _try_publishing(lambda: TransactionPublisher(app, settings).works)
+    if works is None:
+        yield Finding("broker", Level.OK, "answers; whether messages go out with the commit, this user may not try")
+    elif works:
+        yield Finding("broker", Level.OK, "answers; messages go out with the commit")
+    else:
+        yield Finding("broker", Level.WARN, "answers; messages are published separately", "this kombu is not known yet")
+
+
+def _try_publishing(call: Callable[[], bool]) -> bool | None:
+    """Call it; None when the Redis user has read permissions only."""
+    try:
+        return call()
+    except CeleryAgentsError as error:
+        return None if "no permissions" in str(error) else False

@@ -1,0 +1,61 @@
+"""The locked versions: what the image and the tests install is what pyproject.toml asks for, each file by its hash."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from support.product import ROOT
+
+IMAGE, TESTS = "deploy/docker/requirements.txt", "tests/requirements.txt"
+EXTRAS = {
+    IMAGE: ("flower", "llm", "metrics", "tracing"),
+    TESTS: ("flower", "llm", "embedded", "metrics", "tracing", "dev"),
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def locked(path: str) -> dict[str, list[tuple[str, int]]]:
+    """Name to each version that is locked for some platform, with the number of its hashes."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / path).read_text().strip()):
+        match = re.match(r"([\w.-]+)==([^\s;]+)", entry)
+        assert match, f"{path}: {entry[:80]!r} is no locked requirement"
+        found.setdefault(canonicalize_name(match[1]), []).append((match[2], entry.count("--hash=sha256:")))
+    return found
+
+
+@pytest.mark.parametrize("path", [IMAGE, TESTS])
+def test_each_requirement_is_locked_within_its_range(path: str) -> None:
+    asked = [
+        *PROJECT["dependencies"],
+        *(each for extra in EXTRAS[path] for each in PROJECT["optional-dependencies"][extra]),
+    ]
+    found = locked(path)
+    for requirement in map(Requirement, asked):
+        versions = [version for version, _ in found.get(canonicalize_name(requirement.name), [])]
+        assert versions, f"{requirement} is not locked: make lock"
+        assert all(requirement.specifier.contains(version) for version in versions), (
+            f"{requirement}: {versions}: make lock"
+        )
+
+
+@pytest.mark.parametrize("path", [IMAGE, TESTS])
+def test_each_file_is_known_by_its_hash(path: str) -> None:
+    assert [name for name, versions in locked(path).items() if not all(hashes for _, hashes in versions)] == []
+
+
+def test_image_and_tests_use_the_same_versions() -> None:
+    tested = locked(TESTS)
+    assert {name: versions for name, versions in locked(IMAGE).items() if versions != tested.get(name)} == {}
+
+
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    ours = [line for line in text.splitlines() if "bin/pip install" in line and "REQUIREMENTS" not in line]
+    assert len(ours) == 2
+    assert all("--require-hashes" in line or "--no-deps" in line for line in ours)

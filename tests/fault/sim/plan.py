@@ -1,0 +1,135 @@
+"""What is to go wrong in a seed, drawn beforehand: its kind, where faults strike, what clients do and when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from celery_agents.worker import crash_points
+
+from .world import Fault, Rates
+from support.points import OF_CLIENTS, OF_WORKERS, Points
+
+KINDS: Final = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
+_WEIGHTS: Final = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
+# Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
+CRASH_POINTS: Final = tuple(crash_points.POINTS)
+IN_STEP: Final = ("driver", "tool", "effect", "lookup")
+# Where a client that interferes does so most often.
+_MOMENTS: Final = (
+    f"<{Points.COMMIT_ATTEMPT}",
+    f">{Points.COMMIT_ATTEMPT}",
+    f">{Points.COMMIT_READ}",
+    f"<{Points.COMMIT_EXEC}",
+    f"<{Points.CLAIM_ATTEMPT}",
+    f"<{Points.CLAIM_BEHIND}",
+    f">{Points.CLAIM_BEHIND}",
+    f"<{Points.CLAIM_NEW}",
+    f">{Points.CLAIM_NEW}",
+    f"<{Points.CLAIM_FIRST}",
+    f">{Points.CLAIM_FIRST}",
+    f">{Points.CLAIM_LOAD}",
+    f">{Points.CLAIM_READ}",
+    "driver",
+    "tool",
+    "effect",
+    "c2",
+    "c3",
+    "c5",
+    "lease ended",
+)
+
+
+def draw_kind(rng: random.Random) -> str:
+    """What a seed is mostly about."""
+    return rng.choices(KINDS, _WEIGHTS)[0]
+
+
+@dataclass
+class Action:
+    """Something a client does, when a point is passed for the n-th time, or at a time."""
+
+    kind: str
+    session: str
+    number: int
+    point: str
+    nth: int
+    at: float
+    started: bool = False
+    done: bool = False
+    operation: str = ""
+    outcome: str = ""
+    execution: str = ""
+    refused: str = ""
+
+
+@dataclass
+class FaultPlan:
+    """The faults of a seed.
+
+    Attributes:
+        faults: Those that strike when a point is passed for the n-th time.
+        fulls: When Redis becomes full.
+        redis_restarts: How often Redis goes away and comes back.
+        slow: How slow the model is where a worker sleeps with an answer in its hands; None: as the session's plan says.
+        sleeper: The point at which that worker sleeps; "" for none.
+    """
+
+    faults: list[Fault] = field(default_factory=list)
+    fulls: list[float] = field(default_factory=list)
+    redis_restarts: int = 0
+    slow: float | None = None
+    sleeper: str = ""
+
+
+def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float) -> FaultPlan:
+    """Draw the faults of a seed, and set the chances of those that may strike anywhere."""
+    drawn = FaultPlan()
+    rates.turn = rng.choice((0.05, 0.15, 0.3, 0.5))
+    mixed = kind == "mixed"
+    plan = drawn.faults
+    many = rng.randint(1, 3)
+    points = [*CRASH_POINTS, *(f"<{p}" for p in OF_WORKERS), *(f">{p}" for p in OF_WORKERS), *IN_STEP]
+    for _ in range(many):
+        nth = rng.choices((1, 2, 3, 4), (6, 4, 2, 1))[0]
+        if kind == "crash" or (mixed and rng.random() < 0.5):
+            plan.append(Fault("crash", rng.choice(points), nth))
+        if kind == "pause" or (mixed and rng.random() < 0.5):
+            plan.append(Fault("pause", rng.choice(points), nth, rng.choice((2.0, 8.0, 14.0, 25.0, 60.0))))
+        if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
+            trip = rng.choice((*OF_WORKERS, *OF_CLIENTS))
+            plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
+    if kind == "pause" and rng.random() < 0.35:
+        # A worker sleeps with an answer or a call in its hands, and wakes while the next one is in the same step.
+        point = rng.choice(("c2", "driver", "effect", f"<{Points.JOURNAL_ANSWER}", "tool", "tool"))
+        plan[:] = [Fault("pause", point, 1, rng.uniform(7.0, 10.0))]
+        drawn.slow, drawn.sleeper = (0.0 if point == "tool" else 3.0), point
+    if kind == "poison" and rng.random() < 0.5:
+        plan.append(Fault("pause", rng.choice(points), 1, 14.0))
+    if mixed and rng.random() < 0.3:
+        rates.crash, rates.pause, rates.swallow, rates.refuse = 0.003, 0.003, 0.006, 0.003
+    if kind == "messages" or mixed:
+        rates.duplicate, rates.drop, rates.reorder = rng.choice(((0.2, 0.1, 0.5), (0.5, 0.0, 0.5), (0.0, 0.5, 0.0)))
+    if kind == "full" or (mixed and rng.random() < 0.1):
+        drawn.fulls = sorted(now + rng.random() * 4000 for _ in range(rng.randint(1, 2)))
+    drawn.redis_restarts = 1 if kind == "restart" or (mixed and rng.random() < 0.08) else 0
+    return drawn
+
+
+def plan_actions(rng: random.Random, sessions: Sequence[str], now: float) -> list[Action]:
+    """Draw what clients do to the sessions."""
+    found: list[Action] = []
+    triggers = [f"<{p}" for p in OF_WORKERS[:15]] + [f">{p}" for p in OF_WORKERS[:12]] + list(CRASH_POINTS)
+    triggers += _MOMENTS * 3
+    for session in sessions:
+        found.append(Action("submit", session, 0, "", 0, now))
+        for number in range(1, rng.choices((1, 2, 3, 5), (4, 5, 4, 1))[0]):
+            kind = rng.choices(("message", "twice", "stop", "retry", "beside", "beside message"), (9, 2, 5, 4, 3, 2))[0]
+            at = now + rng.choice((200, 2000, 9000, 20000, 60000)) * rng.random()
+            point = rng.choice(triggers) if rng.random() < 0.8 else ""
+            found.append(Action(kind, session, number, point, rng.choices((1, 2, 3), (5, 3, 1))[0], at))
+    if rng.random() < 0.1:
+        found.append(Action("forge", sessions[0], 90, "", 0, now + 3000 * rng.random()))
+    return found

@@ -1,0 +1,105 @@
+"""Names of the store's round trips: where tests lose a reply, let something happen in between, or crash.
+
+A fault needs a place, and this is the list of places. What a test asserts is what was stored, not which of these was
+used; only the tests of the round trips themselves do that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class Points:
+    """One name for each round trip of the product."""
+
+    CLAIM_ATTEMPT: Final = "claim.attempt"
+    CLAIM_BEHIND: Final = "claim.behind"
+    CLAIM_NEW: Final = "claim.new"
+    CLAIM_FIRST: Final = "claim.first"
+    CLAIM_LOAD: Final = "claim.load"
+    CLAIM_READ: Final = "claim.read"
+    CLAIM_LEASE: Final = "claim.lease"
+    CLAIM_UPTIME: Final = "claim.uptime"
+    CLAIM_EXEC: Final = "claim.exec"
+    LOAD_ALL: Final = "load.all"
+    LOAD_READ: Final = "load.read"
+    LOAD_CHECK: Final = "load.check"
+    RENEW: Final = "renew"
+    RESTORE_READ: Final = "restore.read"
+    RESTORE_EXEC: Final = "restore.exec"
+    RELEASE_READ: Final = "release.read"
+    RELEASE_EXEC: Final = "release.exec"
+    JOURNAL_ANSWER: Final = "journal.answer"
+    JOURNAL_FULL: Final = "journal.full"
+    JOURNAL_ADOPT: Final = "journal.adopt"
+    JOURNAL_BEGIN: Final = "journal.begin"
+    JOURNAL_AGAIN: Final = "journal.again"
+    JOURNAL_MINE: Final = "journal.mine"
+    JOURNAL_UNBEGIN: Final = "journal.unbegin"
+    JOURNAL_PAST: Final = "journal.past"
+    JOURNAL_BURY: Final = "journal.bury"
+    JOURNAL_RESULT: Final = "journal.result"
+    JOURNAL_FAILURE: Final = "journal.failure"
+    JOURNAL_LOOK: Final = "journal.look"
+    JOURNAL_DROP: Final = "journal.drop"
+    COMMIT_ATTEMPT: Final = "commit.attempt"
+    COMMIT_READ: Final = "commit.read"
+    COMMIT_ENTRY: Final = "commit.entry"
+    COMMIT_EXEC: Final = "commit.exec"
+    RELOAD_READ: Final = "reload.read"
+    RELOAD_CHECK: Final = "reload.check"
+    SWEEP_NOW: Final = "sweep.now"
+    SWEEP_PASS: Final = "sweep.pass"
+    SUBMIT_ATTEMPT: Final = "submit.attempt"
+    SUBMIT_READ: Final = "submit.read"
+    SUBMIT_EXEC: Final = "submit.exec"
+    ACT_READ: Final = "act.read"
+    ACT_JOURNAL: Final = "act.journal"
+    ACT_LOAD: Final = "act.load"
+    ACT_PUSH: Final = "act.push"
+    ACT_EXEC: Final = "act.exec"
+    STOP_READ: Final = "stop.read"
+    STOP_LEASE: Final = "stop.lease"
+    STOP_JOURNAL: Final = "stop.journal"
+    STOP_NOW: Final = "stop.now"
+    STOP_ASK: Final = "stop.ask"
+    STOP_EXEC: Final = "stop.exec"
+    RETRY_READ: Final = "retry.read"
+    RETRY_EXEC: Final = "retry.exec"
+    RETRY_UNPARK: Final = "retry.unpark"
+    PARK_READ: Final = "park.read"
+    PARK_EXEC: Final = "park.exec"
+    SCRIPT_LOAD: Final = "script.load"
+    UNWATCH: Final = "unwatch"
+
+
+# The round trips of a step, of the heartbeat and of the sweep, in which a planned fault may strike.
+# The order is drawn from: another one makes another run of every seed.
+OF_WORKERS: Final = (
+    Points.CLAIM_ATTEMPT, Points.CLAIM_BEHIND, Points.CLAIM_NEW, Points.CLAIM_FIRST, Points.CLAIM_LOAD,
+    Points.CLAIM_READ, Points.CLAIM_LEASE, Points.CLAIM_EXEC, Points.LOAD_ALL, Points.RENEW,
+    Points.RESTORE_READ, Points.RESTORE_EXEC, Points.RELEASE_READ, Points.RELEASE_EXEC,
+    Points.JOURNAL_ANSWER, Points.JOURNAL_ADOPT, Points.JOURNAL_BEGIN, Points.JOURNAL_UNBEGIN, Points.JOURNAL_BURY,
+    Points.JOURNAL_RESULT, Points.JOURNAL_FAILURE, Points.JOURNAL_LOOK, Points.JOURNAL_DROP,
+    Points.COMMIT_ATTEMPT, Points.COMMIT_READ, Points.COMMIT_ENTRY, Points.COMMIT_EXEC,
+    Points.RELOAD_READ, Points.RELOAD_CHECK, Points.SWEEP_NOW, Points.SWEEP_PASS,
+)  # fmt: skip
+
+# Those of what clients do.
+OF_CLIENTS: Final = (
+    Points.SUBMIT_ATTEMPT, Points.SUBMIT_READ, Points.SUBMIT_EXEC,
+    Points.ACT_READ, Points.ACT_LOAD, Points.ACT_PUSH, Points.ACT_EXEC,
+    Points.STOP_READ, Points.STOP_LEASE, Points.STOP_JOURNAL, Points.STOP_ASK, Points.STOP_EXEC,
+    Points.RETRY_READ, Points.RETRY_EXEC,
+)  # fmt: skip
+
+# Small or seldom round trips: no fault is planned for them, and many seeds pass each of them.
+BESIDE: Final = (
+    Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_MINE, Points.JOURNAL_PAST,
+    Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
+)  # fmt: skip
+
+# Nothing that the simulation has to reach.
+ELSEWHERE: Final = (
+    Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
+)  # fmt: skip
