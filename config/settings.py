@@ -113,9 +113,7 @@ class Settings(BaseSettings):
     )
 
     # --- the worker -------------------------------------------------------------------------------------------
-    concurrency: int = Field(
-        100, ge=1, description="Slots of one worker process: steps that wait for models and tools."
-    )
+    concurrency: int = Field(100, ge=1, description="Slots of one worker process: steps that run at the same time.")
     pool: str = Field(
         "greenlets",
         pattern="^(greenlets|threads|prefork|solo)$",

@@ -13,8 +13,15 @@ from celery import Celery
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.agent import AgentRegistry
-from ..worker.engine import EventLoopThread, Interruption, LeaseKeeper, StepRunner
-from ..worker.engine.runner import schema_version
+from ..worker.concurrency.tool_threads import ToolThreads
+from ..worker.engine import (
+    EngineServices,
+    EventLoopThread,
+    Interruption,
+    LeaseKeeper,
+    StepRunner,
+    schema_version,
+)
 from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
 from ..worker.store.housekeeping.sweeps import worker_name
@@ -43,10 +50,11 @@ class Runtime:
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
-        self.runner = StepRunner(
-            self.store, self.agents, settings, worker=self.name, keeper=self.keeper, loop=self.loop,
-            observer=self.observers.observer,
+        services = EngineServices(
+            store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
+            threads=ToolThreads.of(settings), observer=self.observers.observer,
         )  # fmt: skip
+        self.runner = StepRunner(services, self.agents, worker=self.name)
         self._ended = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="celery-agents-wake", daemon=True)
         if settings.crash is not None:

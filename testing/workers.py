@@ -1,4 +1,4 @@
-"""A simulated worker: the product's runner, lease keeper and store, on the world's time."""
+"""A simulated worker: the product's runner and lease keeper, on the world's time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config.settings import Settings
 from ..worker.agent import AgentRegistry
-from ..worker.engine import EventLoopThread, LeaseKeeper, StepRunner
+from ..worker.engine import EngineServices, EventLoopThread, LeaseKeeper, StepRunner
 from ..worker.errors import StoreUnavailable
 from ..worker.store import Store
 from .world import Mortal, World
@@ -27,13 +27,14 @@ class SimulatedWorker(Mortal):
         self._world = world
         self._renew_seconds = settings.lease_renew_seconds
         self._keeper = LeaseKeeper(store, settings, monotonic=world.monotonic)
-        self.runner = StepRunner(
-            store, agents, settings, worker=name, keeper=self._keeper, loop=loop,
-            monotonic=world.monotonic, sleep=self._sleep, threads=InTurn(),
+        services = EngineServices(
+            store=store, settings=settings, keeper=self._keeper, loop=loop, threads=SequentialThreads(),
+            monotonic=world.monotonic, sleep=self._sleep,
         )  # fmt: skip
+        self.runner = StepRunner(services, agents, worker=name)
 
     def _sleep(self, seconds: float) -> None:
-        """A step that sleeps keeps its lease."""
+        """Let the world's time pass, and renew the lease of the step that sleeps."""
         while seconds > 0:
             self._world.go_on(min(seconds, self._renew_seconds))
             seconds -= self._renew_seconds
@@ -43,7 +44,7 @@ class SimulatedWorker(Mortal):
                 continue
 
 
-class InTurn:
+class SequentialThreads:
     """`Threads` that run plain functions one after another, so that a run can be repeated."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> _Future:
@@ -56,6 +57,6 @@ class InTurn:
         return future
 
     def wait(self, futures: Collection[_Future], seconds: float) -> tuple[set[_Future], set[_Future]]:
-        """Wait for all and not for the first, or the order would depend on the machine."""
+        """Wait for all of them: the first one to end would depend on the machine."""
         found = concurrent.futures.wait(futures, seconds)
         return found.done, found.not_done

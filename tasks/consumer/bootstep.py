@@ -112,8 +112,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
             MULTIPLEXING.is_available()
         if no_ack_queue is not None and isinstance(parent.pool, TaskPool) and LOCAL_DELIVERY.is_available():
             local = LocalDelivery(parent.pool, self._runtime().publisher, no_ack_queue)
-            sticky = self._runtime().runner.sticky
-            sticky.deliver, sticky.has_room = local, local.has_room
+            self._runtime().runner.sticky.enable(local)
 
     def _start_threads(self, pool: Any) -> None:
         settings, runtime = self._settings, self._runtime

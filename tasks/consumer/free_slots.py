@@ -10,11 +10,10 @@ from typing import Any
 
 from .celery_internals import future_of, reserved_count
 from .features import FREE_SLOTS
-from .pool import TaskPool
 
 
 def wake_for_free_slots(pool: Any, hub: Any) -> None:
-    """Let a slot that gets free in a full pool of threads or fibers turn the worker's loop; others do by themselves.
+    """Turn the worker's loop when a task ends in a full pool of threads or fibers; other pools do so by themselves.
 
     Args:
         hub: That loop; None where the worker has none. kombu forgets which one it is when a connection was lost.
@@ -31,21 +30,10 @@ def wake_for_free_slots(pool: Any, hub: Any) -> None:
 
     def on_done(future: Any) -> None:
         del future
-        turn_if_full()
-
-    def turn_if_full() -> None:
-        if reserved_count() >= pool.num_processes - 1:
+        if reserved_count() >= pool.limit - 1:
             hub.call_soon(_do_nothing)
 
     pool.on_apply = on_apply
-    if isinstance(pool, TaskPool):
-        begin_waiting = pool.line.on_entry
-
-        def on_entry() -> None:
-            begin_waiting()
-            turn_if_full()
-
-        pool.line.on_entry = on_entry
 
 
 def _do_nothing() -> None:

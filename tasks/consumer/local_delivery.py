@@ -27,7 +27,7 @@ class LocalDelivery:
         """Tell whether another task would find a slot; otherwise the next free slot belongs to a queue."""
         return reserved_count() < self._pool.limit
 
-    def __call__(self, ref: StepRef, now_ms: int) -> bool:
+    def deliver(self, ref: StepRef, now_ms: int) -> bool:
         """Deliver a step, and tell whether its task will begin here. Called in the thread of the steps only.
 
         The task will not begin while Celery does not consume the queue, or when Celery delays or discards it.

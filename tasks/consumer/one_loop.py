@@ -69,7 +69,7 @@ class _SharedLoop:
 
         if not descriptor_of(hub.poller):
             return consume()
-        consumed = self._pool.loop.lend(consume_in_thread_of_steps)
+        consumed = self._pool.loop.run_between_turns(consume_in_thread_of_steps)
         wait_among_signals((consumed,))
         return consumed.result()
 

@@ -15,11 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ...worker.concurrency.fibers import Fibers, Line, places_in_line
+from ...worker.concurrency.fibers import Fibers
 from ...worker.engine import EventLoopThread
 from ..names import STEP
 from .celery_internals import apply_target
-from .garbage_collection import collect_when_idle
 from .threads_pool import FutureResult, ThreadsPool
 
 _LOOK_UP_SECONDS: Final = 0.25
@@ -38,10 +37,7 @@ def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> Non
 class TaskPool(ThreadsPool):
     """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
-    A step that has waited for its model leaves its slot to another one, and goes on when those with slots cannot.
-
     Attributes:
-        line: Steps that have their answers.
         newest_id: The task id of the step that was handed over last.
         consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
     """
@@ -49,23 +45,14 @@ class TaskPool(ThreadsPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self.line = Line(places_in_line(self.limit))
-        self.line.on_entry = self.begin_waiting
-        self._plain = concurrent.futures.ThreadPoolExecutor(
-            self.limit + self.line.places, thread_name_prefix="celery-agents-plain"
-        )
-        self._fibers = Fibers(self._plain, self.line)
+        self._plain = concurrent.futures.ThreadPoolExecutor(self.limit, thread_name_prefix="celery-agents-plain")
+        self._fibers = Fibers(self._plain)
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_called = False
         self._has_just_ended = False
         self._handed_over: set[concurrent.futures.Future[None]] = set()
         self.newest_id = ""
         self.consumer: Any = None
-
-    @property
-    def num_processes(self) -> int:
-        """Celery's name for how many tasks the worker takes at a time: one for each slot, and those that need none."""
-        return self.limit + self.line.without_slot
 
     @property
     def is_idle(self) -> bool:
@@ -94,7 +81,7 @@ class TaskPool(ThreadsPool):
         self._handed_over.add(ended)
         ended.add_done_callback(self._handed_over.discard)
 
-        def carry_out() -> None:
+        def run() -> None:
             try:
                 apply_target(target, args, kwargs, callback, accept_callback)
             except BaseException as error:  # noqa: BLE001 - Celery has reported it; as in a thread it ends here
@@ -102,19 +89,11 @@ class TaskPool(ThreadsPool):
             else:
                 ended.set_result(None)
             self._has_just_ended = True
-            if self.line.is_empty:
-                collect_when_idle()
-            self.begin_waiting()
+            self._begin_soon()
 
-        self._waiting.append(carry_out)
-        self.begin_waiting()
+        self._waiting.append(run)
+        self._begin_soon()
         return FutureResult(ended)
-
-    def begin_waiting(self) -> None:
-        """Begin steps that wait for slots, as many as there are, with the loop's next turn."""
-        if self._waiting and not self._is_called:
-            self._is_called = True
-            self.loop.call_soon(self._begin)
 
     def on_stop(self) -> None:
         """Wait for the steps that were handed over, then for the threads."""
@@ -127,7 +106,13 @@ class TaskPool(ThreadsPool):
         """Steps that run end with the process: without threads they would take what cannot run for a failure."""
         self.loop.close()
 
+    def _begin_soon(self) -> None:
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            self.loop.call_soon(self._begin)
+
     def _begin(self) -> None:
+        """Begin steps that wait, as many as there are free slots."""
         self._is_called = False
-        free = min(len(self._waiting), self.num_processes - self._fibers.alive)
+        free = min(len(self._waiting), self.limit - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))

@@ -18,7 +18,8 @@ from celery_agents import Agent, tool
 from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
-from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, StepRunner, first_state
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
+from celery_agents.worker.engine import Done, EngineServices, EventLoopThread, LeaseKeeper, StepRunner, first_state
 from celery_agents.worker.errors import StateTooNew, StoreUnavailable
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import Claimed, NextState, Store
@@ -238,7 +239,9 @@ class Steps:
         def worker(name: str) -> StepRunner:
             of_worker = store()
             keeper = LeaseKeeper(of_worker, chosen)
-            return StepRunner(of_worker, AgentRegistry([agent]), chosen, worker=name, loop=self.loop, keeper=keeper)
+            threads = ToolThreads.of(chosen)
+            services = EngineServices(store=of_worker, settings=chosen, keeper=keeper, loop=self.loop, threads=threads)
+            return StepRunner(services, AgentRegistry([agent]), worker=name)
 
         self.store = store()
         self.runner, self.other = worker("w1"), worker("w2")

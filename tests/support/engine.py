@@ -9,8 +9,10 @@ from typing import Any
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
+    EngineServices,
     EventLoopThread,
     LeaseKeeper,
     Outcome,
@@ -88,10 +90,11 @@ class Bench:
 
     def another_worker(self, *agents: Agent, name: str = "worker") -> StepRunner:
         """A further worker on the same store."""
-        return StepRunner(
-            self.store, AgentRegistry(agents), self.settings, worker=name, keeper=self.keeper, loop=self.loop,
-            monotonic=self.clock.monotonic, sleep=self.clock.sleep,
+        services = EngineServices(
+            store=self.store, settings=self.settings, keeper=self.keeper, loop=self.loop,
+            threads=ToolThreads.of(self.settings), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
         )  # fmt: skip
+        return StepRunner(services, AgentRegistry(agents), worker=name)
 
     def close(self) -> None:
         self.keeper.close()

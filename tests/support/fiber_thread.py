@@ -7,31 +7,31 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from celery_agents.worker.concurrency.fibers import Fibers, Line, current
+from celery_agents.worker.concurrency.fibers import Fibers
 from celery_agents.worker.engine import EventLoopThread
 
 
 class FiberThread:
     """Calls run as fibers of one loop; `close` ends it."""
 
-    def __init__(self, threads: int = 16, line: Line | None = None) -> None:
+    def __init__(self, threads: int = 16) -> None:
         self.loop = EventLoopThread()
         self.threads = concurrent.futures.ThreadPoolExecutor(threads)
-        self.fibers = Fibers(self.threads, line)
+        self.fibers = Fibers(self.threads)
 
     def start(self, call: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
         """What it returns or raises in a fiber is the future's."""
-        return self._started([lambda: call(*args)])[0]
+        return self._start([lambda: call(*args)])[0]
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         return self.start(call, *args).result(30)
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run all of them, begun in one turn of the loop; what each returned or raised."""
-        return [each.exception(30) or each.result(30) for each in self._started(calls)]
+        return [each.exception(30) or each.result(30) for each in self._start(calls)]
 
-    def _started(self, calls: Sequence[Callable[[], Any]]) -> list[concurrent.futures.Future[Any]]:
-        pairs = [_noting(call) for call in calls]
+    def _start(self, calls: Sequence[Callable[[], Any]]) -> list[concurrent.futures.Future[Any]]:
+        pairs = [_with_future(call) for call in calls]
         self.loop.call_soon(lambda: self.fibers.begin(*(body for body, _ in pairs)))
         return [future for _, future in pairs]
 
@@ -40,16 +40,7 @@ class FiberThread:
         self.threads.shutdown(wait=False)
 
 
-def compute(turns: int = 1) -> None:
-    """Go on for so many turns of the loop, as a step does that only waits for Redis."""
-    fiber = current()
-    assert fiber is not None
-    for _ in range(turns):
-        fiber.among.loop.call_soon(fiber.resume)
-        fiber.park()
-
-
-def _noting(call: Callable[[], Any]) -> tuple[Callable[[], None], concurrent.futures.Future[Any]]:
+def _with_future(call: Callable[[], Any]) -> tuple[Callable[[], None], concurrent.futures.Future[Any]]:
     future = concurrent.futures.Future[Any]()
 
     def body() -> None:

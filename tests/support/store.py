@@ -11,8 +11,8 @@ from typing import Any
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.engine import first_state, operation_transition
+from celery_agents.worker.engine.applied_step import start_execution
 from celery_agents.worker.engine.run import moment
-from celery_agents.worker.engine.transitions import started
 from celery_agents.worker.errors import (
     StoreUnavailable,
 )
@@ -304,7 +304,7 @@ def step_transition(claimed: Claimed, *, final: bool, text: str = "text", failed
     def transition(fresh: Snapshot) -> NextState:
         now = moment(fresh.now_ms)
         claim = claimed.claim
-        state = started(fresh.state, ExecutionBudget.unlimited(), now)
+        state = start_execution(fresh.state, ExecutionBudget.unlimited(), now)
         calls = () if final else (ToolCall(id=f"c{claim.ref.step}", name="tool", args={}),)
         step = AgentStep.from_inference(InferenceResponse(content=text, tool_calls=calls), number=claim.ref.step)
         state = state.with_current_step(step, now=now)

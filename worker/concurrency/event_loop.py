@@ -1,7 +1,7 @@
-"""One event loop a process, in a background thread: where async drivers and tools run.
+"""The event loop of a process, in a background thread: it runs async drivers and tools.
 
-The engine is synchronous; it hands a coroutine over and waits. An interruption cancels it in flight. Where the step
-itself runs on a loop, as a fiber, the coroutine runs beside it on the same one.
+The engine is synchronous: it submits a coroutine and waits. An interruption cancels the coroutine. When the step itself
+runs on a loop, as a fiber, its coroutines run on the same loop.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from . import fibers
 R = TypeVar("R")
 
 
-class Exited(Exception):
-    """A driver or tool on the loop tried to end the process; the cause says how."""
+class ExitAttempt(Exception):
+    """A driver or tool on the loop tried to end the process; the cause is what it raised."""
 
 
 class EventLoopThread:
-    """A loop that runs until the process ends; started on first use, and anew in a forked child."""
+    """A loop in a thread of its own; starts at the first use, and again in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._thread: threading.Thread | None = None
-        self._between_turns: deque[Callable[[], None] | None] = deque()  # None: it is over
+        self._between_turns: deque[Callable[[], None] | None] = deque()  # None: the loop ends
 
     @property
     def thread_id(self) -> int | None:
-        """Of the thread that runs the loop, as `threading.get_ident` says it; None before the first use."""
+        """The `threading.get_ident` of the thread that runs the loop; None before the first use."""
         return None if self._thread is None else self._thread.ident
 
     def submit(self, call: Callable[[], Awaitable[R]], timeout: float) -> concurrent.futures.Future[R]:
-        """Run what `call` gives on the loop, no longer than `timeout` seconds.
+        """Run the coroutine that `call` returns on the loop, no longer than `timeout` seconds.
 
         Returns:
-            A future; cancelling it cancels the coroutine. It raises TimeoutError at the deadline.
+            A future: `cancel` cancels the coroutine, and `result` raises TimeoutError after the timeout.
         """
 
         async def bounded() -> R:
@@ -50,37 +50,37 @@ class EventLoopThread:
                 try:
                     return await call()
                 except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
-                    raise Exited(f"{type(error).__name__}: {error}") from error
+                    raise ExitAttempt(f"{type(error).__name__}: {error}") from error
 
         if (fiber := fibers.current()) is not None:
-            return _Beside(bounded(), fiber.among.loop)
+            return _CoroutineFuture(bounded(), fiber.among.loop)
         return asyncio.run_coroutine_threadsafe(bounded(), self._running())
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have the loop call this; from any thread."""
+        """Call back on the loop, in its next turn. Any thread may ask for it."""
         loop = self._running()
         if threading.get_ident() == self.thread_id:
             loop.call_soon(callback)
         else:
             loop.call_soon_threadsafe(callback)
 
-    def lend(self, call: Callable[[asyncio.AbstractEventLoop], R]) -> concurrent.futures.Future[R]:
-        """Have the loop's thread call this between two turns; until it returns, the loop turns only when it says so."""
+    def run_between_turns(self, call: Callable[[asyncio.AbstractEventLoop], R]) -> concurrent.futures.Future[R]:
+        """Call a function in the loop's thread between two turns; it may turn the loop itself."""
         future = concurrent.futures.Future[R]()
         loop = self._running()
 
-        def carry_out() -> None:
+        def run() -> None:
             try:
                 future.set_result(call(loop))
-            except BaseException as error:  # noqa: BLE001 - raised where the future is asked, which may end the process
+            except BaseException as error:  # noqa: BLE001 - the future raises it again, which may end the process
                 future.set_exception(error)
 
-        self._between_turns.append(carry_out)
+        self._between_turns.append(run)
         loop.call_soon_threadsafe(loop.stop)
         return future
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and its thread."""
         with self._lock:
             if self._loop is not None and self._pid == os.getpid():
                 self._between_turns.append(None)
@@ -100,23 +100,24 @@ class EventLoopThread:
             return self._loop
 
 
-class _Beside(concurrent.futures.Future[R]):
-    """What comes of a coroutine that runs beside the fiber that waits for it.
+class _CoroutineFuture(concurrent.futures.Future[R]):
+    """The future of a coroutine on the loop of the fiber that waits for it.
 
-    As a future of threads, without its locks: only the loop's thread asks it. `cancel` may be called in any.
+    It has the interface of a thread's future without its locks: only the loop's thread uses it. `cancel` may be called
+    in any thread.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> None:
-        # Not the base's: everything that would use its locks is here.
+        # The base's constructor is not called: every method that would use its locks is overridden here.
         self._loop = loop
         self._task = loop.create_task(coroutine)
-        self._is_over = False
+        self._is_done = False
         self._error: BaseException | None = None
-        self._told: list[Callable[[concurrent.futures.Future[R]], object]] = []
+        self._callbacks: list[Callable[[concurrent.futures.Future[R]], object]] = []
         self._task.add_done_callback(self._on_end)
 
     def done(self) -> bool:
-        return self._is_over
+        return self._is_done
 
     def cancel(self) -> bool:
         if not self._loop.is_closed():
@@ -124,34 +125,34 @@ class _Beside(concurrent.futures.Future[R]):
         return True
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
-        if self._is_over:
+        if self._is_done:
             fn(self)
         else:
-            self._told.append(fn)
+            self._callbacks.append(fn)
 
     def result(self, timeout: float | None = None) -> R:
-        """Of an ended one; who has to wait does so by `fibers`."""
-        if not self._is_over:
-            raise TimeoutError(f"the coroutine has not ended, and nobody may wait {timeout} s for it here")
+        """The result of a coroutine that has ended; `fibers.result` waits for one that has not."""
+        if not self._is_done:
+            raise TimeoutError(f"the coroutine has not ended, and this future cannot wait {timeout} s")
         if self._error is not None:
             raise self._error
         return self._task.result()
 
     def _give_up(self) -> None:
-        """A coroutine that does not heed its cancellation keeps nobody waiting."""
-        if not self._is_over:
+        """Cancel the coroutine and end the future at once, since a coroutine may ignore its cancellation."""
+        if not self._is_done:
             self._task.cancel()
             self._end(concurrent.futures.CancelledError())
 
     def _on_end(self, task: asyncio.Task[R]) -> None:
         error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
-        if not self._is_over:
+        if not self._is_done:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        self._is_over, self._error = True, error
-        for tell in self._told:
-            tell(self)
+        self._is_done, self._error = True, error
+        for callback in self._callbacks:
+            callback(self)
 
 
 def _serve(loop: asyncio.AbstractEventLoop, between_turns: deque[Callable[[], None] | None]) -> None:

@@ -1,7 +1,7 @@
-"""Who may run beside whom in one process: suspects run alone.
+"""A shared and exclusive lock over the steps of a process: many steps share it, a suspect runs alone.
 
-A step that ended without an answer several times may have taken its process with it. Alone, it takes no neighbour
-along, and a neighbour that was only taken along shows that it was innocent.
+A suspect is a step that ended without an answer several times; it may have ended its process. When it runs alone, it
+ends no other step with it, and an innocent step that only died beside a guilty one completes.
 """
 
 from __future__ import annotations
@@ -16,102 +16,105 @@ from . import fibers
 
 
 class LockHolder:
-    """That somebody is inside, until they leave."""
+    """One holder of the lock, until it leaves."""
 
-    __slots__ = ("alone", "left")
+    __slots__ = ("has_left", "is_exclusive")
 
-    def __init__(self, *, alone: bool) -> None:
-        self.alone = alone
-        self.left = False
+    def __init__(self, *, is_exclusive: bool) -> None:
+        self.is_exclusive = is_exclusive
+        self.has_left = False
 
 
 class SharedLock:
-    """Many steps at once, or one suspect."""
+    """A lock that many steps share, or one suspect holds alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running = 0
-        self._alone = False
+        self._sharing = 0
+        self._is_closed = False
         self._waiting: list[Future[None]] = []
 
     @property
     def is_closed(self) -> bool:
-        """Whether a suspect runs, or waits for the others to leave."""
-        return self._alone
+        """Whether a suspect holds the lock, or waits for the other holders to leave."""
+        return self._is_closed
 
     @contextlib.contextmanager
     def shared(self) -> Generator[LockHolder]:
-        """Run beside others; waits while a suspect runs or is about to."""
-        while (change := self._refused()) is not None:
+        """Share the lock; waits while a suspect holds it or waits for it."""
+        while (change := self._try_share()) is not None:
             fibers.wait((change,), None)
-        entered = LockHolder(alone=False)
+        holder = LockHolder(is_exclusive=False)
         try:
-            yield entered
+            yield holder
         finally:
-            self.leave(entered)
+            self.leave(holder)
 
     @contextlib.contextmanager
-    def alone(self, patience_seconds: float) -> Generator[LockHolder | None]:
-        """Wait until nothing else runs; None when that took too long, and then nothing is held."""
-        entered = LockHolder(alone=True) if self._emptied(patience_seconds) else None
+    def exclusive(self, patience_seconds: float) -> Generator[LockHolder | None]:
+        """Hold the lock alone, once all other holders have left; None when that took too long."""
+        holder = LockHolder(is_exclusive=True) if self._wait_until_empty(patience_seconds) else None
         try:
-            yield entered
+            yield holder
         finally:
-            if entered is not None:
-                self.leave(entered)
+            if holder is not None:
+                self.leave(holder)
 
-    def leave(self, entered: LockHolder) -> None:
-        """Be no longer inside; also said of a step that was given up, so that it stands in nobody's way."""
+    def leave(self, holder: LockHolder) -> None:
+        """Release the lock, once; also on behalf of an abandoned step, which would otherwise block the others."""
         with self._lock:
-            if entered.left:
+            if holder.has_left:
                 return
-            entered.left = True
-            if entered.alone:
-                self._alone = False
+            holder.has_left = True
+            if holder.is_exclusive:
+                self._is_closed = False
             else:
-                self._running -= 1
-            waiting = self._noticed()
-        for change in waiting:
-            change.set_result(None)
+                self._sharing -= 1
+            waiting = self._take_waiting()
+        _wake(waiting)
 
-    def _refused(self) -> Future[None] | None:
-        """What to wait for before one may come in beside others; None: it is in."""
+    def _try_share(self) -> Future[None] | None:
+        """Share the lock and return None, or return the next change to wait for."""
         with self._lock:
-            if self._alone:
+            if self._is_closed:
                 return self._next_change()
-            self._running += 1
+            self._sharing += 1
             return None
 
-    def _emptied(self, patience_seconds: float) -> bool:
+    def _wait_until_empty(self, patience_seconds: float) -> bool:
         with self._lock:
-            if self._alone:
+            if self._is_closed:
                 return False
-            self._alone = True
+            self._is_closed = True
         ends = time.monotonic() + patience_seconds
-        while (change := self._still_full()) is not None:
+        while (change := self._change_unless_empty()) is not None:
             left = ends - time.monotonic()
             if left <= 0:
-                self._give_way()
+                self._reopen()
                 return False
             fibers.wait((change,), left)
         return True
 
-    def _still_full(self) -> Future[None] | None:
+    def _change_unless_empty(self) -> Future[None] | None:
         with self._lock:
-            return self._next_change() if self._running else None
+            return self._next_change() if self._sharing else None
 
-    def _give_way(self) -> None:
+    def _reopen(self) -> None:
         with self._lock:
-            self._alone = False
-            waiting = self._noticed()
-        for change in waiting:
-            change.set_result(None)
+            self._is_closed = False
+            waiting = self._take_waiting()
+        _wake(waiting)
 
     def _next_change(self) -> Future[None]:
         change = Future[None]()
         self._waiting.append(change)
         return change
 
-    def _noticed(self) -> list[Future[None]]:
+    def _take_waiting(self) -> list[Future[None]]:
         waiting, self._waiting = self._waiting, []
         return waiting
+
+
+def _wake(waiting: list[Future[None]]) -> None:
+    for change in waiting:
+        change.set_result(None)

@@ -37,9 +37,8 @@ class ToolThreads:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """As many as the steps of a process can use, with and without slots."""
-        steps = settings.concurrency + fibers.places_in_line(settings.concurrency)
-        return cls(steps * settings.max_parallel_tools)
+        """As many threads as the steps in all slots of a process can use."""
+        return cls(settings.concurrency * settings.max_parallel_tools)
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
         """See `Threads.submit`. Log lines and spans of the call belong to its step, so the context goes along."""

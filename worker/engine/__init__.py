@@ -1,10 +1,13 @@
-"""The engine: one step, from claim to commit.
+"""The engine: runs one step, from its claim to its commit.
 
-Clients use the transitions only; the runner, and what it needs to run steps, is imported on first use.
+The phases of a step belong here, with leases, sticky sessions and the transitions that a commit applies. What is stored
+and how belongs to `worker.store`, whatever knows Celery to `tasks`. Clients use the transitions only: what runs steps
+is imported on first use.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..concurrency.event_loop import EventLoopThread
@@ -14,13 +17,17 @@ from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
 from .transitions import first_state, operation_transition, retry_transition, stop_transition
 
 if TYPE_CHECKING:
-    from .runner import StepRunner
+    from .runner import StepRunner, schema_version
+    from .services import EngineServices
+    from .sticky import LocalDelivery
 
 __all__ = [
     "Done",
+    "EngineServices",
     "EventLoopThread",
     "Interruption",
     "LeaseKeeper",
+    "LocalDelivery",
     "NothingToDo",
     "Outcome",
     "Parked",
@@ -32,19 +39,28 @@ __all__ = [
     "new_records",
     "operation_transition",
     "retry_transition",
+    "schema_version",
     "stop_transition",
 ]
 
 
+_HOME = {
+    "EngineServices": ".services",
+    "LocalDelivery": ".sticky",
+    "StepRunner": ".runner",
+    "schema_version": ".runner",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import the runner when somebody asks for it.
+    """Import a name of what runs steps from its module.
 
     Raises:
         AttributeError: There is no such name.
     """
-    if name != "StepRunner":
+    home = _HOME.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .runner import StepRunner
-
-    globals()[name] = StepRunner
-    return StepRunner
+    value = getattr(import_module(home, __name__), name)
+    globals()[name] = value
+    return value

@@ -1,4 +1,4 @@
-"""Records of tool calls: what is journaled, committed and shown to the model."""
+"""Records of tool calls: what the journal and the step keep of a call, and the model sees."""
 
 from __future__ import annotations
 
@@ -6,24 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..hooks import HookContext, HookPoint
 from ..state import ErrorInfo, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
 from ..store import BeginRecord
 from ..tools import Effect, Tool
 from .run import CallRecord, Run, moment
 
 
-@dataclass(frozen=True)
-class PlannedCall:
-    """A call that may be made: bound to its tool, its arguments valid.
+@dataclass(frozen=True, kw_only=True)
+class RequestedCall:
+    """A call that an answer asks for.
+
+    Attributes:
+        index: Its place among the calls of the answer, from 0.
+    """
+
+    index: int
+    call: ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCall(RequestedCall):
+    """A call that may run: bound to its tool, its arguments valid.
 
     Attributes:
         key: Its idempotency key.
         timeout: Seconds it may take.
     """
 
-    index: int
-    call: ToolCall
     tool: Tool[..., Any]
     bound: Mapping[str, Any]
     key: str
@@ -35,62 +44,60 @@ class PlannedCall:
         return self.tool.effect is Effect.PURE
 
 
-def record(
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """When a call began and ended (Redis ms)."""
+
+    began_ms: int
+    ended_ms: int
+
+    @classmethod
+    def at(cls, now_ms: int) -> CallTimes:
+        """Times of a call that took no time, or did not run."""
+        return cls(now_ms, now_ms)
+
+
+def record_call(
     run: Run,
-    now_ms: int,
-    index: int,
-    call: ToolCall,
+    requested: RequestedCall,
     outcome: ToolOutcome,
-    value: Any = None,
+    times: CallTimes,
     *,
+    value: Any = None,
     error: ErrorInfo | None = None,
-    started_ms: int | None = None,
 ) -> CallRecord:
-    """What came of a call, at Redis's time `now_ms`."""
+    """Record what came of a call."""
     execution = ToolExecution(
-        id=ToolExecutionId.following(run.ref.execution_id, run.ref.step, index),
-        tool_call=call,
+        id=ToolExecutionId.following(run.ref.execution_id, run.ref.step, requested.index),
+        tool_call=requested.call,
         outcome=outcome,
         value=value,
         error=error,
-        started_at=moment(now_ms if started_ms is None else started_ms),
-        completed_at=moment(now_ms),
-        index=index,
+        started_at=moment(times.began_ms),
+        completed_at=moment(times.ended_ms),
+        index=requested.index,
     )
     return CallRecord(execution=execution)
 
 
-def refused(run: Run, now_ms: int, index: int, call: ToolCall, kind: str, message: str) -> CallRecord:
-    """A call that cannot be made; the message is for the model."""
-    return record(run, now_ms, index, call, ToolOutcome.ERROR, error=ErrorInfo(kind=kind, message=message))
+def record_error(run: Run, requested: RequestedCall, error: ErrorInfo, times: CallTimes) -> CallRecord:
+    """Record a call that failed, or that cannot run; the error's message is for the model."""
+    return record_call(run, requested, ToolOutcome.ERROR, times, error=error)
 
 
-def not_run(run: Run, now_ms: int, each: PlannedCall) -> CallRecord:
-    """A call whose turn did not come."""
-    return record(run, now_ms, each.index, each.call, ToolOutcome.NOT_RUN)
+def record_not_run(run: Run, requested: RequestedCall, now_ms: int) -> CallRecord:
+    """Record a call that did not run."""
+    return record_call(run, requested, ToolOutcome.NOT_RUN, CallTimes.at(now_ms))
 
 
-def interrupted_call(run: Run, now_ms: int, index: int, call: ToolCall, begun: BeginRecord | None) -> CallRecord:
-    """A call of an execution that is being ended: not run, or of unknown outcome where an effect may have begun."""
-    if begun is None:
-        return record(run, now_ms, index, call, ToolOutcome.NOT_RUN)
-    error = ErrorInfo(kind="unknown", message="the execution was ended during the call")
-    return record(run, now_ms, index, call, ToolOutcome.UNKNOWN, error=error)
-
-
-def unknown(run: Run, now_ms: int, each: PlannedCall, why: str, started_ms: int | None = None) -> CallRecord:
-    """A call of which nobody can tell whether it happened."""
+def record_unknown(run: Run, requested: RequestedCall, why: str, times: CallTimes) -> CallRecord:
+    """Record a call of which nobody can tell whether its effect happened."""
     error = ErrorInfo(kind="unknown", message=why)
-    return record(run, now_ms, each.index, each.call, ToolOutcome.UNKNOWN, error=error, started_ms=started_ms)
+    return record_call(run, requested, ToolOutcome.UNKNOWN, times, error=error)
 
 
-def with_record(run: Run, index: int, made: CallRecord) -> Run:
-    """The run with a call's record, and with the stop that the tool asked for."""
-    signals = (made.signal,) if made.signal is not None else ()
-    return run.changed(records={**run.records, index: made}, signals=(*run.signals, *signals))
-
-
-def hook_context(run: Run, point: HookPoint, call: ToolCall) -> HookContext:
-    """What a hook around a call sees."""
-    ref = run.ref
-    return HookContext(point, ref.session_id, ref.execution_id, ref.step, run.state, tool_call=call)
+def record_stopped(run: Run, requested: RequestedCall, now_ms: int, begun: BeginRecord | None) -> CallRecord:
+    """Record a call of an execution that ends: not run, or of unknown outcome where an effect may have begun."""
+    if begun is None:
+        return record_not_run(run, requested, now_ms)
+    return record_unknown(run, requested, "the execution was ended during the call", CallTimes.at(now_ms))

@@ -1,54 +1,56 @@
-"""What becomes of a run that is ended from outside: a stop commits what there is, the rest is done elsewhere."""
+"""What becomes of a run that is interrupted: a stop commits what there is, for the rest another worker takes over."""
 
 from __future__ import annotations
 
 from ..guards import time_signals
 from ..state import StopReason, StopSignal
 from ..store import Store
-from .leases import Interruption, LeaseKeeper
-from .outcome import RetryLater, TakenOver
+from .leases import Interruption
+from .outcome import TakenOver
+from .releases import release_and_retry
 from .run import Run, moment
+from .services import EngineServices
 
 
-def user_stop() -> StopSignal:
-    """The signal of somebody's stop."""
+def user_stop_signal() -> StopSignal:
+    """The signal of a stop that a client asked for."""
     return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
 
 
-def interrupted(run: Run, store: Store, keeper: LeaseKeeper) -> Run:
-    """Decide by the reason of the interruption. What the run has not journaled yet, it journals first."""
-    match run.held.interruption:
+def resolve_interruption(run: Run, services: EngineServices) -> Run:
+    """Stop or decide a run by the reason of its interruption. A decided run journals its results first."""
+    store = services.store
+    match run.lease.interruption:
         case Interruption.CANCEL:
-            return run.stopping(user_stop())
+            return run.stopping(user_stop_signal())
         case Interruption.LIMIT:
             return run.stopping(*time_signals(run.execution, moment(run.claim.now_ms)))
         case Interruption.DRAIN:
-            return given_back(run, store, "this worker drains")
+            return give_back(run, store, "this worker drains")
         case Interruption.DEADLINE:
-            return given_back(run, store, "the step reached its deadline", counts=True)
+            return give_back(run, store, "the step reached its deadline", counts=True)
         case Interruption.LOST:
-            return _left(run, store)
+            return _leave_to_new_owner(run, store)
         case None | Interruption.CALL:
-            return run if keeper.confirm(run.held) else _left(run, store)
+            return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
 
 
-def given_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
-    """Another worker may have the step at once.
+def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
+    """Release the run's claim, so that another worker may have the step at once.
 
     Args:
-        counts: The attempt counts towards the limit.
+        counts: The attempt counts towards the limit of attempts.
     """
-    _journal(run, store)
-    publish = store.steps.release(run.claim, delay_ms=None, give_back=not counts)
-    return run.journaled().changed(decided=RetryLater(run.ref, 0.0, why, publish))
+    _journal_results(run, store)
+    return run.without_unjournaled().decide(release_and_retry(store, run.claim, why, counts=counts))
 
 
-def _left(run: Run, store: Store) -> Run:
-    """The claim is gone; what was obtained still counts."""
-    _journal(run, store)
-    return run.journaled().changed(decided=TakenOver(run.ref))
+def _leave_to_new_owner(run: Run, store: Store) -> Run:
+    """Decide a run whose claim is gone; the journal keeps what it has obtained."""
+    _journal_results(run, store)
+    return run.without_unjournaled().decide(TakenOver(run.ref))
 
 
-def _journal(run: Run, store: Store) -> None:
+def _journal_results(run: Run, store: Store) -> None:
     if run.unjournaled:
         store.steps.record_results(run.claim, run.unjournaled)

@@ -1,9 +1,9 @@
-"""Keeping the leases of this process's claims alive, and passing on what their holders must hear.
+"""Keeps the leases of this process's claims alive and interrupts steps that have to end.
 
-One thread a process renews all leases in one round trip. A claim that was taken over, a stop, the step's deadline and
-the end of the budget's time reach the running step as an interruption: what is async is cancelled. A plain function
-cannot be: its claim is given back, so that another worker carries the step on, and its thread is counted as abandoned
-until it returns.
+One thread renews all leases of a process in one round trip. A claim that was taken over, a stop, the step's deadline
+and the end of the budget's time reach the running step as an interruption, which cancels async code. A plain function
+cannot be cancelled: the keeper gives its claim back, so that another worker runs the step, and counts the thread as
+abandoned until the function returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST_MOMENT_SECONDS: Final = 0.1
 
 
 class Interruption(StrEnum):
-    """Why a running step has to end, or, for `CALL`, the plain function it runs in its own thread."""
+    """Why a running step has to end, or, for `CALL`, the plain function that the step runs in its own thread."""
 
     CANCEL = "cancel"
     LOST = "lost"
@@ -42,39 +42,40 @@ class Interruption(StrEnum):
 
 
 class ActiveLease:
-    """A claim this process holds, as its step sees it.
+    """The lease of a claim that this process holds, as its step sees it.
 
     Attributes:
         deadline: `monotonic()` at which the step has to end.
-        limit: The same for the budget's time; None when it has none.
-        call_ends: The same for the plain function that runs in the step's own thread; None when none does.
-        given_up: Called before the claim is given back because of that function.
-        on_abandon: Called when the step's thread does not react and is counted on no more.
+        budget_ends: `monotonic()` at which the budget's time is over; None when it has no end.
+        call_deadline: `monotonic()` at which the plain function in the step's own thread has to end; None without one.
+        blocked_since: `monotonic()` at which a plain function began in the step's own thread; None without one.
+        on_give_up: Called before the claim is given back because of that function.
+        on_abandon: Called when the keeper stops counting on the step's thread, which does not react.
     """
 
     def __init__(self, claim: Claim, now: float, deadline: float) -> None:
         self.claim = claim
         self.renewed_at = now
         self.deadline = deadline
-        self.limit: float | None = None
-        self.call_ends: float | None = None
-        self.given_up: Callable[[], object] | None = None
+        self.budget_ends: float | None = None
+        self.call_deadline: float | None = None
+        self.on_give_up: Callable[[], object] | None = None
         self.interruption: Interruption | None = None
         self.interrupted_at = 0.0
-        self.stuck_since: float | None = None
-        self.abandoned = False
+        self.blocked_since: float | None = None
+        self.is_abandoned = False
         self.on_abandon: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
 
     def interrupt(self, why: Interruption, now: float) -> None:
-        """Tell the step to end; the first reason stays, except that a lost claim beats all."""
+        """Tell the step to end; the first reason stays, except that a lost claim replaces every other."""
         with self._lock:
-            # A function that is late may end by itself; any other reason is one for the whole step.
-            weak = self.interruption is None or (
+            # A late function may still end by itself; every other reason ends the whole step.
+            is_replaceable = self.interruption is None or (
                 self.interruption is Interruption.CALL and why is not Interruption.CALL
             )
-            if weak or why is Interruption.LOST:
+            if is_replaceable or why is Interruption.LOST:
                 self.interruption = why
                 self.interrupted_at = now
             callbacks, self._callbacks = self._callbacks, []
@@ -82,38 +83,38 @@ class ActiveLease:
             callback()
 
     def on_interrupt(self, callback: Callable[[], object]) -> None:
-        """Call back at an interruption; at once if there was one."""
+        """Call back at the interruption; at once when there was one already."""
         with self._lock:
             if self.interruption is None:
                 self._callbacks.append(callback)
                 return
         callback()
 
-    def call_ended(self) -> None:
-        """The plain function returned, in time or not: the step goes on."""
+    def end_call(self) -> None:
+        """Note that the plain function has returned, in time or not: the step goes on."""
         with self._lock:
-            self.call_ends = self.given_up = self.stuck_since = None
+            self.call_deadline = self.on_give_up = self.blocked_since = None
             if self.interruption is Interruption.CALL:
                 self.interruption = None
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; True when an interruption ended it early."""
-        told: Future[None] = Future()
-        self.on_interrupt(lambda: told.set_result(None))
-        fibers.wait((told,), seconds)
-        return told.done()
+        """Sleep so many seconds; True when an interruption ended the sleep early."""
+        interrupted: Future[None] = Future()
+        self.on_interrupt(lambda: interrupted.set_result(None))
+        fibers.wait((interrupted,), seconds)
+        return interrupted.done()
 
     def overdue(self, now: float) -> Interruption | None:
-        """Why it has to end by now."""
+        """The reason for which the step has to end by now; None without one."""
         if now >= self.deadline:
             return Interruption.DEADLINE
-        if self.limit is not None and now >= self.limit:
+        if self.budget_ends is not None and now >= self.budget_ends:
             return Interruption.LIMIT
-        return Interruption.CALL if self.call_ends is not None and now >= self.call_ends else None
+        return Interruption.CALL if self.call_deadline is not None and now >= self.call_deadline else None
 
 
 class LeaseKeeper:
-    """Renews leases; `tick` is one round, `start` makes a thread do it."""
+    """Renews leases: `tick` is one round, `start` begins a thread that calls it."""
 
     def __init__(
         self,
@@ -127,166 +128,167 @@ class LeaseKeeper:
         self._settings = settings
         self._publish = publish or _leave_to_the_sweep
         self._monotonic = monotonic
-        self._held: dict[int, ActiveLease] = {}
-        self._abandoned: set[int] = set()
-        self._loose: set[Future[Any]] = set()
+        self._leases: dict[int, ActiveLease] = {}
+        self._abandoned_leases: set[int] = set()
+        self._abandoned_calls: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
-        self._look = threading.Event()
+        self._is_closed = threading.Event()
+        self._wake_up = threading.Event()
 
-    def hold(self, claim: Claim, seconds: float, asked: float) -> ActiveLease:
-        """Keep a claim that was just taken.
+    def hold(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
+        """Keep the lease of a claim that was just taken.
 
         Args:
             seconds: The step's deadline from now.
-            asked: `monotonic()` before the claim was asked for; its lease is no younger than that.
+            sent_at: `monotonic()` before the claim was sent; its lease is no younger than that.
         """
         now = self._monotonic()
-        held = ActiveLease(claim, asked, now + seconds)
+        lease = ActiveLease(claim, sent_at, now + seconds)
         with self._lock:
-            self._held[id(held)] = held
-        return held
+            self._leases[id(lease)] = lease
+        return lease
 
-    def drop(self, held: ActiveLease) -> None:
-        """The step has ended, whatever came of it."""
+    def drop(self, lease: ActiveLease) -> None:
+        """Keep a lease no longer: its step has ended, whatever came of it."""
         with self._lock:
-            self._held.pop(id(held), None)
-            self._abandoned.discard(id(held))
+            self._leases.pop(id(lease), None)
+            self._abandoned_leases.discard(id(lease))
 
-    def is_fresh(self, held: ActiveLease) -> bool:
-        """Whether a call may begin: nobody interrupted, time is left, the lease was renewed lately by this clock."""
+    def is_fresh(self, lease: ActiveLease) -> bool:
+        """Whether a call may begin: no interruption, time is left, and the lease was renewed lately by this clock."""
         now = self._monotonic()
-        why = held.overdue(now)
+        why = lease.overdue(now)
         if why is not None:
-            held.interrupt(why, now)
-        return held.interruption is None and now - held.renewed_at < self._settings.lease_seconds * _FRESH_SHARE
+            lease.interrupt(why, now)
+        return lease.interruption is None and now - lease.renewed_at < self._settings.lease_seconds * _FRESH_SHARE
 
-    def confirm(self, held: ActiveLease) -> bool:
-        """Renew one lease now and hear whether a call may begin."""
-        self._renew([held])
-        return self.is_fresh(held)
+    def confirm(self, lease: ActiveLease) -> bool:
+        """Renew one lease now, and return whether a call may begin."""
+        self._renew([lease])
+        return self.is_fresh(lease)
 
-    def remaining(self, held: ActiveLease) -> float:
+    def remaining(self, lease: ActiveLease) -> float:
         """Seconds until the step's deadline."""
-        return max(0.0, held.deadline - self._monotonic())
+        return max(0.0, lease.deadline - self._monotonic())
 
-    def time_left(self, held: ActiveLease) -> float:
+    def time_left(self, lease: ActiveLease) -> float:
         """Seconds that a call may take: until the step's deadline, or until the budget's time is over."""
-        ends = held.deadline if held.limit is None else min(held.deadline, held.limit)
+        ends = lease.deadline if lease.budget_ends is None else min(lease.deadline, lease.budget_ends)
         return max(0.0, ends - self._monotonic())
 
-    def abandon(self, thread: Future[Any]) -> None:
-        """Count a plain function that was given up beside its step, until it returns."""
+    def abandon(self, call: Future[Any]) -> None:
+        """Count a plain function that runs on beside its step, until it returns."""
         with self._lock:
-            self._loose.add(thread)
-        thread.add_done_callback(self._loose.discard)
+            self._abandoned_calls.add(call)
+        call.add_done_callback(self._abandoned_calls.discard)
 
     @property
     def running(self) -> int:
-        """Steps of this process."""
-        return len(self._held)
+        """How many steps run in this process."""
+        return len(self._leases)
 
     @property
     def abandoned(self) -> int:
-        """Plain functions that were given up and still run."""
-        return len(self._abandoned) + len(self._loose)
+        """How many abandoned plain functions still run."""
+        return len(self._abandoned_leases) + len(self._abandoned_calls)
 
     def wake(self, claim_id: str) -> None:
-        """Somebody asked the step of this claim to stop."""
-        for held in self._all():
-            if held.claim.id == claim_id:
-                held.interrupt(Interruption.CANCEL, self._monotonic())
-        self._look.set()
+        """Interrupt the step of this claim: a client asked for a stop."""
+        for lease in self._all():
+            if lease.claim.id == claim_id:
+                lease.interrupt(Interruption.CANCEL, self._monotonic())
+        self._wake_up.set()
 
     def interrupt_all(self, why: Interruption) -> None:
-        """Tell every step of this process to end."""
-        for held in self._all():
-            held.interrupt(why, self._monotonic())
+        """Interrupt every step of this process."""
+        for lease in self._all():
+            lease.interrupt(why, self._monotonic())
 
     def tick(self) -> None:
-        """One round: renew, pass on stops and deadlines, give up what does not react."""
+        """Run one round: renew leases, pass on stops and deadlines, abandon functions that do not react."""
         now = self._monotonic()
         current = self._current()
-        for held in current:
-            why = held.overdue(now)
+        for lease in current:
+            why = lease.overdue(now)
             if why is not None:
-                held.interrupt(why, now)
-        self._renew([held for held in current if held.interruption is not Interruption.LOST])
-        for held in current:
-            self._give_up_if_stuck(held)
+                lease.interrupt(why, now)
+        self._renew([lease for lease in current if lease.interruption is not Interruption.LOST])
+        for lease in current:
+            self._abandon_if_blocked(lease)
 
     def start(self) -> None:
-        """Tick in a thread until `close`."""
+        """Call `tick` in a thread until `close`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="celery-agents-leases", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread; leases that are left end by themselves."""
-        self._ended.set()
-        self._look.set()
+        """End the thread; leases that are left expire."""
+        self._is_closed.set()
+        self._wake_up.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            self._look.wait(self._pause())
-            self._look.clear()
+        while not self._is_closed.is_set():
+            self._wake_up.wait(self._pause())
+            self._wake_up.clear()
             try:
                 self.tick()
             except Exception as error:  # noqa: BLE001 - whatever it is, the other leases need this thread
                 log.warning("leases were not renewed: %s", describe_exception(error).message)
 
     def _pause(self) -> float:
-        """Twice as often as leases need it; soon, while a plain function is given its last moment."""
+        """Half the interval of renewals; shorter while an interrupted plain function has its last moment."""
         half = self._settings.lease_renew_seconds / 2
-        is_awaited = any(held.stuck_since is not None and held.interruption is not None for held in self._current())
-        return min(half, _LAST_MOMENT_SECONDS) if is_awaited else half
+        current = self._current()
+        is_urgent = any(lease.blocked_since is not None and lease.interruption is not None for lease in current)
+        return min(half, _LAST_MOMENT_SECONDS) if is_urgent else half
 
     def _current(self) -> list[ActiveLease]:
-        return [held for held in self._all() if not held.abandoned]
+        return [lease for lease in self._all() if not lease.is_abandoned]
 
     def _all(self) -> list[ActiveLease]:
         with self._lock:
-            return list(self._held.values())
+            return list(self._leases.values())
 
     def _renew(self, current: list[ActiveLease]) -> None:
         if not current:
             return
-        asked_at = self._monotonic()
-        renewals = self._store.steps.renew([held.claim for held in current])
-        for held, renewal in zip(current, renewals, strict=True):
-            if renewal.alive or self._store.steps.restore(held.claim):
-                held.renewed_at = asked_at
+        sent_at = self._monotonic()
+        renewals = self._store.steps.renew([lease.claim for lease in current])
+        for lease, renewal in zip(current, renewals, strict=True):
+            if renewal.alive or self._store.steps.restore(lease.claim):
+                lease.renewed_at = sent_at
             else:
-                held.interrupt(Interruption.LOST, asked_at)
+                lease.interrupt(Interruption.LOST, sent_at)
             if renewal.cancel is not None:
-                held.interrupt(Interruption.CANCEL, asked_at)
+                lease.interrupt(Interruption.CANCEL, sent_at)
 
-    def _give_up_if_stuck(self, held: ActiveLease) -> None:
-        stuck = held.stuck_since is not None and held.interruption is not None
-        if not stuck or self._monotonic() - held.interrupted_at < _PATIENCE_SECONDS:
+    def _abandon_if_blocked(self, lease: ActiveLease) -> None:
+        is_late = lease.blocked_since is not None and lease.interruption is not None
+        if not is_late or self._monotonic() - lease.interrupted_at < _PATIENCE_SECONDS:
             return
         with self._lock:
-            if id(held) not in self._held:
+            if id(lease) not in self._leases:
                 return
-            self._abandoned.add(id(held))
-        held.abandoned = True
-        if held.on_abandon is not None:
-            held.on_abandon()
-        ref = held.claim.ref
+            self._abandoned_leases.add(id(lease))
+        lease.is_abandoned = True
+        if lease.on_abandon is not None:
+            lease.on_abandon()
+        ref = lease.claim.ref
         log.warning("step %s of session %s does not react; its slot is lost until it does", ref.step, ref.session_id)
-        if held.interruption is Interruption.LOST:
+        if lease.interruption is Interruption.LOST:
             return
-        if held.given_up is not None and held.interruption is Interruption.CALL:
-            held.given_up()
-        give_back = held.interruption is not Interruption.DEADLINE
-        publish = self._store.steps.release(held.claim, delay_ms=None, give_back=give_back)
+        if lease.on_give_up is not None and lease.interruption is Interruption.CALL:
+            lease.on_give_up()
+        give_back = lease.interruption is not Interruption.DEADLINE
+        publish = self._store.steps.release(lease.claim, delay_ms=None, give_back=give_back)
         if publish is not None:
             self._publish(publish)
 
 
 def _leave_to_the_sweep(ref: StepRef) -> None:
-    """The step is due; whoever sweeps publishes it."""
+    """Publish nothing: the step is due, and the sweep publishes it."""
     del ref

@@ -1,4 +1,4 @@
-"""Who is told what steps do, for metrics and traces. Nobody, by default: then each point costs a look at None."""
+"""The interface by which metrics and traces follow what steps do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from .run import Run
 
 
 class StepObserver(Protocol):
-    """Told in the step's own thread, in this order. It must not raise, and must not take long."""
+    """Follows the steps of a worker.
+
+    The engine calls these methods in the step's own thread, in this order. They must not raise, and must return
+    quickly. Without an observer each point costs one comparison with None.
+    """
 
     def step_begun(self, run: Run) -> None:
         """A step was claimed."""
@@ -21,11 +25,11 @@ class StepObserver(Protocol):
         ...
 
     def tools_called(self, run: Run) -> None:
-        """The step's tool calls have ended; those of `run.records` that the journal did not hold before are new."""
+        """The step's tool calls have ended. `new_records` tells which of them this attempt made."""
         ...
 
     def step_ended(self, run: Run, outcome: Outcome | None) -> None:
-        """What came of the step that had begun as `run`; None when an exception ended it."""
+        """A step has ended that had begun as `run`; the outcome is None when an exception ended it."""
         ...
 
 

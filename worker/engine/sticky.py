@@ -1,11 +1,11 @@
-"""Sessions that stay with their worker for a while.
+"""Sticky sessions: a worker runs the next steps of a session itself for a short time, past the queue.
 
-A step that follows at once is claimed by the commit of the one before. Its task need not travel then: the worker takes
-it from itself. A session stays when it came while the worker had a slot for everybody in the queue, and no longer than
-the settings say; then it goes through the queue once, where any other worker may take it.
+The commit of a step claims the step that follows at once, and the worker delivers that step's task to itself. A session
+is sticky when it came while the worker had a free slot for every message in the queue, and for no longer than
+`sticky_seconds`; then it goes through the queue once, where any other worker may take it.
 
-Temporal calls it sticky execution. There a worker has a queue of its own for it; here nothing is queued, since what a
-dead worker kept is found by its lease's end, like every other step.
+Temporal calls this sticky execution. There a worker has a queue of its own; here nothing is queued, since a claimed
+step of a dead worker is found by the end of its lease, like every other step.
 """
 
 from __future__ import annotations
@@ -13,94 +13,131 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ...config.settings import Settings
 from ..redaction import describe_exception
-from ..store import Claimed, StepRef
+from ..store import StepRef
+from .run import TimedClaim
 
 log = logging.getLogger(__name__)
 
-Deliver = Callable[[StepRef, int], bool]
-_Place = tuple[str, str, int]
+_StepKey = tuple[str, str, int]
 
-# For so long no session stays after a task that this worker could not take from itself.
+# After a delivery that this worker refused, no session is sticky for so long.
 _REFUSED_SECONDS: Final = 60.0
-# For each slot.
-_MOST_KEPT: Final = 2
+_CLAIMS_FOR_EACH_SLOT: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class StickyStep:
-    """A step that is claimed and waits for its task.
+class LocalDelivery(Protocol):
+    """Delivers a step's task to the worker that runs this code."""
 
-    Attributes:
-        asked: `monotonic()` before the claim was asked for; its lease is no younger than that.
-        until: `monotonic()` until when the session stays.
-    """
+    def deliver(self, ref: StepRef, now_ms: int) -> bool:
+        """Begin the step's task here as soon as a slot is free; False: it will not begin.
 
-    claimed: Claimed
-    asked: float
-    until: float
+        Args:
+            now_ms: The time of the step's message (Redis ms).
+        """
+        ...
+
+    def has_room(self) -> bool:
+        """Whether a task that comes now finds a slot; a full worker keeps no session."""
+        ...
 
 
 class StickySessions:
-    """Which sessions stay, and the steps they wait with.
-
-    Attributes:
-        deliver: Delivers a step (and its message's time, Redis ms) to this process; False: its task will not begin.
-            None: this process cannot, and no session stays.
-        has_room: Whether somebody who comes now would find a slot; a full worker keeps nobody.
-    """
+    """Decides which sessions are sticky, and keeps the claims of their next steps until the tasks begin."""
 
     def __init__(self, settings: Settings, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._monotonic = monotonic
-        self._kept: dict[_Place, StickyStep] = {}
+        self._claims: dict[_StepKey, TimedClaim] = {}
         self._refused_until = float("-inf")
-        self.deliver: Deliver | None = None
-        self.has_room: Callable[[], bool] = lambda: True
+        self._delivery: LocalDelivery | None = None
+
+    def enable(self, delivery: LocalDelivery) -> None:
+        """Deliver steps to this worker itself from now on; before that, no session is sticky."""
+        self._delivery = delivery
 
     def stays_until(self, waiting: int | None, *, others: int) -> float:
-        """Until when (`monotonic()`) a session stays that has just come.
+        """`monotonic()` until which a session is sticky that was claimed from the queue just now.
 
         Args:
-            waiting: Messages in the queue behind it; None: not known, and it does not stay.
+            waiting: Messages in the queue behind it. None: not known, and the session is not sticky.
             others: Other steps that run in this process.
         """
         now, settings = self._monotonic(), self._settings
         has_slots = waiting is not None and waiting < settings.concurrency - others
         return now + settings.sticky_seconds if has_slots else now
 
-    def may_stay(self, until: float) -> bool:
-        """Whether a session that stays until this time is carried on here now."""
-        if self.deliver is None or max(self._refused_until, self._monotonic()) >= until:
+    def may_keep(self, sticky_until: float) -> bool:
+        """Whether this worker may run the next step of a session that is sticky until then."""
+        if self._delivery is None or max(self._refused_until, self._monotonic()) >= sticky_until:
             return False
-        return self.has_room()
+        return self._delivery.has_room()
 
-    def keep(self, claimed: Claimed, asked: float, until: float) -> bool:
-        """Take the task of a claimed step from this worker itself; False: it will not begin, and nothing is kept."""
-        ref = claimed.claim.ref
-        if self.deliver is None:
+    def keep(self, claim: TimedClaim) -> bool:
+        """Keep a claim for the step's task, and deliver that task; False: it will not begin, and nothing is kept."""
+        ref = claim.claimed.claim.ref
+        if self._delivery is None:
             return False
-        if len(self._kept) >= _MOST_KEPT * self._settings.concurrency:  # of tasks that never came
-            del self._kept[next(iter(self._kept))]
-        self._kept[_place(ref)] = StickyStep(claimed, asked, until)
+        if len(self._claims) >= _CLAIMS_FOR_EACH_SLOT * self._settings.concurrency:  # of tasks that never came
+            del self._claims[next(iter(self._claims))]
+        self._claims[_step_key(ref)] = claim
         try:
-            if self.deliver(ref, claimed.claim.now_ms):
+            if self._delivery.deliver(ref, claim.claimed.claim.now_ms):
                 return True
         except Exception as error:  # noqa: BLE001 - of Celery or of a project's callbacks; the step before is committed
             log.warning("sessions go through the queue: %s", describe_exception(error).message)
         self._refused_until = self._monotonic() + _REFUSED_SECONDS
-        self._kept.pop(_place(ref), None)
+        self._claims.pop(_step_key(ref), None)
         return False
 
-    def take(self, ref: StepRef) -> StickyStep | None:
-        """What was kept for a step whose task begins; its lease may have ended meanwhile."""
-        return self._kept.pop(_place(ref), None)
+    def take(self, ref: StepRef) -> TimedClaim | None:
+        """Hand out the claim that was kept for a task that begins; its lease may have ended by now."""
+        return self._claims.pop(_step_key(ref), None)
 
 
-def _place(ref: StepRef) -> _Place:
-    """A message does not say how often its execution was retried."""
+class KeepClaimPolicy:
+    """Decides whether a commit claims the following step for this worker.
+
+    It does in a burst, where one Celery task runs several steps, and for a sticky session, whose steps are tasks of
+    their own. It does not when the worker must become free.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sticky: StickySessions,
+        *,
+        monotonic: Callable[[], float],
+        must_become_free: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            must_become_free: Whether the worker drains, or a suspect waits to run alone.
+        """
+        self._sticky = sticky
+        self._monotonic = monotonic
+        self._must_become_free = must_become_free
+        self._burst_ends = monotonic() + settings.burst_milliseconds / 1000
+        self._burst_steps = settings.steps_per_task
+
+    def count_step(self) -> None:
+        """Count a step that begins in this task."""
+        self._burst_steps -= 1
+
+    def is_burst(self) -> bool:
+        """Whether the same Celery task goes on with the following step."""
+        return self._burst_steps > 0 and self._monotonic() < self._burst_ends
+
+    def keeps_claim(self, sticky_until: float) -> bool:
+        """Whether to claim the following step of a session that is sticky until then."""
+        if self._must_become_free():
+            return False
+        return self.is_burst() or self._sticky.may_keep(sticky_until)
+
+
+def _step_key(ref: StepRef) -> _StepKey:
+    """A step without its execution's retries, which a message does not tell."""
     return ref.session_id, ref.execution_id, ref.step

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import AgentRegistry
-from celery_agents.worker.engine import LeaseKeeper, StepRunner
+from celery_agents.worker.engine import EngineServices, LeaseKeeper, StepRunner
 from celery_agents.worker.engine.leases import ActiveLease
 from celery_agents.worker.store import (
     Claim,
@@ -121,8 +121,8 @@ class SimKeeper(LeaseKeeper):
         super().__init__(*args, **options)
         self._world = world
 
-    def hold(self, claim: Claim, seconds: float, asked: float) -> ActiveLease:
-        held = super().hold(claim, seconds, asked)
+    def hold(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
+        held = super().hold(claim, seconds, sent_at)
         world = self._world
 
         def wait(seconds: float) -> bool:
@@ -195,6 +195,27 @@ class SimSteps(DatabaseStepStore):
         return restored
 
 
+class SimDelivery:
+    """`LocalDelivery` that fails now and then."""
+
+    def __init__(self, world: World, delivered: list[tuple[StepRef, int]]) -> None:
+        self._world = world
+        self._delivered = delivered
+
+    def has_room(self) -> bool:
+        return True
+
+    def deliver(self, ref: StepRef, now_ms: int) -> bool:
+        del now_ms
+        world = self._world
+        if world.rng.random() < 0.1:
+            world.tally.answers["not delivered here"] += 1
+            return False
+        world.tally.answers["delivered here"] += 1
+        self._delivered.append((ref, world.seq))
+        return True
+
+
 class Worker:
     """One process with one slot, its heartbeat and, at times, the sweep."""
 
@@ -205,17 +226,16 @@ class Worker:
         self.process = Process(name, world)
         self.store = store
         self.keeper = SimKeeper(world, store, settings, publish=publish, monotonic=self.process.monotonic)
-        self.runner = StepRunner(
-            store,
-            agents,
-            settings,
-            worker=name,
+        services = EngineServices(
+            store=store,
+            settings=settings,
             keeper=self.keeper,
             loop=SimLoop(world),  # type: ignore[arg-type]
+            threads=SimThreads(world),
             monotonic=self.process.monotonic,
             sleep=world.sleep,
-            threads=SimThreads(world),
         )
+        self.runner = StepRunner(services, agents, worker=name)
         self.local: list[tuple[StepRef, int]] = []
         self.job: Actor | None = None
         self.beat: Actor | None = None
@@ -224,18 +244,8 @@ class Worker:
     def stay(self) -> None:
         """From now on steps may be delivered to this worker by itself; now and then that fails."""
 
-        def deliver(ref: StepRef, now_ms: int) -> bool:
-            del now_ms
-            world = self.process.world
-            if world.rng.random() < 0.1:
-                world.tally.answers["not delivered here"] += 1
-                return False
-            world.tally.answers["delivered here"] += 1
-            self.local.append((ref, world.seq))
-            return True
-
         sticky = self.runner.sticky
-        sticky.deliver = deliver
+        sticky.enable(SimDelivery(self.process.world, self.local))
         sticky.stays_until = lambda waiting, *, others: self.process.monotonic() + 1.0  # type: ignore[method-assign]
 
     def is_idle(self, now: float) -> bool:

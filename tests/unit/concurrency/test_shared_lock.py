@@ -8,28 +8,28 @@ from support.wait import wait_until
 
 
 def test_a_suspect_waits_until_nobody_else_is_inside() -> None:
-    gate = SharedLock()
-    with gate.shared(), gate.alone(0.01) as entered:
-        assert entered is None
-    with gate.alone(0.01) as entered:
-        assert entered is not None
+    lock = SharedLock()
+    with lock.shared(), lock.exclusive(0.01) as holder:
+        assert holder is None
+    with lock.exclusive(0.01) as holder:
+        assert holder is not None
 
 
 def test_two_suspects_do_not_run_at_once() -> None:
-    gate = SharedLock()
-    with gate.alone(0.01) as first, gate.alone(0.01) as second:
+    lock = SharedLock()
+    with lock.exclusive(0.01) as first, lock.exclusive(0.01) as second:
         assert first is not None
         assert second is None
 
 
 def test_others_wait_while_a_suspect_runs() -> None:
-    gate, inside = SharedLock(), threading.Event()
+    lock, inside = SharedLock(), threading.Event()
 
     def other() -> None:
-        with gate.shared():
+        with lock.shared():
             inside.set()
 
-    with gate.alone(0.01):
+    with lock.exclusive(0.01):
         thread = threading.Thread(target=other)
         thread.start()
         assert not inside.wait(0.05)
@@ -38,28 +38,28 @@ def test_others_wait_while_a_suspect_runs() -> None:
 
 
 def test_a_thread_that_was_given_up_keeps_no_suspect_from_running() -> None:
-    gate = SharedLock()
-    with gate.shared() as stuck:
-        gate.leave(stuck)
-        with gate.alone(0.01) as entered:
-            assert entered is not None
-    with gate.alone(0.01) as entered:  # leaving twice counts once
-        assert entered is not None
+    lock = SharedLock()
+    with lock.shared() as stuck:
+        lock.leave(stuck)
+        with lock.exclusive(0.01) as holder:
+            assert holder is not None
+    with lock.exclusive(0.01) as holder:  # leaving twice counts once
+        assert holder is not None
 
 
 def test_a_suspect_that_was_given_up_lets_the_others_in() -> None:
-    gate, inside = SharedLock(), threading.Event()
+    lock, inside = SharedLock(), threading.Event()
 
     def other() -> None:
-        with gate.shared():
+        with lock.shared():
             inside.set()
 
-    with gate.alone(0.01) as stuck:
+    with lock.exclusive(0.01) as stuck:
         assert stuck is not None
         thread = threading.Thread(target=other)
         thread.start()
-        gate.leave(stuck)
+        lock.leave(stuck)
         wait_until(inside.is_set, "the other runs", 5)
         thread.join(5)
-        with gate.alone(0.01) as next_suspect:
+        with lock.exclusive(0.01) as next_suspect:
             assert next_suspect is not None

@@ -386,8 +386,8 @@ def test_a_stop_ends_a_hanging_driver_within_a_second(new_bench: NewBench, is_as
     thread.start()
     assert asked.wait(10)
     assert bench.stop(session_id).outcome == "queued"
-    (held,) = bench.keeper._held.values()
-    bench.keeper.wake(held.claim.id)
+    (lease,) = bench.keeper._leases.values()
+    bench.keeper.wake(lease.claim.id)
     if not is_async:  # its thread is given up, and whoever claims the step next ends it
         bench.clock.go_on(0.6)
         bench.keeper.tick()

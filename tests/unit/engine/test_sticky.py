@@ -35,10 +35,14 @@ class Post:
         self.refs: list[StepRef] = []
         self.takes = True
         self.fails = False
+        self.is_full = False
         self._runner = runner
-        runner.sticky.deliver = self._deliver
+        runner.sticky.enable(self)
 
-    def _deliver(self, ref: StepRef, now_ms: int) -> bool:
+    def has_room(self) -> bool:
+        return not self.is_full
+
+    def deliver(self, ref: StepRef, now_ms: int) -> bool:
         if self.fails:
             raise LookupError("a callback of the project's")
         if self.takes:
@@ -175,13 +179,13 @@ def test_a_lost_reply_to_a_commit_that_claims_the_next_step_gives_it_to_the_queu
 def test_nobody_stays_in_a_full_worker_or_while_a_suspect_waits(new_bench: Callable[..., Bench]) -> None:
     bench = new_bench()
     post = Post(bench.runner)
-    bench.runner.sticky.has_room = lambda: False
+    post.is_full = True
     assert bench.step(bench.submit()).publish is not None
-    bench.runner.sticky.has_room = lambda: True
+    post.is_full = False
     bench.step(bench.submit())
-    with bench.runner._gate.alone(1.0):
-        closed = bench.runner._gate.is_closed
-    assert (closed, bench.runner._gate.is_closed, len(post.refs)) == (True, False, 1)
+    with bench.runner._lock.exclusive(1.0):
+        closed = bench.runner._lock.is_closed
+    assert (closed, bench.runner._lock.is_closed, len(post.refs)) == (True, False, 1)
 
 
 def test_tasks_that_never_come_leave_nothing_behind(new_bench: Callable[..., Bench]) -> None:
@@ -189,7 +193,7 @@ def test_tasks_that_never_come_leave_nothing_behind(new_bench: Callable[..., Ben
     Post(bench.runner)
     for _ in range(10):
         bench.step(bench.submit())
-    assert len(bench.runner.sticky._kept) == 4
+    assert len(bench.runner.sticky._claims) == 4
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,12 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> Any:
 def hand_over(pool: TaskPool, seconds: float) -> None:
     def step(name: str) -> None:
         fibers.sleep(seconds)
-        fibers.line_up()
 
     pool.on_apply(step, (STEP,), {}, lambda returned: None, None)
 
 
-@pytest.mark.parametrize(("reserved", "expected"), [(4, 2), (1, 0)])
-def test_when_a_step_comes_into_the_line_and_when_it_ends(
+@pytest.mark.parametrize(("reserved", "expected"), [(4, 1), (3, 1), (2, 0)])
+def test_when_a_step_ends_in_a_full_pool(
     pool: TaskPool, turns: list[Any], reserve: Any, reserved: int, expected: int
 ) -> None:
     reserve(reserved)

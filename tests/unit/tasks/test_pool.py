@@ -12,14 +12,12 @@ import pytest
 from celery import Celery
 from celery.concurrency.thread import TaskPool as ThreadsPool
 
-from celery_agents.tasks.consumer import pool as greenlets
 from celery_agents.tasks.consumer.one_loop import OneLoop
 from celery_agents.tasks.consumer.pool import TaskPool
 from celery_agents.tasks.names import STEP
 from celery_agents.worker.concurrency import fibers
 
 from support.counted import Counted
-from support.fiber_thread import compute
 
 
 def consumer(pool: Any, dispatcher: Any) -> Any:
@@ -105,52 +103,3 @@ def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
         hand_over(pool, step)
     pool.on_stop()
     assert counted.done == 4
-
-
-def test_a_step_that_has_its_answer_leaves_its_slot_to_another_one() -> None:
-    pool, alive, asking = TaskPool(limit=8), Counted(), Counted()
-    assert pool.num_processes == 8
-
-    def step(name: str) -> None:
-        with alive.one():
-            with asking.one():
-                fibers.sleep(0.12)
-            fibers.line_up()
-            compute(40)
-
-    handed = [hand_over(pool, step) for _ in range(40)]
-    for each in handed:
-        each.result(20)
-    pool.on_stop()
-    assert asking.most == 8, "its slots"
-    assert alive.most == 12, "and one for each two of them"
-    assert pool.num_processes == 8
-
-
-def test_a_step_that_waits_for_a_slot_begins_when_another_comes_into_the_line() -> None:
-    pool, begun, seen = TaskPool(limit=4), threading.Event(), list[bool]()
-
-    def step(name: str) -> None:
-        fibers.sleep(0.12)
-        fibers.line_up()
-        seen.append(fibers.run_in_thread(begun.wait, 5))
-
-    handed = [*[hand_over(pool, step) for _ in range(4)], hand_over(pool, lambda name: begun.set())]
-    for each in handed:
-        each.result(20)
-    pool.on_stop()
-    assert seen == [True] * 4
-
-
-def test_the_collector_is_asked_where_nobody_waits_in_line(pool: TaskPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[bool] = []
-    monkeypatch.setattr(greenlets, "collect_when_idle", lambda: waiting.append(not pool.line.is_empty))
-
-    def step(name: str) -> None:
-        fibers.sleep(0.12)
-        fibers.line_up()
-
-    for each in [hand_over(pool, step) for _ in range(8)]:
-        each.result(20)
-    assert waiting
-    assert not any(waiting)

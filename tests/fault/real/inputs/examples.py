@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 import celery_agents
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
+    EngineServices,
     EventLoopThread,
     LeaseKeeper,
     Outcome,
@@ -161,9 +163,9 @@ class Worker:
         self._settings = settings
         self._loop = EventLoopThread()
         self._keeper = LeaseKeeper(store, settings)
-        self.runner = StepRunner(
-            store, AgentRegistry(agents), settings, worker="worker", keeper=self._keeper, loop=self._loop
-        )
+        threads = ToolThreads.of(settings)
+        services = EngineServices(store=store, settings=settings, keeper=self._keeper, loop=self._loop, threads=threads)
+        self.runner = StepRunner(services, AgentRegistry(agents), worker="worker")
 
     def close(self) -> None:
         self._keeper.close()

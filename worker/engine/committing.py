@@ -1,0 +1,132 @@
+"""The commit phase: makes a step real, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from .. import crash_points
+from ..errors import ClaimLost, StoreFull, StoreUnavailable, VersionConflict
+from ..redaction import describe_exception
+from ..state import StopReason
+from ..store import Committed
+from .applied_step import AppliedStep, apply_step, start_execution
+from .guarding import run_before_hooks
+from .inference import Inference
+from .outcome import Done, TakenOver
+from .run import Run, TimedClaim, moment
+from .services import EngineServices
+from .step_texts import failure_text, summarize_step
+from .sticky import KeepClaimPolicy
+from .transitions import step_transition
+
+log = logging.getLogger(__name__)
+
+_MOST_CONFLICTS: Final = 20
+_REDIS_PAUSE_SECONDS: Final = 0.2
+
+
+class StepCommitter:
+    """Commits runs, and with them claims the steps that follow."""
+
+    def __init__(self, services: EngineServices, inference: Inference) -> None:
+        self._services = services
+        self._steps = services.store.steps
+        self._inference = inference
+
+    def commit(self, run: Run, policy: KeepClaimPolicy) -> Run:
+        """Commit a run, and claim the following step where the policy says so.
+
+        Returns:
+            A decided run.
+        Raises:
+            StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
+        """
+        if run.outcome is not None:
+            return run
+        sent_at, conflicts = self._services.monotonic(), 0
+        while conflicts < _MOST_CONFLICTS:
+            applied = apply_step(run, moment(run.redis_ms(self._services.monotonic())))
+            try:
+                committed = self._commit_once(run, applied, policy)
+            except ClaimLost:
+                return run.decide(TakenOver(run.ref))
+            except VersionConflict:
+                run, conflicts = self._reload(run), conflicts + 1
+                if run.outcome is not None:
+                    return run
+            except (StoreFull, StoreUnavailable) as error:
+                run = self._wait_for_redis(run, error)
+            else:
+                crash_points.at("c8")
+                return _decide(run, applied, committed, sent_at)
+        raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to commit step {run.ref.step}")
+
+    def _commit_once(self, run: Run, applied: AppliedStep, policy: KeepClaimPolicy) -> Committed:
+        return self._steps.commit(
+            run.claim,
+            run.loaded,
+            step_transition(run, applied),
+            results=run.unjournaled,
+            keep_claim=not applied.has_ended and policy.keeps_claim(run.sticky_until),
+        )
+
+    def _reload(self, run: Run) -> Run:
+        """Put the same answer and results on the session that somebody else has saved while the step ran."""
+        try:
+            loaded = self._steps.reload(run.claim)
+        except ClaimLost:
+            return run.decide(TakenOver(run.ref))
+        state = start_execution(loaded.state, run.agent.limits, moment(loaded.started_ms))
+        run = run.changed(loaded=loaded, state=state)
+        try:
+            return self._inference.run_hooks_again(run_before_hooks(run))
+        except Exception as error:  # noqa: BLE001 - a hook of the user's
+            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+
+    def _wait_for_redis(self, run: Run, error: StoreFull | StoreUnavailable) -> Run:
+        """Pause before another attempt; the run keeps what it has obtained for as long as the step may live."""
+        if self._services.keeper.remaining(run.lease) <= 0:
+            raise error
+        log.warning("the commit of step %s of session %s waits: %s", run.ref.step, run.ref.session_id, error)
+        if isinstance(error, StoreFull):
+            run = self._journal_results(run)
+        self._services.sleep(_REDIS_PAUSE_SECONDS)
+        return run
+
+    def _journal_results(self, run: Run) -> Run:
+        """Journal results that Redis has no room to commit: some memory is reserved for the journal."""
+        if not run.unjournaled:
+            return run
+        try:
+            self._steps.record_results(run.claim, run.unjournaled)
+        except (StoreFull, StoreUnavailable):
+            return run
+        return run.without_unjournaled()
+
+
+def _decide(run: Run, applied: AppliedStep, committed: Committed, sent_at: float) -> Run:
+    done = _done(run, applied, committed)
+    if committed.carried is None:
+        return run.decide(done)
+    return run.changed(outcome=done, next_claim=TimedClaim(committed.carried, sent_at, run.sticky_until))
+
+
+def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
+    state, after = applied.state, committed.state
+    if after is not None and after.execution is not None and after.execution.execution_id == run.ref.execution_id:
+        state = after  # a stop that came with the inbox has ended it
+    execution = state.execution
+    assert execution is not None
+    following = committed.next
+    is_same_execution = following is not None and following.execution_id == run.ref.execution_id
+    next_step = following.step if following is not None and is_same_execution else None
+    return Done(
+        ref=run.ref,
+        publish=None if committed.is_published else following,
+        next=following,
+        status=execution.status,
+        summary=summarize_step(run, state, next_step),
+        error=failure_text(applied.failure, execution),
+        state=committed.state,
+    )

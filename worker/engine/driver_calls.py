@@ -1,0 +1,117 @@
+"""One attempt at a driver call: the driver is called, and its raw answer is journaled before anything else happens."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import logging
+import time
+from collections.abc import Awaitable
+from typing import Any, Final, cast
+
+from .. import crash_points
+from ..concurrency import fibers
+from ..drivers import Driver, InferenceRequest
+from ..errors import DriverError, StoreFull, StoreUnavailable
+from ..redaction import describe_exception
+from .leases import ActiveLease, Interruption
+from .run import Run
+from .services import EngineServices
+
+log = logging.getLogger(__name__)
+
+# A call that begins later than this after its claim was sent confirms the lease first.
+_RECHECK_SECONDS: Final = 0.5
+_REDIS_PAUSE_SECONDS: Final = 0.2
+
+
+class CallInterrupted(Exception):
+    """An interruption ended the driver call or the pause before it, or kept it from beginning."""
+
+
+class DriverCaller:
+    """Calls a run's driver and journals what it returns."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._steps = services.store.steps
+        self._keeper = services.keeper
+
+    def may_begin(self, run: Run) -> bool:
+        """Whether the claim stands; it was read with the claim itself, and is read again when that was long ago."""
+        if self._services.monotonic() - run.claim_sent_at < _RECHECK_SECONDS:
+            return self._keeper.is_fresh(run.lease)
+        return self._keeper.confirm(run.lease)
+
+    def call(self, run: Run, request: InferenceRequest) -> bytes:
+        """Call the driver.
+
+        Raises:
+            CallInterrupted: The run was interrupted during the call.
+            DriverError: There is no answer.
+        """
+        driver = run.agent.answering
+        if driver.is_async:
+            raw = self._call_on_loop(run.lease, driver, request)
+        else:
+            raw = _call_in_thread(run.lease, driver, request, self._services.monotonic())
+        if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
+        crash_points.at("c2")
+        return raw
+
+    def journal_answer(self, run: Run, raw: bytes) -> bytes:
+        """Journal a raw answer and return the stored one, which may be another worker's.
+
+        The answer was paid for: while Redis is full or away, this tries again for as long as the step may live.
+        """
+        while True:
+            try:
+                return self._steps.record_answer(run.claim, raw)
+            except (StoreFull, StoreUnavailable) as error:
+                log.warning(
+                    "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
+                )
+                if self._keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
+                    raise
+                self._services.sleep(_REDIS_PAUSE_SECONDS)
+
+    def journal_failure(self, run: Run, error: DriverError) -> None:
+        """Journal an attempt that gave no usable answer, without anything of the provider's body."""
+        described = describe_exception(error)
+        facts: dict[str, Any] = {"kind": described.kind, "transient": error.transient}
+        facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
+        number = time.time_ns()
+        self._steps.record_failure(run.claim, number, json.dumps(facts).encode())
+
+    def _call_on_loop(self, lease: ActiveLease, driver: Driver, request: InferenceRequest) -> bytes:
+        future = self._services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
+        lease.on_interrupt(future.cancel)
+        try:
+            return fibers.result(future)
+        except concurrent.futures.CancelledError as error:
+            raise CallInterrupted from error
+        except TimeoutError as error:
+            raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
+        except DriverError:
+            raise
+        except Exception as error:
+            raise _as_driver_error(error) from error
+
+
+def _call_in_thread(lease: ActiveLease, driver: Driver, request: InferenceRequest, now: float) -> bytes:
+    lease.blocked_since = now
+    try:
+        return cast("bytes", fibers.run_in_thread(driver.infer, request))
+    except DriverError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _as_driver_error(error) from error
+    finally:
+        lease.blocked_since = None
+
+
+def _as_driver_error(error: BaseException) -> DriverError:
+    described = describe_exception(error)
+    transient = isinstance(error, (TimeoutError, ConnectionError))
+    return DriverError(described.kind, described.message, transient=transient)

@@ -1,0 +1,37 @@
+"""What the engine of one process works with, handed down as one value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...config.settings import Settings
+from ..concurrency import fibers
+from ..concurrency.event_loop import EventLoopThread
+from ..concurrency.tool_threads import Threads
+from ..store import Store
+from .leases import LeaseKeeper
+from .observer import StepObserver
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineServices:
+    """The store, the leases, the event loop and the clocks that every part of the engine uses.
+
+    Attributes:
+        keeper: Keeps the leases; its maker starts it or calls its `tick`.
+        threads: Runs the plain tools of a step side by side.
+        monotonic: This machine's clock, in seconds.
+        sleep: Waits a number of seconds.
+        observer: Is told what steps do. None: nobody is.
+    """
+
+    store: Store
+    settings: Settings
+    keeper: LeaseKeeper
+    loop: EventLoopThread
+    threads: Threads
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = fibers.sleep
+    observer: StepObserver | None = None

@@ -1,0 +1,72 @@
+"""What watchers and people read about a step and the end of an execution: events, an error text, a summary line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse
+from ..store import NewEvent
+from .run import Run
+
+_SHOWN_CHARS: Final = 300
+
+
+def step_event(run: Run, response: InferenceResponse) -> NewEvent:
+    """The event of a committed step."""
+    data: dict[str, Any] = {
+        "tools": [
+            {"name": record.execution.tool_call.name, "outcome": record.execution.outcome.value}
+            for _, record in sorted(run.records.items())
+        ],
+        "tokens": response.usage.total,
+        "finish_reason": response.finish_reason.value,
+        "model": response.model,
+        "text": response.content[:_SHOWN_CHARS],
+    }
+    return NewEvent("step_committed", run.ref.execution_id, run.ref.step, data)
+
+
+def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
+    """The event of an execution that has ended."""
+    execution = state.execution
+    assert execution is not None
+    reason = execution.final_reason()
+    data: dict[str, Any] = {
+        "status": execution.status.value,
+        "reason": reason.value if reason else None,
+        "steps": execution.step_count,
+        "tokens": execution.usage.total,
+        "cost": execution.cost,
+        "error": failure_text(failure, execution),
+    }
+    return NewEvent(f"execution_{execution.status.value}", execution.execution_id, execution.step_count, data)
+
+
+def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
+    """Why an execution failed; "" when it has not."""
+    if failure is not None:
+        return failure.message
+    last = execution.last_step
+    errors = (*(last.all_errors if last is not None else ()), *execution.errors)
+    return errors[-1].message if errors and execution.status is ExecutionStatus.FAILED else ""
+
+
+def summarize_step(run: Run, state: AgentState | None, next_step: int | None) -> str:
+    """A step in a line: "3 tool calls · search_docs ×2, read_file · 412 tokens · next step 4"."""
+    parts: list[str] = []
+    names = [record.execution.tool_call.name for _, record in sorted(run.records.items())]
+    if names:
+        parts.append(f"{len(names)} tool call{'s' if len(names) != 1 else ''}")
+        parts.append(", ".join(_count_names(names)))
+    if run.response is not None and run.response.usage.total:
+        parts.append(f"{run.response.usage.total} tokens")
+    if next_step is not None:
+        parts.append(f"next step {next_step}")
+    elif state is not None and state.execution is not None:
+        parts.append(state.execution.status.value)
+    return " · ".join(parts)
+
+
+def _count_names(names: Sequence[str]) -> list[str]:
+    return [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
