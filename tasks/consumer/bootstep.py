@@ -28,7 +28,7 @@ from .fetching import enable_batch_fetch
 from .free_slots import wake_for_free_slots
 from .kombu_internals import written_message
 from .local_delivery import LocalDelivery
-from .loop_watch import LoopWatch
+from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
 from .revoking import Stop, turn_revokes_into_stops
 
@@ -124,7 +124,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._closers.append(serve_metrics(metrics, runtime, settings))
         exit_when_slots_are_lost(runtime, settings)
         if isinstance(pool, TaskPool):
-            self._closers.append(LoopWatch(pool.loop, settings.loop_blocked_seconds).close)
+            self._closers.append(LoopWatchdog(pool.loop, settings.loop_blocked_seconds).close)
 
     def _is_busy(self, pool: Any) -> bool:
         current = self._runtime.current

@@ -21,46 +21,49 @@ from ..names import STEP
 from .celery_internals import apply_target
 from .threads_pool import FutureResult, ThreadsPool
 
-_LOOK_UP_SECONDS: Final = 0.25
+_WAKE_UP_SECONDS: Final = 0.25
 
 
 def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
-    """Wait in the main thread, which alone may handle signals, until all have ended.
+    """Wait until all futures are done, in the main thread, which alone may handle signals.
 
-    A signal that another thread takes does not wake it, nor does one that comes just before it sleeps. So it looks up.
+    A signal that another thread takes does not wake this one, nor does one that comes just before it sleeps. So it
+    wakes up several times a second.
     """
     waiting = set(futures)
     while waiting:
-        waiting = concurrent.futures.wait(waiting, _LOOK_UP_SECONDS).not_done
+        waiting = concurrent.futures.wait(waiting, _WAKE_UP_SECONDS).not_done
 
 
 class TaskPool(ThreadsPool):
-    """As many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
+    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
     Attributes:
         newest_id: The task id of the step that was handed over last.
-        consumer: kombu's, of Celery's queues, while it consumes in the thread of the steps; None: it does not.
+        consumer: kombu's consumer of Celery's queues while it runs in the thread of the steps, else None.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self._plain = concurrent.futures.ThreadPoolExecutor(self.limit, thread_name_prefix="celery-agents-plain")
-        self._fibers = Fibers(self._plain)
+        self._blocking_threads = concurrent.futures.ThreadPoolExecutor(
+            self.limit, thread_name_prefix="celery-agents-plain"
+        )
+        self._fibers = Fibers(self._blocking_threads)
         self._waiting: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        self._is_begin_scheduled = False
         self._has_just_ended = False
-        self._handed_over: set[concurrent.futures.Future[None]] = set()
+        self._unfinished: set[concurrent.futures.Future[None]] = set()
         self.newest_id = ""
         self.consumer: Any = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether every step that was handed over has ended."""
-        return not self._handed_over
+        """True when every step that was handed over has ended."""
+        return not self._unfinished
 
     def next_may_be_near(self) -> bool:
-        """Whether the last step ended since this was asked last: the message of the one that follows is on its way."""
+        """Tell whether the last step ended since the last call: the message of the next one is then on its way."""
         has_ended, self._has_just_ended = self._has_just_ended, False
         return has_ended and self.is_idle
 
@@ -73,13 +76,13 @@ class TaskPool(ThreadsPool):
         accept_callback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Steps become fibers; the loop is called once for all that come before it listens."""
+        """Run a step as a fiber and any other task in a thread. One call of the loop begins all steps that wait."""
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
         self.newest_id = args[1] if len(args) > 1 else ""
         ended = concurrent.futures.Future[None]()
-        self._handed_over.add(ended)
-        ended.add_done_callback(self._handed_over.discard)
+        self._unfinished.add(ended)
+        ended.add_done_callback(self._unfinished.discard)
 
         def run() -> None:
             try:
@@ -97,22 +100,22 @@ class TaskPool(ThreadsPool):
 
     def on_stop(self) -> None:
         """Wait for the steps that were handed over, then for the threads."""
-        wait_among_signals(self._handed_over)
+        wait_among_signals(self._unfinished)
         super().on_stop()
-        self._plain.shutdown(cancel_futures=True)
+        self._blocking_threads.shutdown(cancel_futures=True)
         self.loop.close()
 
     def on_terminate(self) -> None:
-        """Steps that run end with the process: without threads they would take what cannot run for a failure."""
+        """Close the loop only. Steps that run end with the process: without threads they would record failures."""
         self.loop.close()
 
     def _begin_soon(self) -> None:
-        if self._waiting and not self._is_called:
-            self._is_called = True
+        if self._waiting and not self._is_begin_scheduled:
+            self._is_begin_scheduled = True
             self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         """Begin steps that wait, as many as there are free slots."""
-        self._is_called = False
+        self._is_begin_scheduled = False
         free = min(len(self._waiting), self.limit - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))
