@@ -17,18 +17,14 @@ from celery.exceptions import Ignore
 from ..config.settings import Settings
 from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionBudget
+from .client.client import AgentClient
 from .names import RETRY, STOP, SUBMIT
 
 log = logging.getLogger(__name__)
 
 
-def register_controls(app: Celery, settings: Settings) -> ClientOf:
-    """Add the control tasks to an app.
-
-    Returns:
-        What gives the client they use.
-    """
-    client_of = ClientOf(app, settings)
+def register_controls(app: Celery, settings: Settings, client: LazyClient) -> None:
+    """Add the control tasks to an app."""
     options: dict[str, Any] = {
         "queue": settings.control_queue, "acks_late": True, "ignore_result": True, "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
@@ -54,8 +50,8 @@ def register_controls(app: Celery, settings: Settings) -> ClientOf:
             )
         # A message that comes twice must not be said twice.
         key = idempotency_key or f"task:{self.request.id}"
-        job = client_of().submit(
-            agent, message, session_id=session_id, idempotency_key=key, budget=_budget(budget), metadata=metadata,
+        job = client().submit(
+            agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget), metadata=metadata,
             on_complete=on_complete, webhook=webhook,
         )  # fmt: skip
         return f"session {job.session_id}"
@@ -66,7 +62,7 @@ def register_controls(app: Celery, settings: Settings) -> ClientOf:
     ) -> str:
         """Retry a failed or stopped execution; see `AgentClient.retry`."""
         try:
-            job = client_of().retry(session_id, budget=_budget(budget))
+            job = client().retry(session_id, budget=_read_budget(budget))
         except ActionRefused as error:
             if self.request.delivery_info and self.request.delivery_info.get("redelivered"):
                 raise Ignore from error  # the first delivery did it
@@ -79,31 +75,32 @@ def register_controls(app: Celery, settings: Settings) -> ClientOf:
     ) -> str:
         """Stop a session's execution; see `AgentClient.stop`."""
         del self
-        client_of().stop(session_id, execution_id=execution_id, timeout=0)
+        client().stop(session_id, execution_id=execution_id, timeout=0)
         return f"session {session_id}"
 
-    return client_of
 
-
-class ClientOf:
-    """A client in the worker process, made on first use."""
+class LazyClient:
+    """The client that control tasks use, made on first use in the process that needs it."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._lock = threading.Lock()
-        self._client: Any = None
+        self._client: AgentClient | None = None
 
-    def __call__(self) -> Any:
-        from .client.client import AgentClient
-
+    def __call__(self) -> AgentClient:
+        """Return the client of this process."""
         with self._lock:
             if self._client is None:
                 self._client = AgentClient(settings=self._settings, app=self._app)
             return self._client
 
+    def stop(self, session_id: str, execution_id: str) -> None:
+        """Ask for the stop of an execution, and do not wait for it."""
+        self().stop(session_id, execution_id=execution_id, timeout=0)
 
-def _budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:
+
+def _read_budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:
     if values is None:
         return None
     try:

@@ -25,21 +25,22 @@ from ..worker.engine import (
 from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
 from ..worker.store.housekeeping.sweeps import worker_name
-from ..worker.store.keys import WAKE_CHANNEL
+from .consumer.features import missing_internals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
 from .publishing import SeparatePublisher, TransactionPublisher
+from .wake_ups import WakeUpListener
 
 log = logging.getLogger(__name__)
 
 
 class Runtime:
-    """One process's engine. Made once; a forked child makes its own."""
+    """The engine of one process and what it runs with; a forked child makes its own."""
 
     def __init__(self, app: Celery, settings: Settings, liveness: Liveness) -> None:
         self.settings = settings
-        self._pulse = liveness
+        self._liveness = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.separate_publisher = SeparatePublisher(app, settings)
         self.publisher = TransactionPublisher(app, settings)
@@ -54,33 +55,32 @@ class Runtime:
             threads=ToolThreads.of(settings), observer=self.observers.observer,
         )  # fmt: skip
         self.runner = StepRunner(services, self.agents, worker=self.name)
-        self._ended = threading.Event()
-        self._listener = threading.Thread(target=self._listen, name="celery-agents-wake", daemon=True)
+        self._wake_ups = WakeUpListener(settings, self.name, self.keeper.wake)
         if settings.crash is not None:
             crash_points.arm(settings.crash)
 
     def start(self) -> None:
-        """Begin to keep leases and to listen for stops."""
+        """Start to renew leases and to listen for stops."""
         self.keeper.start()
-        self._listener.start()
+        self._wake_ups.start()
 
     def close(self) -> None:
-        """End the threads; leases that are left end by themselves."""
-        self._ended.set()
+        """Stop the threads; leases that are left expire by themselves."""
+        self._wake_ups.close()
         self.keeper.close()
         self.loop.close()
         self.observers.close()
 
     def drain(self) -> None:
-        """Running steps may finish; what is async and does not is cancelled after the drain time and given back."""
+        """Let running steps finish; async calls that still run after the drain time are cancelled."""
         self.runner.draining = True
-        ending = threading.Timer(self.settings.drain_seconds, self.keeper.interrupt_all, args=(Interruption.DRAIN,))
-        ending.daemon = True
-        ending.start()
+        timer = threading.Timer(self.settings.drain_seconds, self.keeper.interrupt_all, args=(Interruption.DRAIN,))
+        timer.daemon = True
+        timer.start()
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What other workers and `doctor` may know of this one."""
+        """The worker's entry in the registry, which other workers and `doctor` read."""
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -90,27 +90,13 @@ class Runtime:
             "draining": self.runner.draining,
             "schema": schema_version(),
             "pool": self.settings.pool,
-            **self._pulse.facts,
+            "missing": missing_internals(),
+            **self._liveness.facts,
         }
-
-    def _listen(self) -> None:
-        """Hear stops of this worker's claims; when the connection is lost, the heartbeat still brings them."""
-        while not self._ended.is_set():
-            try:
-                self._hear()
-            except Exception as error:  # noqa: BLE001 - whatever ends a subscription, it is made again
-                log.debug("the wake-up channel was lost: %s", error)
-                self._ended.wait(1.0)
-
-    def _hear(self) -> None:
-        from ..worker.store.redis.wake_ups import wake_ups
-
-        for claim_id in wake_ups(self.settings, WAKE_CHANNEL + self.name, self._ended):
-            self.keeper.wake(claim_id)
 
 
 class LazyRuntime:
-    """The runtime of this process, made on first use and anew after a fork."""
+    """The runtime of this process, made on first use and made again after a fork."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
@@ -135,7 +121,7 @@ class LazyRuntime:
         return self._runtime if self._pid == os.getpid() else None
 
     def close(self) -> None:
-        """End this process's runtime."""
+        """Close the runtime of this process, if it has one."""
         if self.current is not None:
             try:
                 self.current.store.registry.unregister(self.current.name)

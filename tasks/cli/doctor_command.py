@@ -82,7 +82,7 @@ def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, A
         return None, settings_for(redis_url)
     from celery.app.utils import find_app
 
-    from ..app import settings_of
+    from ..producer import settings_of
 
     try:
         found: Celery = find_app(name)

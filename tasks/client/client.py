@@ -12,7 +12,7 @@ from typing import Any, Final
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.engine import operation_transition, retry_transition, stop_transition
+from ...worker.engine.transitions import operation_transition, retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
@@ -24,8 +24,8 @@ from ...worker.errors import (
 from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
 from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
-from ..app import create_app, settings_of
 from ..housekeeping.callbacks import read_receivers
+from ..producer import create_producer_app, settings_of
 from ..publishing import SeparatePublisher, TransactionPublisher
 from .inputs import (
     check_agent_name,
@@ -70,7 +70,7 @@ class AgentClient:
         """
         chosen = settings or (settings_of(app) if app is not None else None)
         self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
-        publishing = app if app is not None else create_app(self.settings)
+        publishing = app if app is not None else create_producer_app(self.settings)
         self._publisher = SeparatePublisher(publishing, self.settings)
         self._store = redis_store(
             self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)

@@ -1,8 +1,8 @@
-"""Several queued messages in one trip.
+"""Fetching several queued messages in one round trip.
 
 kombu asks Redis for one message, hands it over, and turns its loop once more for the next one; with small steps that
-loop is half of what a worker computes. Where steps wait in the queue and slots are free, ours asks for more behind the
-same BRPOP: it blocks as ever, and what lies in the queue when it returns comes with it.
+loop is half of what a worker computes. A busy worker with free slots therefore sends an RPOP behind kombu's BRPOP, on
+the same connection: the BRPOP blocks as ever, and the RPOP brings what else lies in the queue when the BRPOP returns.
 """
 
 from __future__ import annotations
@@ -11,81 +11,74 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-import kombu.transport.redis as kombu_redis
-from celery.worker import state
+from . import kombu_internals as kombu
+from .celery_internals import reserved_count
+from .features import BATCH_FETCH
 
 log = logging.getLogger(__name__)
 
-_transport: Final[Any] = kombu_redis
-_channel: Final[Any] = _transport.Channel  # its two halves of a BRPOP are what has to be continued
-_stock_start: Final[Callable[..., None]] = _channel._brpop_start
-_stock_read: Final[Callable[..., Any]] = _channel._brpop_read
-_stock_flush_reauth: Final[Callable[[Any], None]] = _channel._flush_brpop_reauth
 # Handing over that many takes about ten milliseconds, in which the loop notices nothing else.
-MOST: Final = 32
+BATCH_LIMIT: Final = 32
 
 
 def enable_batch_fetch(queue: str, slots: Callable[[], int]) -> None:
-    """From now on this process takes what waits in a queue together, never more than it has free slots.
+    """Let this process fetch what waits in a queue together, never more than it has free slots.
 
     Args:
         queue: It must be consumed without acknowledgement: what kombu popped and did not hand over is lost, as with
             its own BRPOP, and found again by the sweep.
-        slots: How many tasks this worker runs at a time.
+        slots: Returns how many tasks this worker runs at a time.
     """
+    if not BATCH_FETCH.is_available():
+        return
 
     def start(channel: Any, timeout: Any = None) -> None:
-        channel.asked_for_more = False  # of a connection that was lost meanwhile
-        _stock_start(channel, timeout)
-        busy = len(state.reserved_requests)
-        more = min(slots() - busy, MOST) - 1
-        # A worker with nothing else to do gets its one message by the BRPOP.
-        if (
-            busy > 1
-            and more > 0
-            and channel._in_poll
-            and queue in channel.active_queues
-            and not channel.more_is_refused
-        ):
-            channel.client.connection.send_command("RPOP", _key(channel, queue), more)
-            channel.asked_for_more = True
+        channel.has_pending_batch = False  # a connection that was lost may have left it set
+        kombu.start_brpop(channel, timeout)
+        count = _batch_size(slots())
+        if count and _may_fetch(channel, queue):
+            kombu.send_rpop(channel, queue, count)
+            channel.has_pending_batch = True
 
     def read(channel: Any, **options: Any) -> Any:
         try:
-            return _stock_read(channel, **options)
-        finally:  # nothing came for the BRPOP, or what came could not be handed over: the second answer still follows
-            if channel.asked_for_more:
-                _deliver_more(channel, queue)
+            return kombu.read_brpop(channel, **options)
+        finally:  # the second answer follows, whatever became of the first
+            if channel.has_pending_batch:
+                _deliver_batch(channel, queue)
 
     def flush_reauth(channel: Any) -> None:
-        if not channel.asked_for_more:  # a command sent now would take the answer for its own; kombu tries again
-            _stock_flush_reauth(channel)
+        if not channel.has_pending_batch:  # a command sent now would take the answer for its own; kombu tries again
+            kombu.flush_reauth(channel)
 
-    # Of each connection's channel: whether a second answer follows, and whether this user may not ask for it.
-    _channel.asked_for_more = _channel.more_is_refused = False
-    _channel._brpop_start = start
-    _channel._brpop_read = read
-    _channel._flush_brpop_reauth = flush_reauth
+    kombu.set_channel_default("has_pending_batch", False)
+    kombu.set_channel_default("is_batch_refused", False)
+    kombu.replace_fetching(start, read, flush_reauth)
 
 
-def _key(channel: Any, queue: str) -> str:
-    """Where messages of ordinary priority lie."""
-    return f"{channel.global_keyprefix}{channel._q_for_pri(queue, 0)}"
+def _batch_size(slots: int) -> int:
+    """Return how many messages to ask for besides the BRPOP's; a worker with nothing else to do needs none."""
+    busy = reserved_count()
+    return max(0, min(slots - busy, BATCH_LIMIT) - 1) if busy > 1 else 0
 
 
-def _deliver_more(channel: Any, queue: str) -> None:
+def _may_fetch(channel: Any, queue: str) -> bool:
+    return kombu.waits_for_brpop(channel) and queue in channel.active_queues and not channel.is_batch_refused
+
+
+def _deliver_batch(channel: Any, queue: str) -> None:
     connection = channel.client.connection
-    channel.asked_for_more = False
-    if connection._sock is None:  # lost with the first answer
+    channel.has_pending_batch = False
+    if not connection.is_connected:  # lost with the first answer
         return
     try:
         elements = channel.client.parse_response(connection, "RPOP")
-    except channel.ResponseError as error:  # this user may not
-        log.warning("messages are taken one by one: %s", error)
-        channel.more_is_refused = True
+    except channel.ResponseError as error:  # this Redis user is not allowed to
+        log.warning("messages are fetched one by one: %s", error)
+        channel.is_batch_refused = True
         return
     except channel.connection_errors:
         connection.disconnect()
         raise
     for element in elements or ():
-        channel.connection._deliver(_transport.loads(_transport.bytes_to_str(element)), queue)
+        kombu.deliver_element(channel, element, queue)

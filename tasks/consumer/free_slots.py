@@ -1,4 +1,4 @@
-"""Free slots of a threads pool, noticed at once.
+"""Noticing free slots of a pool of threads or fibers at once.
 
 A worker that takes no more than its slots can hold looks at its queue again when its event loop turns. A thread that
 ends does not turn it, so a full worker would notice a free slot at the next timer, up to a second later.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery.worker import state
+from .celery_internals import future_of, reserved_count
+from .features import FREE_SLOTS
 
 
 def wake_for_free_slots(pool: Any, hub: Any) -> None:
@@ -17,22 +18,23 @@ def wake_for_free_slots(pool: Any, hub: Any) -> None:
     Args:
         hub: That loop; None where the worker has none. kombu forgets which one it is when a connection was lost.
     """
-    if hub is None or not hasattr(pool, "executor"):
+    if hub is None or not hasattr(pool, "executor") or not FREE_SLOTS.is_available():
         return
     apply = pool.on_apply
 
     def on_apply(*args: Any, **kwargs: Any) -> Any:
         result = apply(*args, **kwargs)
-        result.f.add_done_callback(on_done)
+        if (future := future_of(result)) is not None:
+            future.add_done_callback(on_done)
         return result
 
     def on_done(future: Any) -> None:
         del future
-        if len(state.reserved_requests) >= pool.limit - 1:
-            hub.call_soon(_turn)
+        if reserved_count() >= pool.limit - 1:
+            hub.call_soon(_do_nothing)
 
     pool.on_apply = on_apply
 
 
-def _turn() -> None:
-    """Nothing: the loop has turned."""
+def _do_nothing() -> None:
+    """The loop has turned."""

@@ -13,47 +13,45 @@ from __future__ import annotations
 import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
-
-import celery.concurrency.thread as celery_threads
-from celery.concurrency.base import apply_target
+from typing import Any, Final
 
 from ...worker.concurrency.fibers import Fibers
 from ...worker.engine import EventLoopThread
 from ..names import STEP
+from .celery_internals import apply_target
+from .threads_pool import FutureResult, ThreadsPool
 
-_SIGNAL_SECONDS: Final = 0.25
-_result_of: Final[Callable[..., Any]] = cast("Any", celery_threads).ApplyResult
+_WAKE_UP_SECONDS: Final = 0.25
 
 
 def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
-    """Wait in the main thread until all futures have ended, and let it handle signals meanwhile.
+    """Wait until all futures are done, in the main thread, which alone may handle signals.
 
-    A signal that another thread receives does not wake the main thread, nor does one that comes just before it sleeps,
-    so it wakes at short intervals.
+    A signal that another thread takes does not wake this one, nor does one that comes just before it sleeps. So it
+    wakes up several times a second.
     """
     waiting = set(futures)
     while waiting:
-        waiting = concurrent.futures.wait(waiting, _SIGNAL_SECONDS).not_done
+        waiting = concurrent.futures.wait(waiting, _WAKE_UP_SECONDS).not_done
 
 
-class TaskPool(celery_threads.TaskPool):
-    """Runs as many steps at a time as the worker has slots; further ones wait for a slot.
+class TaskPool(ThreadsPool):
+    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
     Attributes:
         newest_id: The task id of the step that was handed over last.
-        consumer: kombu's consumer of Celery's queues while it consumes in the thread of the steps; None otherwise.
+        consumer: kombu's consumer of Celery's queues while it runs in the thread of the steps, else None.
     """
-
-    executor: concurrent.futures.ThreadPoolExecutor  # Celery's, for tasks that are no steps
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
-        self._plain = concurrent.futures.ThreadPoolExecutor(self.limit, thread_name_prefix="celery-agents-plain")
-        self._fibers = Fibers(self._plain)
+        self._blocking_threads = concurrent.futures.ThreadPoolExecutor(
+            self.limit, thread_name_prefix="celery-agents-plain"
+        )
+        self._fibers = Fibers(self._blocking_threads)
         self._waiting: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        self._is_begin_scheduled = False
         self._has_just_ended = False
         self._unfinished: set[concurrent.futures.Future[None]] = set()
         self.newest_id = ""
@@ -61,11 +59,11 @@ class TaskPool(celery_threads.TaskPool):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every step that was handed over has ended."""
+        """True when every step that was handed over has ended."""
         return not self._unfinished
 
     def next_may_be_near(self) -> bool:
-        """Whether a step has ended since the last call and none runs: the message of the next step is on its way."""
+        """Tell whether the last step ended since the last call: the message of the next one is then on its way."""
         has_ended, self._has_just_ended = self._has_just_ended, False
         return has_ended and self.is_idle
 
@@ -78,7 +76,7 @@ class TaskPool(celery_threads.TaskPool):
         accept_callback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Make a fiber of a step; the loop begins all those that came before its next turn."""
+        """Run a step as a fiber and any other task in a thread. One call of the loop begins all steps that wait."""
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
         self.newest_id = args[1] if len(args) > 1 else ""
@@ -98,26 +96,26 @@ class TaskPool(celery_threads.TaskPool):
 
         self._waiting.append(run)
         self._begin_soon()
-        return _result_of(ended)
+        return FutureResult(ended)
 
     def on_stop(self) -> None:
-        """Wait for the steps, then for the threads."""
+        """Wait for the steps that were handed over, then for the threads."""
         wait_among_signals(self._unfinished)
         super().on_stop()
-        self._plain.shutdown(cancel_futures=True)
+        self._blocking_threads.shutdown(cancel_futures=True)
         self.loop.close()
 
     def on_terminate(self) -> None:
-        """Close the loop, but not the threads: a running step would take their end for a failure of its tool."""
+        """Close the loop only. Steps that run end with the process: without threads they would record failures."""
         self.loop.close()
 
     def _begin_soon(self) -> None:
-        if self._waiting and not self._is_called:
-            self._is_called = True
+        if self._waiting and not self._is_begin_scheduled:
+            self._is_begin_scheduled = True
             self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         """Begin steps that wait, as many as there are free slots."""
-        self._is_called = False
+        self._is_begin_scheduled = False
         free = min(len(self._waiting), self.limit - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))

@@ -1,4 +1,4 @@
-"""What Celery does with a step's message besides running it."""
+"""Acknowledging the message of a step."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 from celery.worker.request import Request
 
+from .kombu_internals import has_no_ack_mark
+
 
 class StepRequest(Request):
-    """A delivered step.
+    """A received step message.
 
     Celery turns its whole loop once more for each acknowledgement, even where kombu then sends none. For a step of a
     millisecond or two that is a twentieth of its time.
     """
 
     def acknowledge(self) -> None:
-        """See `Request`; nothing happens where the message bears kombu's mark of a consumer without acknowledgement."""
+        """Acknowledge the message, unless kombu would ignore it."""
         message: Any = self.message
-        if message.delivery_info.get("consumer_tag") in (message.channel.no_ack_consumers or ()):
+        if has_no_ack_mark(message):
             self.acknowledged = True
         else:
             super().acknowledge()

@@ -168,12 +168,39 @@ def _declared(name: str, distributions: Iterable[str], declared: set[str]) -> bo
         ("import celery_agents.worker.state", ("celery", "kombu", "redis", "pydantic_ai", "rich", "typer")),
         ("from celery_agents import Agent, tool, ExecutionBudget", ("celery", "kombu", "pydantic_ai", "openai")),
         ("import celery_agents.config.settings", ("celery", "redis")),
+        (
+            "from celery_agents import AgentClient, AsyncAgentClient",
+            (
+                "celery.concurrency",
+                "celery.worker",
+                "celery_agents.tasks.app",
+                "celery_agents.tasks.consumer",
+                "celery_agents.tasks.runtime",
+                "celery_agents.worker.engine.runner",
+                "kombu.asynchronous",
+                "kombu.transport.redis",
+                "pydantic_ai",
+            ),
+        ),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(statement: str, absent: tuple[str, ...]) -> None:
     code = f"import sys; {statement}; print(*(name for name in {absent!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("library", ["celery", "kombu"])
+def test_undocumented_attributes_of_a_library_are_touched_in_one_module(library: str) -> None:
+    """Each library's private modules and names are the business of `tasks/consumer/<library>_internals.py`."""
+    private = {
+        "celery": ("celery.worker.state", "celery.worker.control", "celery.concurrency.thread"),
+        "kombu": ("kombu.transport.redis", "kombu.utils.eventio", "kombu.asynchronous"),
+    }[library]
+    allowed = f"{PACKAGE}.tasks.consumer.{library}_internals"
+    importers = {name for name, i in ALL if any(f"{i.target}.".startswith(f"{each}.") for each in private)}
+    # `maybe_shutdown` is what Celery's own bootsteps call while they wait.
+    assert importers - {allowed, f"{PACKAGE}.tasks.consumer.bootstep"} == set()
 
 
 @pytest.mark.parametrize("name", celery_agents.__all__)

@@ -102,7 +102,7 @@ def test_one_at_a_time_for_an_idle_worker_and_for_the_last_slot(
 
 
 def test_a_trip_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "MOST", 3)
+    monkeypatch.setattr(fetching, "BATCH_LIMIT", 3)
     reader.queue_up(*"abcde")
     assert reader.read() == ["a", "b", "c"]
 
@@ -139,7 +139,7 @@ def test_a_lost_connection_is_forgotten_with_what_it_was_asked_for(
     reader: Reader, busy: Callable[[int], None], redis_client: redis.Redis
 ) -> None:
     reader.ask()
-    assert reader.channel.asked_for_more
+    assert reader.channel.has_pending_batch
     redis_client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(reader.connection.connection_errors):
         reader.read()

@@ -1,9 +1,9 @@
-"""Notices that the loop on which steps take turns stands still.
+"""A watchdog for the event loop on which steps take turns.
 
-An async driver or tool that computes or blocks, a `time.sleep` in the place of `asyncio.sleep`, keeps every step of its
-worker waiting, and the worker from reading messages. Nothing is lost by it: leases are renewed by a thread. But nobody
-else may take the steps either, so a worker whose loop stands for long is worth more restarted: its leases end, and
-other workers carry its steps on.
+An async driver or tool that computes or blocks, such as `time.sleep` in the place of `asyncio.sleep`, keeps every step
+of its worker waiting, and the worker from reading messages. Nothing is lost: a thread renews the leases. But no other
+worker may take the steps either. So a worker whose loop is blocked for long ends: its leases expire, and other workers
+carry on with its steps.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ...worker.engine import EventLoopThread
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _WARN_SECONDS: Final = 3.0
-# The last calls of the stack: where it stands, and who called it.
+# The innermost calls of the stack.
 _FRAMES: Final = 8
 
 
-class LoopWatch:
-    """Asks the loop to turn once a second; says where it stands when it does not, and ends the process in the end."""
+class LoopWatchdog:
+    """Asks the loop to call it once a second; logs the stack of a blocked loop, and ends the process in the end."""
 
     def __init__(self, loop: EventLoopThread, limit_seconds: float) -> None:
         """
         Args:
-            loop: A running one.
-            limit_seconds: The process ends with exit code 1 when the loop has stood for so long. Looks are counted and
-                not the clock, so that a process which was stopped altogether does not end when it goes on.
+            loop: It must run.
+            limit_seconds: The process ends with exit code 1 when the loop has been blocked for so long. Checks are
+                counted and not the clock, so that a process which was paused altogether does not end when it goes on.
         """
         self._loop = loop
         self._limit = limit_seconds
@@ -42,25 +42,25 @@ class LoopWatch:
         threading.Thread(target=self._run, name="celery-agents-loop-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ended.set()
 
     def _run(self) -> None:
-        stood = 0.0
+        blocked = 0.0
         warned = False
         self._turned.set()
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_CHECK_SECONDS):
             if self._turned.is_set():
-                stood, warned = 0.0, False
+                blocked, warned = 0.0, False
                 self._turned.clear()
                 self._loop.call_soon(self._turned.set)
                 continue
-            stood += _LOOK_SECONDS
-            if stood >= self._limit:
-                log.error("the event loop has stood still for %.0f s; this worker ends\n%s", stood, self._stack())
+            blocked += _CHECK_SECONDS
+            if blocked >= self._limit:
+                log.error("the event loop has stood still for %.0f s; this worker ends\n%s", blocked, self._stack())
                 logging.shutdown()
                 os._exit(1)
-            if stood >= _WARN_SECONDS and not warned:
+            if blocked >= _WARN_SECONDS and not warned:
                 warned = True
                 log.warning(
                     "the event loop stands still, and with it every step of this worker; async drivers and tools must "

@@ -1,0 +1,41 @@
+"""What a worker does better with undocumented attributes of libraries, and what is missing of these."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from . import celery_internals, kombu_internals, redis_internals
+from .probes import Feature, missing, missing_from_objects
+
+DECODING_NET: Final = Feature(
+    kombu_internals.DECODING, "ANY MALFORMED ELEMENT IN A QUEUE MAY END THIS WORKER; install a version that is known"
+)
+NO_ACK_MARK: Final = Feature(kombu_internals.NO_ACK_MARK, "messages are acknowledged although nobody waits for it")
+BATCH_FETCH: Final = Feature((*kombu_internals.FETCHING, *celery_internals.RESERVED), "messages are fetched one by one")
+LOCAL_DELIVERY: Final = Feature(
+    (*kombu_internals.CALLBACKS, *celery_internals.RESERVED), "every step goes through the queue"
+)
+ONE_LOOP: Final = Feature(
+    (*kombu_internals.HUB, *kombu_internals.POLLER), "Celery's loop and the steps run in two threads"
+)
+FREE_SLOTS: Final = Feature(
+    (*celery_internals.RESERVED, "kombu.asynchronous:Hub.call_soon"),
+    "a full worker notices free slots with its next timer",
+)
+REVOKE_STOPS: Final = Feature(celery_internals.REVOKING, "a revoked step does not stop its session")
+TEMPLATE_CHECK: Final = Feature(
+    kombu_internals.PUBLISHING, "messages are not compared with those of kombu's Redis transport"
+)
+MULTIPLEXING: Final = Feature(redis_internals.PROBES, "steps do not share a connection to Redis")
+APPLY_TARGET: Final = Feature(celery_internals.POOL, "a task that ends its process is not reported as a lost worker")
+
+
+def missing_internals() -> list[str]:
+    """Return the undocumented attributes of libraries that this worker looked for and did not find."""
+    return sorted({*_missing_at_start(), *missing_from_objects()})
+
+
+@cache
+def _missing_at_start() -> tuple[str, ...]:
+    return missing((*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES))

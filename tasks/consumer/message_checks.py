@@ -1,0 +1,121 @@
+"""Checks of broker elements: whatever passes them cannot make kombu or Celery raise in the consumer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, Final, cast
+
+LARGEST_BYTES: Final = 4_000_000
+_SHOWN_CHARS: Final = 100
+
+
+class InvalidMessage(Exception):
+    """An element is no message; the text says why."""
+
+
+def check_message(element: Any) -> dict[str, Any]:
+    """Return a decoded element if it has all that kombu reads of a message, whoever it is for.
+
+    Raises:
+        InvalidMessage: A part is missing or of another form.
+    """
+    if not isinstance(element, dict):
+        raise InvalidMessage(f"a JSON {type(element).__name__}, not an object")
+    message = cast("dict[str, Any]", element)
+    for name, kind in (("headers", dict), ("properties", dict), ("body", str)):
+        if not isinstance(message.get(name), kind):
+            raise InvalidMessage(f"no {name}")
+    properties: dict[str, Any] = message["properties"]
+    if not isinstance(properties.get("delivery_info"), dict) or not isinstance(properties.get("delivery_tag"), str):
+        raise InvalidMessage("no delivery information")
+    _check_encoding(message)
+    return message
+
+
+def check_task(message: Mapping[str, Any], known_tasks: Collection[str]) -> None:
+    """Check that a message of one of our queues calls a task of this worker, in JSON.
+
+    Raises:
+        InvalidMessage: It does not, or a header or property would make Celery raise.
+    """
+    if not isinstance(message["headers"].get("id"), str):
+        raise InvalidMessage("no task id")
+    for part, kinds in (("headers", _HEADERS), ("properties", _PROPERTIES)):
+        for name, fits in kinds.items():
+            value = message[part].get(name)
+            if value is not None and not fits(value):
+                raise InvalidMessage(f"{name}={_shown(value)} in the {part}")
+    if message.get("content-type") != "application/json":
+        raise InvalidMessage(f"content type {_shown(message.get('content-type'))}, only JSON is read")
+    if str(message.get("content-encoding")).lower() not in ("utf-8", "utf8"):
+        raise InvalidMessage(f"content encoding {_shown(message.get('content-encoding'))}, only UTF-8 is read")
+    if message["headers"].get("task") not in known_tasks:
+        raise InvalidMessage(f"unknown task {_shown(message['headers'].get('task'))}")
+    _check_body(message)
+
+
+def _check_encoding(message: Mapping[str, Any]) -> None:
+    encoding = message["properties"].get("body_encoding")
+    if encoding not in (None, "base64"):
+        raise InvalidMessage(f"body encoding {_shown(encoding)}")
+    try:
+        if encoding == "base64":
+            base64.b64decode(message["body"].encode())
+    except (ValueError, binascii.Error) as error:
+        raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
+
+
+def _check_body(message: Mapping[str, Any]) -> None:
+    try:
+        raw = message["body"]
+        if message["properties"].get("body_encoding") == "base64":
+            raw = base64.b64decode(raw, validate=True).decode()
+        args, kwargs, _ = json.loads(raw)
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+        raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise InvalidMessage("a body without arguments")
+
+
+def _shown(value: Any) -> str:
+    return repr(str(value)[:_SHOWN_CHARS])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**31
+
+
+def _is_moment(value: Any) -> bool:
+    try:
+        return bool(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_pair_of_limits(value: Any) -> bool:
+    limits = cast("list[Any]", value) if isinstance(value, list) else []
+    return len(limits) == 2 and all(limit is None or type(limit) in (int, float) for limit in limits)
+
+
+# What Celery and kombu read of a message before its task runs, where None or nothing stands for the default. A value of
+# another form would raise in the consumer, and end the worker or leave a slot taken for ever.
+_HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("root_id", "parent_id", "group", "shadow", "origin", "lang", "argsrepr", "kwargsrepr"), _is_text),
+    **dict.fromkeys(("retries", "group_index", "replaced_task_nesting"), _is_count),
+    **dict.fromkeys(("eta", "expires"), _is_moment),
+    "timelimit": _is_pair_of_limits,
+    "stamped_headers": lambda value: isinstance(value, list),
+    "stamps": lambda value: isinstance(value, dict),
+}
+_PROPERTIES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("correlation_id", "reply_to"), _is_text),
+    **dict.fromkeys(("priority", "delivery_mode"), _is_count),
+}

@@ -1,0 +1,56 @@
+"""A Celery pool that runs each task in a thread, made of `BasePool`, which Celery documents, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from celery.concurrency.base import BasePool
+
+from .celery_internals import apply_target
+
+
+class FutureResult:
+    """What a pool returns for a task: its future, in the terms of Celery."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.f = future
+        self.get = future.result
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the task has ended."""
+        wait([self.f], timeout)
+
+
+class ThreadsPool(BasePool):
+    """As many tasks at a time as the pool has threads.
+
+    Attributes:
+        executor: The threads.
+    """
+
+    body_can_be_buffer = True
+    signal_safe = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.executor = ThreadPoolExecutor(max_workers=self.limit)
+
+    def on_stop(self) -> None:
+        """Wait for the tasks that run, and forget those that do not."""
+        self.executor.shutdown(cancel_futures=True)
+        super().on_stop()
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run a task in a thread; `BasePool.apply_async` calls this."""
+        del options
+        return FutureResult(self.executor.submit(apply_target, target, args, kwargs, callback, accept_callback))

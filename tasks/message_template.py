@@ -1,0 +1,249 @@
+"""Step messages, written once by kombu and then filled in.
+
+kombu needs as long to build a message as a small step needs to run. So kombu writes one message into a recording
+transport, with marks in place of the ids. Each step message is that text with the ids filled in.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty
+from typing import Any, Final, cast
+
+from celery import Celery
+from kombu import Connection
+from kombu.transport import virtual
+from kombu.utils.json import dumps
+
+from ..config.settings import Settings
+from ..worker.store import StepRef
+from ..worker.unique import unique_hex
+from .names import PUBLISHED_HEADER, STEP
+
+_SESSION: Final = "mark0session"
+_EXECUTION: Final = "mark0execution"
+_STEP: Final = 987654321
+_TASK: Final = "mark0task"
+_ROOT: Final = "mark0root"
+_PARENT: Final = "mark0parent"
+_PUBLISHED: Final = 987654322
+_TAG: Final = "mark0tag"
+_BODY: Final = "mark0body"
+_MARKS: Final = (_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, _BODY)
+# kombu's defaults of the documented transport options `priority_steps` and `sep`.
+_PRIORITY_STEPS: Final = (0, 3, 6, 9)
+_PRIORITY_SEPARATOR: Final = "\x06\x16"
+
+_Channel: Final[Any] = virtual.Channel
+_Transport: Final[Any] = virtual.Transport
+_encode: Final[Callable[[Any], str]] = dumps
+
+
+def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict[str, Any]:
+    """Return the arguments of `send_task` for a step; each delivery has the same task id, and names its predecessor."""
+    parent = StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id if ref.step > 1 else None
+    return {
+        "kwargs": {"session_id": ref.session_id, "execution_id": ref.execution_id, "step": ref.step},
+        "task_id": ref.task_id,
+        "root_id": StepRef(ref.session_id, ref.execution_id, 1).task_id,
+        "parent_id": parent,
+        "queue": settings.queue,
+        "serializer": "json",
+        "ignore_result": True,
+        "headers": {PUBLISHED_HEADER: published_ms},
+    }
+
+
+def record_message(app: Celery, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Let kombu write a step message without a broker.
+
+    Returns:
+        The Redis key to which kombu's Redis transport would push the message, and the message.
+    Raises:
+        ValueError: kombu put the message into no queue, or into several.
+    """
+    conf: Any = app.conf
+    transport_options = dict(conf.broker_transport_options or {})
+    connection: Any = cast("Any", Connection)(transport=RecordingTransport, transport_options=transport_options)
+    with connection, connection.channel() as channel:
+        app.send_task(STEP, producer=app.amqp.Producer(channel), retry=False, **options)
+        recorded = channel.recorded
+    if len(recorded) != 1:
+        raise ValueError(f"kombu put one message into {len(recorded)} queues")
+    queue, message = recorded[0]
+    return _redis_key(queue, message, transport_options), _encode(message)
+
+
+class RecordingChannel(_Channel):
+    """A channel of a virtual transport that keeps the messages which kombu publishes."""
+
+    do_restore = False
+    supports_fanout = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+        self.recorded: list[tuple[str, dict[str, Any]]] = []
+
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        self.recorded.append((queue, message))
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **_: Any) -> None:
+        """Drop the `task-sent` event that an app may publish with a message."""
+
+    def _queue_bind(self, *_: Any) -> None:
+        """Keep no binding besides kombu's own table."""
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        raise Empty
+
+    def _size(self, queue: str) -> int:
+        return 0
+
+    def _purge(self, queue: str) -> int:
+        return 0
+
+
+class RecordingTransport(_Transport):
+    """A transport without a broker. Celery chooses exchanges as it does for Redis."""
+
+    Channel = RecordingChannel
+    driver_type = "redis"
+    driver_name = "recording"
+    implements = _Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+
+
+def _redis_key(queue: str, message: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Apply kombu's documented options for keys: a prefix, and a suffix for each step of priority but the first."""
+    steps = list(options.get("priority_steps") or _PRIORITY_STEPS)
+    priority = steps[bisect(steps, _priority_of(message)) - 1]
+    suffix = f"{options.get('sep', _PRIORITY_SEPARATOR)}{priority}" if priority else ""
+    return f"{options.get('global_keyprefix', '')}{queue}{suffix}"
+
+
+def _priority_of(message: Mapping[str, Any]) -> int:
+    try:
+        return max(0, min(int(message["properties"]["priority"]), 9))
+    except (TypeError, ValueError, KeyError):
+        return 0
+
+
+class MessageTemplate:
+    """A message as kombu wrote it, cut at the marks.
+
+    Attributes:
+        queue: The Redis key to which messages are pushed.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, *, has_parent: bool) -> None:
+        """
+        Args:
+            has_parent: Whether the messages are those of later steps, which name their predecessor.
+        Raises:
+            ValueError: What the template writes differs from what kombu writes.
+        """
+        options = message_options(settings, StepRef(_SESSION, _EXECUTION, _STEP), _PUBLISHED)
+        options |= {"task_id": _TASK, "root_id": _ROOT, "parent_id": _PARENT if has_parent else None}
+        self.queue, text = record_message(app, options)
+        outer = json.loads(text)
+        self._body = _Pattern(base64.b64decode(outer["body"]).decode())
+        outer["body"] = _BODY
+        outer["properties"]["delivery_tag"] = _TAG
+        self._outer = _Pattern(json.dumps(outer))
+        outer["properties"]["body_encoding"] = None
+        self._fill_delivered = _copier(outer)
+
+    def message(self, ref: StepRef, published_ms: int) -> str:
+        """Return a message as it stands in the queue."""
+        values = _values(ref, published_ms)
+        values[_BODY] = base64.b64encode(self._body.fill(values).encode()).decode()
+        return self._outer.fill(values)
+
+    def delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
+        """Return a message as kombu has it when it has read it from the queue; its body needs no base64."""
+        values = _values(ref, published_ms)
+        values[_BODY] = self._body.fill(values)
+        return self._fill_delivered(values)
+
+    def is_like(self, queue: str, message: str, ref: StepRef, published_ms: int) -> bool:
+        """Tell whether kombu wrote to the same key, and the same apart from the random delivery tag."""
+        return queue == self.queue and _comparable(message) == _comparable(self.message(ref, published_ms))
+
+
+def _values(ref: StepRef, published_ms: int) -> dict[str, str]:
+    return {
+        _SESSION: ref.session_id,
+        _EXECUTION: ref.execution_id,
+        str(_STEP): str(ref.step),
+        _TASK: ref.task_id,
+        _ROOT: f"{ref.execution_id}.1",
+        _PARENT: StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id,
+        str(_PUBLISHED): str(published_ms),
+        _TAG: unique_hex(),
+    }
+
+
+def _comparable(message: str) -> Any:
+    outer = json.loads(message)
+    outer["properties"]["delivery_tag"] = ""
+    outer["body"] = json.loads(base64.b64decode(outer["body"]))
+    return outer
+
+
+class _Pattern:
+    """A text with marks; filling it in is one join."""
+
+    def __init__(self, text: str) -> None:
+        self._parts = _split_at_marks(text)
+        self._marks = frozenset(self._parts) & frozenset(_MARKS)
+
+    @property
+    def has_marks(self) -> bool:
+        return bool(self._marks)
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        return "".join([values[part] if part in self._marks else part for part in self._parts])
+
+
+def _split_at_marks(text: str) -> list[str]:
+    parts = [text]
+    for mark in _MARKS:
+        parts = [piece for part in parts for piece in ([part] if part in _MARKS else _split(part, mark))]
+    return parts
+
+
+def _split(text: str, mark: str) -> Sequence[str]:
+    pieces = [piece for half in text.split(mark) for piece in (mark, half)][1:]
+    return [piece for piece in pieces if piece]
+
+
+def _copier(template: Any) -> Callable[[Mapping[str, str]], Any]:
+    """Return a function that copies parsed JSON with the marks in it filled in."""
+    if isinstance(template, dict):
+        fields = cast("dict[str, Any]", template)
+        copiers = [(name, _copier(value)) for name, value in fields.items() if _must_be_copied(value)]
+
+        def copy(values: Mapping[str, str]) -> dict[str, Any]:
+            copied = fields.copy()
+            for name, copy_value in copiers:
+                copied[name] = copy_value(values)
+            return copied
+
+        return copy
+    if isinstance(template, list):
+        items = [_copier(item) for item in cast("list[Any]", template)]
+        return lambda values: [copy_item(values) for copy_item in items]
+    if not _must_be_copied(template):
+        return lambda values: template
+    if isinstance(template, int):
+        return lambda values: int(values[str(template)])
+    return _Pattern(template).fill
+
+
+def _must_be_copied(template: Any) -> bool:
+    """Tell whether a value holds a mark, or may be changed by the receiver of a message."""
+    if isinstance(template, (dict, list)):
+        return True
+    return template in (_STEP, _PUBLISHED) or (isinstance(template, str) and _Pattern(template).has_marks)

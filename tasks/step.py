@@ -1,0 +1,113 @@
+"""The step task: it runs one step of an agent and tells Celery how that ended."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, assert_never
+
+from celery import Celery, Task
+from celery.exceptions import Ignore
+
+from ..config.celery import is_redis
+from ..config.logs import logged_as
+from ..config.settings import Settings
+from ..worker import crash_points
+from ..worker.concurrency import fibers
+from ..worker.engine import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
+from ..worker.errors import CeleryAgentsError, ExecutionFailed, StoreFull, StoreUnavailable
+from ..worker.state import ExecutionStatus
+from ..worker.store import StepRef
+from .consumer.requests import StepRequest
+from .names import QUARANTINE, STEP
+from .runtime import LazyRuntime, Runtime
+from .step_message import MalformedStep, read_step
+
+log = logging.getLogger(__name__)
+
+_PAYLOAD_CHARS = 2000
+
+
+def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None:
+    """Add the step task and the quarantine task to an app."""
+    # Celery's limits, retries and results are off: the engine has its own, which survive a worker.
+    options: dict[str, Any] = {
+        "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
+        "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
+        "Request": f"{StepRequest.__module__}:{StepRequest.__name__}",
+        "throws": (ExecutionFailed,),  # an agent that fails is no error of the worker: no traceback in its log
+    }  # fmt: skip
+
+    @app.task(name=STEP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
+        """Run one step of an agent, if it is due and nobody else runs it."""
+        del self
+        try:
+            ref = read_step(args, kwargs)
+        except MalformedStep as error:
+            runtime().store.housekeeping.quarantine(repr(kwargs)[:_PAYLOAD_CHARS], str(error))
+            raise Ignore from error
+        with logged_as(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
+            return report_outcome(_run_step(runtime(), ref), runtime())
+
+    @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
+    def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
+        """Store a malformed broker element where `celery-agents doctor` shows it."""
+        runtime().store.housekeeping.quarantine(payload, reason)
+
+
+def _run_step(runtime: Runtime, ref: StepRef) -> Outcome:
+    try:
+        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+        runtime.observers.delivered(outcome)
+        return outcome
+    except (StoreUnavailable, StoreFull) as error:
+        runtime.observers.delivered(None)
+        log.warning("step %s of session %s stays due: %s", ref.step, ref.session_id, error)
+        raise Ignore from error
+
+
+def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
+    """Publish what follows a step, and tell Celery its outcome.
+
+    Returns:
+        The line that Flower shows as the step's result.
+    Raises:
+        Ignore: There was nothing to do; the row of the step in Flower stays as it is.
+        ExecutionFailed: The execution failed with this step; its text is redacted.
+    """
+    match outcome:
+        case Done():
+            _publish(runtime, outcome.publish)
+            if outcome.status is ExecutionStatus.FAILED:
+                log.warning("session %s: execution failed: %s", outcome.ref.session_id, outcome.error)
+                raise ExecutionFailed(outcome.ref.execution_id, (outcome.error,))
+            return outcome.summary
+        case NothingToDo():
+            log.debug("step %s of %s: %s", outcome.ref.step, outcome.ref.session_id, outcome.reason)
+            raise Ignore
+        case RetryLater():
+            _publish(runtime, outcome.publish)
+            log.info(
+                "step %s of session %s is put off for %.1f s: %s",
+                outcome.ref.step, outcome.ref.session_id, outcome.seconds, outcome.reason,
+            )  # fmt: skip
+            raise Ignore
+        case TakenOver():
+            log.info("step %s of session %s was taken over", outcome.ref.step, outcome.ref.session_id)
+            raise Ignore
+        case Parked():
+            log.error("session %s is parked: %s", outcome.ref.session_id, outcome.reason)
+            raise ExecutionFailed(outcome.ref.execution_id, (f"parked: {outcome.reason}",))
+        case _ as never:
+            assert_never(never)
+
+
+def _publish(runtime: Runtime, ref: StepRef | None) -> None:
+    if ref is None:
+        return
+    try:
+        fibers.run_in_thread(runtime.separate_publisher.publish, ref, runtime.store.housekeeping.now_ms())
+    except CeleryAgentsError as error:
+        log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
+        return
+    crash_points.at("c9")

@@ -1,0 +1,153 @@
+"""Without any single undocumented attribute of a library, workers start, clients are imported and jobs complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_agents import AgentClient
+from celery_agents.tasks.consumer import celery_internals, kombu_internals
+from celery_agents.worker.store import keys
+
+from support.processes import TESTS, Process
+from support.wait import wait_until
+
+AGENT = """\
+from celery_agents import Agent, tool
+from celery_agents.worker.drivers import CallTool
+
+
+@tool(effect="pure")
+def look_up(word: str) -> str:
+    '''Look a word up.'''
+    return word.upper()
+
+
+def answer(state):
+    return [CallTool("look_up", word="agents")] if state.messages[-1].role == "user" else "found"
+
+
+clerk = Agent("clerk", driver=answer, tools=[look_up])
+"""
+
+SCRIPT = """\
+import sys
+import support.renamed_internals
+{statement}
+"""
+WORK = "from celery_agents.tasks.cli import main; main(['worker'])"
+SUBMIT = "from celery_agents import AgentClient; print(AgentClient().submit('clerk', 'look it up').session_id)"
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """An attribute that a library has under another name.
+
+    Attributes:
+        path: As the worker's facts name it.
+        where: Modules in which the name is replaced.
+        warning: What the worker's log says.
+    """
+
+    path: str
+    where: str
+    warning: str
+
+    @property
+    def name(self) -> str:
+        return self.path.partition(":")[2].rpartition(".")[2].partition("|")[0]
+
+
+REDIS = "kombu.transport.redis"
+CASES = [
+    Renamed(f"{REDIS}:loads", REDIS, "ANY MALFORMED ELEMENT"),
+    Renamed(f"{REDIS}:bytes_to_str", REDIS, "ANY MALFORMED ELEMENT"),
+    Renamed(f"{REDIS}:Transport._deliver", "kombu", "ANY MALFORMED ELEMENT"),
+    Renamed(f"{REDIS}:Channel._brpop_start", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel._brpop_read", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel._flush_brpop_reauth", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel._in_poll", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel._q_for_pri", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel.no_ack_consumers", "kombu", "are acknowledged"),
+    Renamed(f"{REDIS}:Transport._callbacks", "kombu", "goes through the queue"),
+    Renamed(f"{REDIS}:Channel.create_publish_batch", "kombu", "are not compared"),
+    Renamed("kombu.asynchronous:Hub.poller", "kombu,celery", "in two threads"),
+    Renamed("kombu.asynchronous:Hub.call_soon", "kombu,celery", "in two threads"),
+    Renamed("kombu.utils.eventio:poll()._epoll|_kqueue", "kombu.utils.eventio", "in two threads"),
+    Renamed("celery.worker.state:reserved_requests", "celery", "fetched one by one"),
+    Renamed("celery.worker.state:active_requests", "celery", "does not stop its session"),
+    Renamed("celery.worker.state:revoked", "celery.worker", "does not stop its session"),
+    Renamed("celery.worker.control:Panel.data", "celery.worker.control,celery.worker.pidbox", "does not stop"),
+    Renamed("celery.worker.consumer:Consumer.loop", "celery.worker.consumer.consumer", "in two threads"),
+    Renamed("celery.events.dispatcher:EventDispatcher.buffer_limit", "celery", "the 24th event"),
+    Renamed("celery.concurrency.base:apply_target", "celery", "as a lost worker"),
+]
+
+
+def identify(case: Renamed) -> str:
+    return case.path
+
+
+@pytest.fixture
+def environment(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> dict[str, str]:
+    case: Renamed = request.param
+    (tmp_path / "clerks.py").write_text(AGENT, encoding="utf-8")
+    return {
+        "PYTHONPATH": f"{TESTS}:{tmp_path}",
+        "RENAMED_ATTRIBUTE": f"{case.where}:{case.name}",
+        "CELERY_AGENTS_REDIS_URL": redis_url,
+        "CELERY_AGENTS_AGENTS": "clerks",
+        "CELERY_AGENTS_CONCURRENCY": "2",
+        "CELERY_AGENTS_SWEEP_SECONDS": "0.2",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+
+@pytest.fixture
+def worker(environment: dict[str, str], tmp_path: Path) -> Iterator[Process]:
+    process = Process("worker", [sys.executable, "-c", SCRIPT.format(statement=WORK)], tmp_path, environment)
+    process.start()
+    process.wait_for_text("ready.", 30)
+    yield process
+    process.end(patience=1.0)
+
+
+def facts(client: redis.Redis) -> dict[str, Any]:
+    return next((json.loads(each) for each in client.hvals(keys.WORKERS)), {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "case"), [(case, case) for case in CASES], indirect=["environment"], ids=identify
+)
+def test_a_job_completes_without(
+    case: Renamed,
+    worker: Process,
+    environment: dict[str, str],
+    tmp_path: Path,
+    redis_url: str,
+    redis_client: redis.Redis,
+) -> None:
+    wait_until(lambda: facts(redis_client), "the worker is registered", 10, details=worker.tail)
+    submitted = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(statement=SUBMIT)],
+        cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert submitted.returncode == 0, submitted.stderr
+    result = AgentClient(redis_url).job(submitted.stdout.strip()).result(timeout=15)
+    assert (result.status, result.final_response) == ("completed", "found"), worker.tail()
+    assert case.path in facts(redis_client)["missing"]
+    assert case.warning in worker.text()
+
+
+def test_every_probe_is_tried() -> None:
+    probes = {*celery_internals.PROBES, *kombu_internals.PROBES}
+    assert probes <= {case.path for case in CASES}
