@@ -136,4 +136,5 @@ def _choose_kind(rng: random.Random, point: str) -> FaultKind:
 
 
 def _make_fault(rng: random.Random, kind: FaultKind, point: str, nth: int) -> Fault:
-    return Fault(kind, point, nth, rng.choice(_PAUSES_SECONDS) if kind is FaultKind.PAUSE else 0.0)
+    seconds = rng.choice(_PAUSES_SECONDS) if kind is FaultKind.PAUSE else 0.0
+    return Fault(kind=kind, point=point, nth=nth, seconds=seconds)

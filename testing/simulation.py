@@ -74,12 +74,13 @@ class _WorldClock(RedisClock):
         self._world = world
 
     def pause(self, seconds: float) -> None:
+        """Let virtual time pass."""
         self._world.advance(seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationSetup:
-    """What all runs of a job have in common.
+    """Setup that all runs of a job share.
 
     Attributes:
         redis: A real Redis; None: a store in memory.

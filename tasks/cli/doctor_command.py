@@ -64,7 +64,7 @@ def doctor(
         findings: Sequence[Finding] = examine(settings, existing)
     except StoreUnavailable as error:
         advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
-        findings = [Finding("redis", Level.FAIL, f"does not answer: {error}", advice)]
+        findings = [Finding.fail("redis", f"does not answer: {error}", advice)]
         code = ExitCode.NO_REDIS
         # Every command that ends with 3 writes to standard error; a program may read the findings.
         print(f"celery-agents: {error}; {advice}", file=sys.stderr)

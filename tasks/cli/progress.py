@@ -32,6 +32,7 @@ class PlainScreen:
         self._lines = lines
 
     def show(self, event: Event) -> None:
+        """Print the event's line, if it has one."""
         line = self._lines.line(event)
         if line is not None:
             self._console.out(line, highlight=False)
@@ -46,15 +47,18 @@ class LiveScreen:
         self._status = console.status("waiting for a worker", spinner="dots")
 
     def show(self, event: Event) -> None:
+        """Print the event's line and update the moving one."""
         self._plain.show(event)
         status = self._lines.status(event)
         if status is not None:
             self._status.update(status)
 
     def start(self) -> None:
+        """Start the moving line."""
         self._status.start()
 
     def stop(self) -> None:
+        """Remove the moving line."""
         self._status.stop()
 
 

@@ -61,7 +61,7 @@ class AsyncJob:
         return await self._threads.run(lambda: self._job.execution_id)
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> AsyncGenerator[Event]:
-        """What happens, as it happens, until the execution ends; see `Job.events`."""
+        """Follow the events of the execution until it ends; see `Job.events`."""
         check_seconds(timeout)
         check_position(from_id)
         return self._follow(from_id, timeout)

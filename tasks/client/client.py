@@ -144,7 +144,9 @@ class AgentClient:
             self._check_owner(submission.session, name)
             return self._send(submission)
         self._publish(applied)
-        return Job(self.store, submission.session, submission.operation_id, applied.execution_id)
+        return Job(
+            self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
+        )
 
     def send_message(
         self,
@@ -195,7 +197,7 @@ class AgentClient:
         self._publish(applied)
         if applied.outcome == "again" or timeout == 0:
             return None
-        return Job(self.store, session_id, "", applied.execution_id).result(timeout=timeout)
+        return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id).result(timeout=timeout)
 
     def retry(self, session_id: str, *, budget: ExecutionBudget | None = None) -> Job:
         """Continue a failed or stopped execution from the step it ended at; completed steps are kept.
@@ -212,7 +214,7 @@ class AgentClient:
         except InvalidTransition as error:
             raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
         self._publish(applied)
-        return Job(self.store, session_id, "", applied.execution_id)
+        return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id)
 
     def retry_failed(
         self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
@@ -321,7 +323,9 @@ class AgentClient:
         """Add the message to an existing session."""
         operation = Operation(submission.operation_id, InboxKind.MESSAGE, submission.payload())
         applied = self._act(submission.session, operation)
-        return Job(self.store, submission.session, submission.operation_id, applied.execution_id)
+        return Job(
+            self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
+        )
 
     def _act(self, session: SessionId, operation: Operation) -> ActionResult:
         applied = self.store.sessions.act(session, operation, operation_transition)
@@ -333,7 +337,7 @@ class AgentClient:
             self._publisher.publish(applied.publish, self.store.housekeeping.now_ms())
 
     def _job(self, header: Header) -> Job:
-        return Job(self.store, header.session_id, "", header.execution_id)
+        return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)
 
     def _check_owner(self, session: SessionId, agent: str) -> bool:
         """Whether the session exists; refuses it when it belongs to another agent."""

@@ -65,6 +65,7 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Process id, which is its process group too."""
         return self._process.pid
 
     @property
@@ -74,6 +75,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
+        """Whether it still runs."""
         return self.exit_code is None
 
     def check_alive(self) -> None:

@@ -64,14 +64,17 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
+        """URL of database 0."""
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def pid(self) -> int:
+        """Process id of the redis-server."""
         return self._child_process().pid
 
     @property
     def is_alive(self) -> bool:
+        """Whether it was started and still runs."""
         return self._child is not None and self._child.is_alive
 
     def start(self) -> Self:

@@ -12,7 +12,7 @@ from ....config.settings import Settings
 from ....worker.agent import Agent, AgentRegistry
 from ....worker.errors import ConfigurationError
 from ....worker.redaction import describe_exception
-from .findings import Finding, Installation, Level
+from .findings import Finding, Installation
 from .workers import POOL_ADVICE, POOLS
 
 _KEYS: Final = {
@@ -28,10 +28,10 @@ def check_models(installation: Installation) -> Iterator[Finding]:
     """Which model providers have a key here."""
     del installation
     if importlib.util.find_spec("pydantic_ai") is None:
-        yield Finding("models", Level.OK, "the extra llm is not installed; agents with a driver of their own run")
+        yield Finding.ok("models", "the extra llm is not installed; agents with a driver of their own run")
         return
     present = [name for name, variables in _KEYS.items() if any(os.environ.get(v) for v in variables)]
-    yield Finding("provider keys", Level.OK, ", ".join(present) or "none in this environment")
+    yield Finding.ok("provider keys", ", ".join(present) or "none in this environment")
 
 
 def check_own_agents(installation: Installation) -> Iterator[Finding]:
@@ -40,10 +40,10 @@ def check_own_agents(installation: Installation) -> Iterator[Finding]:
         try:
             agents = AgentRegistry.from_modules([module])
         except ConfigurationError as error:
-            yield Finding(f"module {module}", Level.FAIL, str(error), "correct CELERY_AGENTS_AGENTS, or the module")
+            yield Finding.fail(f"module {module}", str(error), "correct CELERY_AGENTS_AGENTS, or the module")
             continue
         except Exception as error:  # noqa: BLE001 - whatever the user's module raises
-            yield Finding(f"module {module}", Level.FAIL, describe_exception(error).message, "correct the module")
+            yield Finding.fail(f"module {module}", describe_exception(error).message, "correct the module")
             continue
         for agent in agents:
             yield _examine_agent(agent)
@@ -54,8 +54,8 @@ def _examine_agent(agent: Agent) -> Finding:
     try:
         agent.answering.check()
     except ConfigurationError as error:
-        return Finding(name, Level.FAIL, str(error), "set it in the environment of the workers")
-    return Finding(name, Level.OK, f"{agent.model or agent.answering.name}, {len(agent.toolset.names())} tools")
+        return Finding.fail(name, str(error), "set it in the environment of the workers")
+    return Finding.ok(name, f"{agent.model or agent.answering.name}, {len(agent.toolset.names())} tools")
 
 
 def check_app_settings(installation: Installation) -> Iterator[Finding]:
@@ -64,40 +64,40 @@ def check_app_settings(installation: Installation) -> Iterator[Finding]:
         return
     conf: Any = installation.existing_app.conf
     findings = [*_examine_limits(conf, installation.settings), *_examine_switches(conf)]
-    yield from findings or [Finding("settings of the app", Level.OK, "none conflicts")]
+    yield from findings or [Finding.ok("settings of the app", "none conflicts")]
 
 
 def _examine_limits(conf: Any, settings: Settings) -> Iterator[Finding]:
     """Settings that keep steps from being taken, decoded or finished."""
     if conf.worker_pool not in (*POOLS, GREENLETS, "processes"):
-        yield Finding("worker_pool", Level.FAIL, str(conf.worker_pool), POOL_ADVICE)
+        yield Finding.fail("worker_pool", str(conf.worker_pool), POOL_ADVICE)
     elif conf.worker_pool not in (GREENLETS, "threads"):
         advice = f"set it to {GREENLETS!r} for the workers of agents: a slot then costs kilobytes, not a process"
-        yield Finding("worker_pool", Level.WARN, str(conf.worker_pool), advice)
+        yield Finding.warn("worker_pool", str(conf.worker_pool), advice)
     if "json" not in conf.accept_content and "application/json" not in conf.accept_content:
-        yield Finding("accept_content", Level.FAIL, ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")
+        yield Finding.fail("accept_content", ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")
     if is_redis(settings.broker) and not conf.worker_disable_prefetch:
         advice = (
             "set it for the workers of agents (or --disable-prefetch), or they take more steps than they have slots"
         )
-        yield Finding("worker_disable_prefetch", Level.WARN, "off", advice)
+        yield Finding.warn("worker_disable_prefetch", "off", advice)
     limits = [limit for limit in (conf.task_time_limit, conf.task_soft_time_limit) if limit]
     if limits and min(limits) < settings.step_timeout_seconds:
         advice = f"raise it beyond CELERY_AGENTS_STEP_TIMEOUT_SECONDS ({settings.step_timeout_seconds:.0f})"
-        yield Finding("task_time_limit", Level.WARN, f"{min(limits)} s: with prefork it kills long steps", advice)
+        yield Finding.warn("task_time_limit", f"{min(limits)} s: with prefork it kills long steps", advice)
     if conf.task_default_rate_limit:
         advice = "unset it, or steps wait for their turn"
-        yield Finding("task_default_rate_limit", Level.WARN, str(conf.task_default_rate_limit), advice)
+        yield Finding.warn("task_default_rate_limit", str(conf.task_default_rate_limit), advice)
 
 
 def _examine_switches(conf: Any) -> Iterator[Finding]:
     """Settings that are on or off."""
     if not conf.worker_send_task_events:
         advice = "set it, or start workers with --task-events: Flower shows nothing without"
-        yield Finding("worker_send_task_events", Level.WARN, "off", advice)
+        yield Finding.warn("worker_send_task_events", "off", advice)
     if not conf.worker_enable_remote_control:
         advice = "set it: without, a revoke in Flower does not stop a session"
-        yield Finding("worker_enable_remote_control", Level.WARN, "off", advice)
+        yield Finding.warn("worker_enable_remote_control", "off", advice)
     if conf.task_always_eager:
         advice = "unset it: nobody carries out what is submitted"
-        yield Finding("task_always_eager", Level.FAIL, "on", advice)
+        yield Finding.fail("task_always_eager", "on", advice)

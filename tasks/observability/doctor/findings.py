@@ -34,6 +34,21 @@ class Finding:
     what: str
     advice: str = ""
 
+    @classmethod
+    def ok(cls, name: str, what: str) -> Finding:
+        """All is well."""
+        return cls(name=name, level=Level.OK, what=what)
+
+    @classmethod
+    def warn(cls, name: str, what: str, advice: str) -> Finding:
+        """Agents run, and something should be changed."""
+        return cls(name=name, level=Level.WARN, what=what, advice=advice)
+
+    @classmethod
+    def fail(cls, name: str, what: str, advice: str) -> Finding:
+        """Agents cannot run, or sessions may be lost."""
+        return cls(name=name, level=Level.FAIL, what=what, advice=advice)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:

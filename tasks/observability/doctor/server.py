@@ -9,7 +9,7 @@ from typing import Final
 
 from ....worker.errors import CeleryAgentsError, ConfigurationError
 from ...publishing import TransactionPublisher, shares_a_database
-from .findings import Finding, Installation, Level
+from .findings import Finding, Installation
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +39,18 @@ def check_version(installation: Installation) -> Iterator[Finding]:
     version = installation.server_facts.get("redis_version", "?")
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if known < _OLDEST_REDIS:
-        yield Finding("redis version", Level.FAIL, version, "use Redis 6.2 or newer")
+        yield Finding.fail("redis version", version, "use Redis 6.2 or newer")
     else:
-        yield Finding("redis version", Level.OK, version)
+        yield Finding.ok("redis version", version)
 
 
 def check_eviction(installation: Installation) -> Iterator[Finding]:
     """Redis evicts no sessions when its memory is full."""
     policy = installation.server_facts.get("maxmemory_policy", "?")
     if policy != "noeviction":
-        yield Finding("eviction", Level.FAIL, policy, "set maxmemory-policy noeviction: eviction deletes sessions")
+        yield Finding.fail("eviction", policy, "set maxmemory-policy noeviction: eviction deletes sessions")
     else:
-        yield Finding("eviction", Level.OK, policy)
+        yield Finding.ok("eviction", policy)
 
 
 def check_durability(installation: Installation) -> Iterator[Finding]:
@@ -58,11 +58,11 @@ def check_durability(installation: Installation) -> Iterator[Finding]:
     facts = installation.server_facts
     if facts.get("aof_enabled") != "1":
         advice = "set appendonly yes; without it a restart of Redis loses jobs"
-        yield Finding("persistence", Level.WARN, "no append-only file", advice)
+        yield Finding.warn("persistence", "no append-only file", advice)
     elif facts.get("aof_last_write_status", "ok") != "ok":
-        yield Finding("persistence", Level.FAIL, "Redis cannot write its append-only file", "look at its disk and log")
+        yield Finding.fail("persistence", "Redis cannot write its append-only file", "look at its disk and log")
     else:
-        yield Finding("persistence", Level.OK, "append-only file")
+        yield Finding.ok("persistence", "append-only file")
 
 
 def check_memory(installation: Installation) -> Iterator[Finding]:
@@ -71,9 +71,9 @@ def check_memory(installation: Installation) -> Iterator[Finding]:
     used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
     text = f"{used / 1e6:.0f} MB" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
     if limit and used > _MEMORY_SHARE * limit:
-        yield Finding("memory", Level.WARN, text, "raise maxmemory or shorten CELERY_AGENTS_RETENTION_SECONDS")
+        yield Finding.warn("memory", text, "raise maxmemory or shorten CELERY_AGENTS_RETENTION_SECONDS")
     else:
-        yield Finding("memory", Level.OK, text)
+        yield Finding.ok("memory", text)
 
 
 def check_clock(installation: Installation) -> Iterator[Finding]:
@@ -82,15 +82,15 @@ def check_clock(installation: Installation) -> Iterator[Finding]:
     if abs(ahead) > _CLOCK_TOLERANCE_SECONDS:
         what = f"this machine is {ahead:+.0f} s off Redis"
         advice = "run NTP; only Redis's clock counts for steps, but logs and deadlines will look odd"
-        yield Finding("clock", Level.WARN, what, advice)
+        yield Finding.warn("clock", what, advice)
     else:
-        yield Finding("clock", Level.OK, f"{ahead:+.1f} s off Redis")
+        yield Finding.ok("clock", f"{ahead:+.1f} s off Redis")
 
 
 def check_role(installation: Installation) -> Iterator[Finding]:
     """Redis is no replica."""
     if installation.server_facts.get("role") == "slave":
-        yield Finding("role", Level.FAIL, "a replica", "point CELERY_AGENTS_REDIS_URL at the primary")
+        yield Finding.fail("role", "a replica", "point CELERY_AGENTS_REDIS_URL at the primary")
 
 
 def check_shards(installation: Installation) -> Iterator[Finding]:
@@ -99,9 +99,9 @@ def check_shards(installation: Installation) -> Iterator[Finding]:
     count = str(len(store.context.shards))
     try:
         store.housekeeping.check_shards()
-        yield Finding("shards", Level.OK, count)
+        yield Finding.ok("shards", count)
     except ConfigurationError as error:
-        yield Finding("shards", Level.FAIL, count, str(error))
+        yield Finding.fail("shards", count, str(error))
 
 
 def check_broker(installation: Installation) -> Iterator[Finding]:
@@ -112,19 +112,19 @@ def check_broker(installation: Installation) -> Iterator[Finding]:
             connection.ensure_connection(max_retries=1, timeout=5)
     except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
         advice = "start the broker, or correct CELERY_AGENTS_BROKER_URL"
-        yield Finding("broker", Level.FAIL, type(error).__name__, advice)
+        yield Finding.fail("broker", type(error).__name__, advice)
         return
     if not shares_a_database(settings):
         advice = "put broker and store into one Redis database, and the next step is published by the commit itself"
-        yield Finding("broker", Level.OK, f"answers; messages are published separately ({advice})")
+        yield Finding.ok("broker", f"answers; messages are published separately ({advice})")
         return
     works = _try_publishing(lambda: TransactionPublisher(app, settings).works)
     if works is None:
-        yield Finding("broker", Level.OK, "answers; whether messages go out with the commit, this user may not try")
+        yield Finding.ok("broker", "answers; whether messages go out with the commit, this user may not try")
     elif works:
-        yield Finding("broker", Level.OK, "answers; messages go out with the commit")
+        yield Finding.ok("broker", "answers; messages go out with the commit")
     else:
-        yield Finding("broker", Level.WARN, "answers; messages are published separately", "this kombu is not known yet")
+        yield Finding.warn("broker", "answers; messages are published separately", "this kombu is not known yet")
 
 
 def _try_publishing(call: Callable[[], bool]) -> bool | None:

@@ -10,7 +10,7 @@ from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
 from ....worker.store import Store
 from ...publishing import oldest_queued_ms, shares_a_database
-from .findings import Finding, Installation, Level
+from .findings import Finding, Installation
 
 POOLS: Final = ("greenlets", "threads", "prefork", "solo")
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
@@ -39,10 +39,10 @@ _WITHOUT: Final[Mapping[str, str]] = {
 def check_workers(installation: Installation) -> Iterator[Finding]:
     """At least one worker is alive, with a suitable pool and with slots that come back."""
     if not installation.workers:
-        yield Finding("workers", Level.FAIL, "none alive", "start one: celery-agents worker --agents my_service.agents")
+        yield Finding.fail("workers", "none alive", "start one: celery-agents worker --agents my_service.agents")
     for name, facts in sorted(installation.workers.items()):
         if facts.get("pool") not in POOLS:
-            yield Finding(f"pool of {name}", Level.FAIL, str(facts.get("pool")), POOL_ADVICE)
+            yield Finding.fail(f"pool of {name}", str(facts.get("pool")), POOL_ADVICE)
         yield _examine_slots(name, facts)
 
 
@@ -50,9 +50,9 @@ def _examine_slots(name: str, facts: Mapping[str, Any]) -> Finding:
     busy = f"{facts['running']} of {facts['slots']} slots busy"
     agents = ", ".join(sorted(facts["agents"])) or "no agents"
     if not facts["abandoned"]:
-        return Finding(f"worker {name}", Level.OK, f"{busy}; {agents}")
+        return Finding.ok(f"worker {name}", f"{busy}; {agents}")
     what = f"{busy}, {facts['abandoned']} lost to functions that never end"
-    return Finding(f"worker {name}", Level.WARN, what, "make those tools async, or give their clients a timeout")
+    return Finding.warn(f"worker {name}", what, "make those tools async, or give their clients a timeout")
 
 
 def check_library_attributes(installation: Installation) -> Iterator[Finding]:
@@ -62,7 +62,7 @@ def check_library_attributes(installation: Installation) -> Iterator[Finding]:
         for attribute in facts.get("missing", ()):
             without = _WITHOUT.get(str(attribute).rpartition(".")[2], "it does without what needs the attribute")
             what = f"worker {name}: {attribute} is not as expected; {without}"
-            yield Finding("library attribute", Level.WARN, what, advice)
+            yield Finding.warn("library attribute", what, advice)
 
 
 def check_agents(installation: Installation) -> Iterator[Finding]:
@@ -70,13 +70,13 @@ def check_agents(installation: Installation) -> Iterator[Finding]:
     for name in sorted(installation.store.registry.agents()):
         hashes = {facts["agents"][name] for facts in installation.workers.values() if name in facts["agents"]}
         if not hashes:
-            yield Finding(f"agent {name}", Level.WARN, "no live worker offers it", "start a worker that imports it")
+            yield Finding.warn(f"agent {name}", "no live worker offers it", "start a worker that imports it")
         elif len(hashes) > 1:
             what = f"{len(hashes)} definitions at once"
             advice = "normal while a new version is rolled out; otherwise update the older workers"
-            yield Finding(f"agent {name}", Level.WARN, what, advice)
+            yield Finding.warn(f"agent {name}", what, advice)
         else:
-            yield Finding(f"agent {name}", Level.OK, f"definition {hashes.pop()}")
+            yield Finding.ok(f"agent {name}", f"definition {hashes.pop()}")
 
 
 def check_backlog(installation: Installation) -> Iterator[Finding]:
@@ -85,9 +85,9 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
     text = f"{total} sessions due, {late} overdue"
     if oldest_ms > _OVERDUE_SECONDS * 1000:
         what = f"{text}, the oldest by {oldest_ms / 1000:.0f} s"
-        yield Finding("due", Level.WARN, what, "start more workers or slots")
+        yield Finding.warn("due", what, "start more workers or slots")
     else:
-        yield Finding("due", Level.OK, text)
+        yield Finding.ok("due", text)
 
 
 def check_queue(installation: Installation) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def check_queue(installation: Installation) -> Iterator[Finding]:
     age = ""
     if length and oldest > 0:
         age = f", the oldest for {max(0, store.housekeeping.now_ms() - oldest) / 1000:.1f} s"
-    yield Finding("queue", Level.OK, f"{length} messages{age}")
+    yield Finding.ok("queue", f"{length} messages{age}")
 
 
 def check_dead(installation: Installation) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def check_dead(installation: Installation) -> Iterator[Finding]:
     store = installation.store
     entries = store.housekeeping.dead(_DEAD_SHOWN)
     findings = [finding for entry in entries if (finding := _examine_entry(store, entry)) is not None]
-    yield from findings or [Finding("parked and quarantined", Level.OK, "none")]
+    yield from findings or [Finding.ok("parked and quarantined", "none")]
 
 
 def _examine_entry(store: Store, entry: Mapping[str, str]) -> Finding | None:
@@ -119,16 +119,16 @@ def _examine_entry(store: Store, entry: Mapping[str, str]) -> Finding | None:
         case "message":
             advice = "find out who writes to the broker; the message was put away"
             what = f"{entry['reason']}: {redact(entry['payload'])[:_PAYLOAD_SHOWN]}"
-            return Finding("quarantined message", Level.WARN, what, advice)
+            return Finding.warn("quarantined message", what, advice)
         case "callback":
             advice = "its receiver did not answer for hours; fetch the result: celery-agents show " + session
-            return Finding(f"callback of {session}", Level.WARN, entry["reason"], advice)
+            return Finding.warn(f"callback of {session}", entry["reason"], advice)
         case _:
             status = _read_status(store, session)
             if status not in ("parked", "failed"):
                 return None
             advice = f"mend the cause, then: celery-agents retry {session}"
-            return Finding(f"{status} at step {entry['step']}", Level.WARN, f"{session}: {entry['reason']}", advice)
+            return Finding.warn(f"{status} at step {entry['step']}", f"{session}: {entry['reason']}", advice)
 
 
 def _read_status(store: Store, session_id: str) -> str:
