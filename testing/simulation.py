@@ -13,7 +13,7 @@ from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.agent import Agent, AgentRegistry
 from ..worker.drivers import InferenceRequest
-from ..worker.engine import EventLoopThread, Outcome, first_state
+from ..worker.engine import EventLoopThread, FirstExecution, Outcome, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
 from ..worker.state import AgentState, ExecutionState, Message, ToolOutcome
 from ..worker.store import NextState, QueueSnapshot, StepRef, Store
@@ -123,7 +123,7 @@ class Simulation:
         def transition(now_ms: int) -> NextState:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             message = Message.user(self._message)
-            return first_state(AgentState.fresh(now=now), message, _EXECUTION, "submit", None, now)
+            return first_state(AgentState.fresh(now=now), message, FirstExecution(_EXECUTION, "submit"), now)
 
         self._client.sessions.submit(_SESSION, self._agent.name, "", transition)
         self._world.say("submitted")

@@ -1,7 +1,7 @@
-"""The places of PROTOCOL.md where a step may die, and the switch that makes it die there.
+"""Crash points: the named places of docs/protocol.md at which tests kill or pause a worker.
 
-`crash_points.at("c3")` does nothing unless armed. Armed by `CELERY_AGENTS_CRASH=point:probability:seed`, with a fourth
-part `stop=<seconds>` to pause the process past its lease instead of killing it; simulations install their own handler.
+`crash_points.at("c3")` does nothing unless a handler is armed. `CELERY_AGENTS_CRASH=point:probability:seed` arms one
+that kills the process; a fourth part `stop=<seconds>` pauses it past its lease instead. Simulations install their own.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ Handler = Callable[[str], None]
 
 
 def _nothing(point: str) -> None:
-    """No crash is armed."""
+    """Do nothing: no handler is armed."""
 
 
 _handler: Handler = _nothing
 
 
 def at(point: str) -> None:
-    """Pass a crash point; one call of a no-op unless armed."""
+    """Pass a crash point, which calls the armed handler."""
     _handler(point)
 
 
 def install(handler: Handler | None) -> None:
-    """Let `handler` see every point passed in this process; None disarms."""
+    """Call `handler` at every crash point of this process; None disarms."""
     global _handler  # noqa: PLW0603 - one switch a process, so that an unarmed point costs one call
     _handler = handler or _nothing
 
@@ -79,8 +79,8 @@ def _die(pause: float | None) -> None:
     if pause is None:
         os.kill(os.getpid(), signal.SIGKILL)
         return
-    # Somebody else has to wake a stopped process up.
+    # A stopped process cannot wake itself, so another process does.
     waker = f"import os,signal,time; time.sleep({pause}); os.kill({os.getpid()}, signal.SIGCONT)"
     subprocess.Popen([sys.executable, "-c", waker], start_new_session=True)
-    # To this very thread: another one may take a signal to the process, and until that runs this one would go on.
+    # Sent to this thread: with a signal to the process this thread would go on until another one handles it.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

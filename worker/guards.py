@@ -1,7 +1,7 @@
-"""Guards: what may stop an execution before the next call, or put it off.
+"""Guards: user code that may stop an execution before its next call, or delay it.
 
-A guard answers from a closed set. It is asked before the driver call and again after the step, before the next one is
-published; it never waits and never changes anything.
+A guard answers from a closed set. The engine asks it before the driver call, and again after the step, before the next
+one is published. A guard must not wait and must not change anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, St
 
 
 class GuardPoint(StrEnum):
-    """When a guard is asked."""
+    """The points of a step at which the engine asks the guards."""
 
     BEFORE_CALL = "before_call"
     BEFORE_NEXT = "before_next"
@@ -27,11 +27,11 @@ class GuardPoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """What a guard sees.
+    """The session and the time that a guard decides by.
 
     Attributes:
         point: Before the driver call, or before the next step.
-        state: The session; before the next step, with the step that was just done.
+        state: The session. At `BEFORE_NEXT` it holds the step that was just done.
         now: Redis's time.
     """
 
@@ -44,12 +44,12 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Nothing speaks against it."""
+    """The execution goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopWith:
-    """The execution ends; every signal is recorded, the most authoritative decides."""
+    """The execution ends; every signal is recorded, and the one of the highest priority is the reason."""
 
     signals: tuple[StopSignal, ...]
 
@@ -60,10 +60,10 @@ class StopWith:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The step is tried again later. Only before the driver call; before the next step it means `Proceed`.
+    """The step is tried again later. Before the next step, at `BEFORE_NEXT`, it means `Proceed`.
 
     Attributes:
-        seconds: Not before then.
+        seconds: The step is due again after so many, from 0.
         reason: For people.
     """
 
@@ -72,7 +72,7 @@ class Delay:
 
     def __post_init__(self) -> None:
         if not isfinite(self.seconds) or self.seconds < 0:
-            raise InvalidInput("PutOff.seconds", self.seconds, "give the seconds to wait, from 0.")
+            raise InvalidInput("Delay.seconds", self.seconds, "give the seconds to wait, from 0.")
 
 
 Verdict = Proceed | StopWith | Delay
@@ -83,15 +83,15 @@ class Guard(Protocol):
     """Decides whether an execution may go on."""
 
     def check(self, view: GuardView) -> Verdict:
-        """Answer from the closed set; an exception fails the execution."""
+        """Decide about an execution; an exception fails it."""
         ...
 
 
 class BudgetGuard:
-    """All five limits: steps, tokens, seconds, cost, deadline. `used >= limit` stops."""
+    """Stops at the five limits of a budget: steps, tokens, seconds, cost, deadline. `used >= limit` stops."""
 
     def check(self, view: GuardView) -> Verdict:
-        """A signal for each limit that is reached."""
+        """Stop with a signal for each limit that is reached."""
         execution = view.execution
         if execution.budget.is_empty():
             return PROCEED
@@ -132,7 +132,10 @@ def time_left(execution: ExecutionState, now: datetime) -> float | None:
 
 
 def time_signals(execution: ExecutionState, now: datetime) -> Sequence[StopSignal]:
-    """The signals of a budget whose time is over, at the moment it is: what carried `now` on may be a bit early."""
+    """Signals of a budget whose time is over.
+
+    The signals are those of the moment at which it is over: the clock that gave `now` may be a millisecond early.
+    """
     left = time_left(execution, now) or 0.0
     over = now + timedelta(seconds=left, milliseconds=1)
     return [signal for signal in budget_signals(execution.budget, execution, over) if signal.reason is _TIME]
@@ -161,7 +164,7 @@ class FinishReasonGuard:
         self._reasons = frozenset(FinishReason(reason) for reason in reasons)
 
     def check(self, view: GuardView) -> Verdict:
-        """Looks at the step that was just done."""
+        """Look at the step that was just done, before the next one."""
         step = view.state.current_step
         if view.point is not GuardPoint.BEFORE_NEXT or step is None:
             return PROCEED
@@ -181,12 +184,12 @@ class FinishReasonGuard:
         )
 
 
-# These only compare; what users write may ask somebody else.
+# These only compare values; a guard of the user's may block, and gets a thread.
 _QUICK: Final = (BudgetGuard, FinishReasonGuard)
 
 
 def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
-    """Ask all of them; signals are collected, and where nothing stops, the longest delay counts.
+    """Ask all guards: a stop has the signals of all, and without a stop the longest delay counts.
 
     Raises:
         InvalidInput: A guard answered something else.
@@ -203,9 +206,7 @@ def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
             case Delay():
                 delay = max(delay or verdict, verdict, key=lambda each: each.seconds)
             case _ as other:  # pyright: ignore[reportUnnecessaryComparison]
-                raise InvalidInput(
-                    f"guard {type(guard).__name__}", other, "answer Proceed(), StopWith(…) or PutOff(…)."
-                )
+                raise InvalidInput(f"guard {type(guard).__name__}", other, "answer Proceed(), StopWith(…) or Delay(…).")
     if signals:
         return StopWith(tuple(signals))
     return delay or PROCEED

@@ -1,9 +1,9 @@
-"""Hooks: user code at the points of a step that the sources name.
+"""Hooks: user code that runs at named points of a step.
 
-A hook gets a context and returns it, changed or not; what a point lets it change is `CHANGES`. Hooks run again when a
-step is done again after a crash: they are for watching and for shaping, an effect on the world belongs into a tool.
-A hook that raises before a call fails the execution; one that raises afterwards is reported, its change is dropped and
-the step is saved. Where a stop reaches an execution that no worker runs, the client ends it, and no hook is called.
+A hook takes a context and returns it, changed or not; `CHANGES` says what each point lets it change. Hooks run again
+when a step runs again after a crash: a hook watches and shapes, an effect on the world belongs into a tool. A hook that
+raises before a call fails the execution. One that raises after it is logged, its change is dropped, and the step is
+saved. When a stop reaches an execution that no worker runs, the client ends it, and no hook runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class HookPoint(StrEnum):
-    """Where a hook may stand."""
+    """The points of a step at which hooks run."""
 
     BEFORE_EXECUTION = "before_execution"
     BEFORE_STEP = "before_step"
@@ -43,17 +43,17 @@ class HookPoint(StrEnum):
 
 @dataclass(frozen=True)
 class HookContext:
-    """What a hook sees and may change.
+    """The values that a hook sees, and may change as far as its point allows.
 
     Attributes:
-        point: Where it stands.
-        state: The session as the step has made it so far.
-        request: The question to the driver; only around inference.
-        response: The answer; only after inference.
-        tool_call: The call about to be made; only around tools.
-        tool_execution: What came of the call; only after it.
-        blocked: Set to a reason to keep the call from being made; only before a tool.
-        error: What went wrong; only on error.
+        point: The point at which the hook runs.
+        state: The session as far as the step has changed it.
+        request: The request to the driver; only before inference.
+        response: The driver's response; only after inference.
+        tool_call: The call that is about to run, or has run; only around tools.
+        tool_execution: The result of the call; only after it.
+        blocked: A reason that keeps the call from running; only before a tool.
+        error: The error that fails the execution; only on error.
     """
 
     point: HookPoint
@@ -87,9 +87,9 @@ CHANGES: Final[Mapping[HookPoint, frozenset[str]]] = MappingProxyType(
         HookPoint.ON_ERROR: frozenset({"state", "error"}),
     }
 )
-"""What each point lets a hook change; anything else is refused."""
+"""The values that a hook may change, by point; any other change is refused."""
 
-_AFTERWARDS: Final = frozenset(
+_POINTS_AFTER_CALLS: Final = frozenset(
     {
         HookPoint.AFTER_INFERENCE,
         HookPoint.AFTER_TOOL,
@@ -105,10 +105,10 @@ HookFunction = Callable[[HookContext], HookContext | None]
 
 @dataclass(frozen=True)
 class Hook:
-    """User code at one point.
+    """A function that runs at one point of a step.
 
     Attributes:
-        point: Where.
+        point: The point at which it runs.
         function: Gets the context, returns a changed one, or None to leave it.
         priority: Higher runs first; equal ones in the order they were given.
         name: For logs; the function's name when empty.
@@ -129,11 +129,11 @@ class Hook:
 
 
 class HookContractError(ConfigurationError):
-    """A hook changed what its point does not allow."""
+    """A hook changed a value that its point does not allow."""
 
 
 class HookStack:
-    """Hooks by point and priority."""
+    """The hooks of an agent, ordered by point and priority."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         given = tuple(hooks)
@@ -145,7 +145,7 @@ class HookStack:
         self.is_empty = not ordered
 
     def at(self, point: HookPoint) -> tuple[Hook, ...]:
-        """Hooks of a point, first to last."""
+        """The hooks of a point, in the order in which they run."""
         return self._at[point]
 
     def run(self, context: HookContext) -> HookContext:
@@ -153,14 +153,14 @@ class HookStack:
 
         Raises:
             HookContractError: A hook changed something else than `CHANGES` allows, or returned something else.
-            Exception: Whatever a hook raises before a call; afterwards it is logged and the hook's change is dropped.
+            Exception: Whatever a hook raises before a call. After a call it is logged and the hook's change dropped.
         """
         for hook in self._at[context.point]:
-            context = _run_one(hook, context)
+            context = _run_hook(hook, context)
         return context
 
 
-def _run_one(hook: Hook, context: HookContext) -> HookContext:
+def _run_hook(hook: Hook, context: HookContext) -> HookContext:
     started = time.monotonic()
     try:
         changed = fibers.run_in_thread(hook.function, context)
@@ -169,7 +169,7 @@ def _run_one(hook: Hook, context: HookContext) -> HookContext:
         _check_contract(hook, context, changed)
         return changed
     except Exception as error:
-        if context.point not in _AFTERWARDS:
+        if context.point not in _POINTS_AFTER_CALLS:
             raise
         log.warning(
             "hook %s at %s of session %s raised, its change is dropped: %s",
@@ -194,7 +194,7 @@ def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None
             continue
         if value is not getattr(before, name) and not isinstance(value, kind):
             raise HookContractError(f"{where} set {name} to a {type(value).__name__}; give a {kind.__name__}")
-    if _execution(after.state) != _execution(before.state):
+    if _execution_id(after.state) != _execution_id(before.state):
         raise HookContractError(f"{where} took another execution; change the state by its with_… methods")
     if before.tool_call is not None and after.tool_call is not None and after.tool_call.id != before.tool_call.id:
         raise HookContractError(f"{where} changed the id of a tool call, by which the model knows it")
@@ -213,5 +213,5 @@ _KINDS: Final[Mapping[str, type]] = MappingProxyType(
 )
 
 
-def _execution(state: AgentState) -> str | None:
+def _execution_id(state: AgentState) -> str | None:
     return state.execution.execution_id if state.execution is not None else None

@@ -14,7 +14,13 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.engine.run import moment
-from ...worker.engine.transitions import first_state, operation_transition, retry_transition, stop_transition
+from ...worker.engine.transitions import (
+    FirstExecution,
+    first_state,
+    operation_transition,
+    retry_transition,
+    stop_transition,
+)
 from ...worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
@@ -83,7 +89,8 @@ class _Submission:
         """Build the first version of a new session."""
         now = moment(now_ms)
         state = AgentState.fresh(metadata=self.metadata, now=now)
-        return first_state(state, self.message, self.execution_id, self.operation_id, self.budget, now, self.notify)
+        execution = FirstExecution(self.execution_id, self.operation_id, self.budget, notify=self.notify)
+        return first_state(state, self.message, execution, now)
 
     def fingerprint(self, agent: str) -> str:
         """Hash what the caller asked for, to recognise another request under the same key."""

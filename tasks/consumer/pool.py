@@ -1,9 +1,9 @@
-"""A pool of Celery whose steps share one thread, each as a fiber on an event loop.
+"""A Celery pool whose steps share one thread, each as a fiber on an event loop.
 
-A slot of the threads pool is a thread, and with each wait for Redis a step hands the interpreter to the next one: at a
-hundred slots that is half of what a worker computes. Here steps take turns on the loop that async drivers and tools run
-on as well, and what they ask Redis at the same time leaves together. Plain drivers and tools run in threads beside it,
-and so does every other task of the app.
+In the threads pool a slot is a thread, and each wait for Redis hands the interpreter to another one: at a hundred slots
+that is half of what a worker computes. Here steps take turns on the loop that also runs async drivers and tools, and
+commands that they send to Redis at the same time leave together. Plain drivers and tools run in threads beside the
+loop, and so does every other task of the app.
 
 In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.consumer.pool:TaskPool"`.
 """
@@ -106,7 +106,7 @@ class TaskPool(ThreadsPool):
         self.loop.close()
 
     def on_terminate(self) -> None:
-        """Close the loop only. Steps that run end with the process: without threads they would record failures."""
+        """Close the loop, but not the threads: a running step would take their end for a failure of its tool."""
         self.loop.close()
 
     def _begin_soon(self) -> None:

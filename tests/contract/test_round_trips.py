@@ -19,7 +19,15 @@ from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
-from celery_agents.worker.engine import Done, EngineServices, EventLoopThread, LeaseKeeper, StepRunner, first_state
+from celery_agents.worker.engine import (
+    Done,
+    EngineServices,
+    EventLoopThread,
+    FirstExecution,
+    LeaseKeeper,
+    StepRunner,
+    first_state,
+)
 from celery_agents.worker.errors import StateTooNew, StoreUnavailable
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import Claimed, NextState, Store
@@ -256,7 +264,7 @@ class Steps:
 
     def _first(self, now_ms: int) -> NextState:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        return first_state(AgentState.fresh(now=now), Message.user("go"), self.execution, "op", None, now)
+        return first_state(AgentState.fresh(now=now), Message.user("go"), FirstExecution(self.execution, "op"), now)
 
     def run(self, step: int, runner: StepRunner | None = None) -> list[str]:
         """The round trips of a delivery of this step."""

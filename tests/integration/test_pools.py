@@ -17,6 +17,7 @@ from celery_agents.tasks.app import create_app
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
+IMPLEMENTATIONS = {"greenlets": "consumer.pool:", "threads": "thread:", "prefork": "prefork:", "solo": "solo:"}
 AGENTS = '''
 import asyncio
 import threading
@@ -92,8 +93,7 @@ def test_every_pool_carries_plain_and_async_steps_and_drains(
     assert [job.result(timeout=60).final_response for job in jobs] == ["done"] * 12
     stats = create_app(client.settings).control.inspect(timeout=5).stats()
     (told,) = (stats or {}).values()
-    implementation = "consumer.pool:TaskPool" if pool == "greenlets" else pool.removesuffix("s")
-    assert implementation in told["pool"].get("implementation", ""), told["pool"]
+    assert IMPLEMENTATIONS[pool] in told["pool"].get("implementation", ""), told["pool"]
     assert first.stop() == 0
 
 

@@ -14,6 +14,7 @@ from celery_agents.worker.engine import (
     Done,
     EngineServices,
     EventLoopThread,
+    FirstExecution,
     LeaseKeeper,
     Outcome,
     StepRunner,
@@ -117,7 +118,7 @@ class Bench:
 
         def transition(now_ms: int) -> NextState:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
-            return first_state(first, Message.user(message), f"e{number}", f"op{number}", budget, now)
+            return first_state(first, Message.user(message), FirstExecution(f"e{number}", f"op{number}", budget), now)
 
         self.store.sessions.submit(session_id, (agent or self.agents[0]).name, "", transition)
         return session_id

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from celery_agents.config.settings import Settings
-from celery_agents.worker.engine import first_state, operation_transition
+from celery_agents.worker.engine import FirstExecution, first_state, operation_transition
 from celery_agents.worker.engine.applied_step import start_execution
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import (
@@ -176,7 +176,10 @@ class Bench:
         def transition(now_ms: int) -> NextState:
             now, first = moment(now_ms), Message.user("first")
             return first_state(
-                AgentState.fresh(now=now), first, execution or self.execution, "op-first", None, now, notify
+                AgentState.fresh(now=now),
+                first,
+                FirstExecution(execution or self.execution, "op-first", notify=notify),
+                now,
             )
 
         return self.store.sessions.submit(session or self.session, "agent", fingerprint, transition)

@@ -80,7 +80,7 @@ def current() -> Fiber | None:
 
 
 def result(future: concurrent.futures.Future[R], timeout: float | None = None) -> R:
-    """`future.result(timeout)`, waiting like a fiber in a fiber."""
+    """Wait like `future.result(timeout)`; a fiber lets others run meanwhile."""
     fiber = current()
     if fiber is None:
         return future.result(timeout)
@@ -90,7 +90,7 @@ def result(future: concurrent.futures.Future[R], timeout: float | None = None) -
 
 
 def wait(futures: Collection[Future], seconds: float | None) -> tuple[set[Future], set[Future]]:
-    """Wait until one of them has ended, no longer than so many seconds: those that have, and the others."""
+    """Wait until a future has ended, or so many seconds have passed: those that have ended, and the others."""
     fiber = current()
     if fiber is None:
         found = concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
@@ -102,7 +102,7 @@ def wait(futures: Collection[Future], seconds: float | None) -> tuple[set[Future
 
 
 def sleep(seconds: float) -> None:
-    """`time.sleep`, waiting like a fiber in a fiber."""
+    """Wait like `time.sleep`; a fiber lets others run meanwhile."""
     if current() is None:
         time.sleep(seconds)
     else:
@@ -110,7 +110,7 @@ def sleep(seconds: float) -> None:
 
 
 def run_in_thread(call: Callable[..., R], /, *args: Any) -> R:
-    """What a function that may block returns or raises: a fiber has it run in a thread and waits."""
+    """Call a function that may block; a fiber runs it in a thread and lets others run meanwhile."""
     fiber = current()
     if fiber is None:
         return call(*args)
@@ -118,7 +118,7 @@ def run_in_thread(call: Callable[..., R], /, *args: Any) -> R:
 
 
 def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:
-    """Let others go on until one has ended, no longer than so many seconds. None may have ended before."""
+    """Park the fiber until a future ends or so many seconds have passed; none of them may have ended before."""
     loop = fiber.among.loop
     waker = _Waker(fiber)
     timer = None if seconds is None else loop.call_later(seconds, waker.wake)
@@ -130,7 +130,7 @@ def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None
 
 
 class _Waker:
-    """Resumes a fiber once, from whatever thread it is called in."""
+    """Resumes a fiber once; any thread may call it."""
 
     __slots__ = ("_fiber", "_loop", "_thread")
 
@@ -140,13 +140,14 @@ class _Waker:
         self._thread = threading.get_ident()
 
     def __call__(self, future: Future) -> None:
-        """A future has ended. Who completed it may be a fiber itself, or no part of the loop: that goes on first."""
+        """Resume the fiber, as a callback of a future that has ended."""
         del future
         if self._fiber is None:
             return
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.wake)
         elif current() is not None or not self._loop.is_running():
+            # The caller is a fiber, or runs outside of the loop, and must return before another fiber runs.
             self._loop.call_soon(self.wake)
         else:
             self.wake()

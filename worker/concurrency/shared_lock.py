@@ -62,6 +62,7 @@ class SharedLock:
 
     def leave(self, holder: LockHolder) -> None:
         """Release the lock, once; also on behalf of an abandoned step, which would otherwise block the others."""
+        # The keeper leaves for an abandoned step, which leaves itself when its function returns one day.
         with self._lock:
             if holder.has_left:
                 return

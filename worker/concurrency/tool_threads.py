@@ -1,4 +1,4 @@
-"""Where the plain functions of a step run side by side."""
+"""Threads in which the plain tools of a step run side by side."""
 
 from __future__ import annotations
 
@@ -14,36 +14,32 @@ Future = concurrent.futures.Future[Any]
 
 
 class Threads(Protocol):
-    """Runs plain functions beside each other, and waits for them and for coroutines alike."""
+    """Runs plain functions side by side, and waits for their futures and those of coroutines."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
-        """Run `call(*args)`; its result or exception is the future's."""
+        """Run `call(*args)`; the future has its result or exception."""
         ...
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
-        """Wait until one has ended, no longer than so many seconds: those that have, and the others."""
+        """Wait until a future has ended, or so many seconds have passed: those that have ended, and the others."""
         ...
 
 
 class ToolThreads:
-    """A pool that grows on demand to what all steps of a process can use."""
+    """A thread pool that grows on demand."""
 
-    def __init__(self, most: int) -> None:
-        """
-        Args:
-            most: Threads at once.
-        """
-        self._pool = concurrent.futures.ThreadPoolExecutor(most, thread_name_prefix="celery-agents-tool")
+    def __init__(self, max_threads: int) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(max_threads, thread_name_prefix="celery-agents-tool")
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """As many threads as the steps in all slots of a process can use."""
+        """A pool with as many threads as the steps in all slots of a process can use."""
         return cls(settings.concurrency * settings.max_parallel_tools)
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
-        """See `Threads.submit`. Log lines and spans of the call belong to its step, so the context goes along."""
+        """Run `call(*args)` in the context of its step, to which its log lines and spans belong."""
         return self._pool.submit(contextvars.copy_context().run, call, *args)
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
-        """See `Threads.wait`."""
+        """Wait as `Threads.wait` says; a fiber lets others run meanwhile."""
         return fibers.wait(futures, seconds)

@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..concurrency.event_loop import EventLoopThread
-from .leases import Interruption, LeaseKeeper
+from .active_lease import Interruption
+from .leases import LeaseKeeper
 from .observer import StepObserver, new_records
 from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
-from .transitions import first_state, operation_transition, retry_transition, stop_transition
+from .transitions import FirstExecution, first_state, operation_transition, retry_transition, stop_transition
 
 if TYPE_CHECKING:
     from .runner import StepRunner, schema_version
@@ -25,6 +26,7 @@ __all__ = [
     "Done",
     "EngineServices",
     "EventLoopThread",
+    "FirstExecution",
     "Interruption",
     "LeaseKeeper",
     "LocalDelivery",

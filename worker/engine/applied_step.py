@@ -23,7 +23,7 @@ from ..state import (
     StopReason,
     StopSignal,
 )
-from .leases import Interruption
+from .active_lease import Interruption
 from .run import Run, moment
 
 
@@ -104,6 +104,7 @@ def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime
         context = stack.run(run.hook_context(HookPoint.ON_ERROR, state, error=error))
         state, error = context.state, context.error or error
     state = run.run_state_hooks(HookPoint.ON_STOP, state)
+    # The failed step is kept with what it has obtained; a retry goes on behind it.
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
     return run.run_state_hooks(HookPoint.AFTER_EXECUTION, failed), error

@@ -68,6 +68,7 @@ class StepClaimer:
         state = start_execution(loaded.state, agent.limits, moment(loaded.started_ms))
         assert state.execution is not None
         left = time_left(state.execution, moment(claimed.claim.now_ms))
+        # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents
         return Run(
@@ -96,6 +97,7 @@ class StepClaimer:
         try:
             return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
         except StoreUnavailable:
+            # Redis may have taken the claim; a fresh id would wait for its lease to end.
             return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
 
     def _leave_to_other_worker(self, claimed: Claimed, error: UnknownAgent) -> Outcome:

@@ -44,6 +44,7 @@ class StepCommitter:
         """
         if run.outcome is not None:
             return run
+        # Taken before the first try: a commit whose reply was lost has set the next lease already.
         sent_at, conflicts = self._services.monotonic(), 0
         while conflicts < _MOST_CONFLICTS:
             applied = apply_step(run, moment(run.redis_ms(self._services.monotonic())))
@@ -77,6 +78,7 @@ class StepCommitter:
             loaded = self._steps.reload(run.claim)
         except ClaimLost:
             return run.decide(TakenOver(run.ref))
+        # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
         state = start_execution(loaded.state, run.agent.limits, moment(loaded.started_ms))
         run = run.changed(loaded=loaded, state=state)
         try:

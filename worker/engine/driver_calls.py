@@ -14,7 +14,7 @@ from ..concurrency import fibers
 from ..drivers import Driver, InferenceRequest
 from ..errors import DriverError, StoreFull, StoreUnavailable
 from ..redaction import describe_exception
-from .leases import ActiveLease, Interruption
+from .active_lease import ActiveLease, Interruption
 from .run import Run
 from .services import EngineServices
 

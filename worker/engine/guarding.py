@@ -31,6 +31,7 @@ def guard_run(run: Run, services: EngineServices) -> Run:
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
         return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+    # A step that has obtained something is not delayed: what was paid for is committed first.
     if isinstance(verdict, Delay):
         return run if loaded.journal.holds_something else _delay_step(run, services, verdict)
     signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ..errors import InvalidInput, StateUnreadable
 from ..state import AgentState, ExecutionBudget, LLMConfig, Message
 from ..store import InboxKind, NewEvent, Operation, Snapshot
+from .step_texts import execution_event
 
 _NAMESPACE: Final = uuid.UUID("6f1cf1a0-6b5f-4f0e-9d0f-3f9f0f4a7a11")
 
@@ -34,7 +35,7 @@ def apply_inbox(
         execution = state.execution
         if execution is not None and operation.kind is InboxKind.MESSAGE:
             data = {"operation": operation.id, "started": starter is operation}
-            events.append(NewEvent("message_joined", execution.execution_id, execution.step_count, data))
+            events.append(execution_event("message_joined", execution, data))
     if has_ended and has_unseen and starter is None:
         state = _start_next_execution(state, None, now)
     return state, events

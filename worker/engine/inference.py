@@ -17,9 +17,9 @@ from ..guards import time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
+from .active_lease import ActiveLease, Interruption
 from .driver_calls import CallInterrupted, DriverCaller
 from .interruptions import resolve_interruption, user_stop_signal
-from .leases import ActiveLease, Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
 from .run import Run, moment
@@ -132,6 +132,7 @@ class Inference:
         started = self._services.monotonic()
         try:
             raw = self._driver.call(run, request)
+            # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
             stored = self._driver.journal_answer(run, raw)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
@@ -183,6 +184,7 @@ class Inference:
             response = _parse(run, raw)
         except UnusableAnswer as error:
             if run.is_stopping or run.loaded.journal.holds_something:
+                # Refused once a tool call of the answer has begun: nobody may ask for another answer then.
                 if self._steps.drop_answer(run.claim) and not run.is_stopping:
                     return self._infer(_without_answer(run))
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)

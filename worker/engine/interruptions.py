@@ -1,11 +1,11 @@
-"""What becomes of a run that is interrupted: a stop commits what there is, for the rest another worker takes over."""
+"""Ends interrupted runs: a stop commits what there is; for every other reason another worker takes over."""
 
 from __future__ import annotations
 
 from ..guards import time_signals
 from ..state import StopReason, StopSignal
 from ..store import Store
-from .leases import Interruption
+from .active_lease import Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
 from .run import Run, moment
@@ -31,6 +31,7 @@ def resolve_interruption(run: Run, services: EngineServices) -> Run:
             return give_back(run, store, "the step reached its deadline", counts=True)
         case Interruption.LOST:
             return _leave_to_new_owner(run, store)
+        # A lease that is no longer fresh, or a late function that has returned after all.
         case None | Interruption.CALL:
             return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
 

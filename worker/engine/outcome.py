@@ -1,4 +1,4 @@
-"""What came of running a step: a closed set that the Celery task only translates."""
+"""The outcomes of running a step: a closed set that the Celery task only translates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Done:
 
     Attributes:
         publish: The next step, where its message did not go out with the commit.
-        next: The next step, whoever publishes it; None when the session waits for none.
-        status: Of the execution this step belongs to.
+        next: The next step, published or not; None when none is due.
+        status: The status of the execution that this step belongs to.
         error: Why the execution failed, redacted; "" when it has not.
-        summary: A line for people.
+        summary: A line about the step, for people.
     """
 
     ref: StepRef

@@ -25,7 +25,7 @@ from ..state import (
     Value,
 )
 from ..store import Claim, Claimed, LoadedSession, StepRef
-from .leases import ActiveLease
+from .active_lease import ActiveLease
 from .outcome import Outcome
 
 
@@ -194,7 +194,7 @@ class Run:
         return run
 
     def hook_context(self, point: HookPoint, state: AgentState, **values: Any) -> HookContext:
-        """What the hooks of a point see, with the values that this point has beside the state."""
+        """The context of the hooks at a point, with the values that this point has beside the state."""
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
             state=state, **values,

@@ -1,4 +1,4 @@
-"""What the engine of one process works with, handed down as one value."""
+"""The services that the engine of one process works with, handed down as one value."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What watchers and people read about a step and the end of an execution: events, an error text, a summary line."""
+"""Texts about steps and ended executions for watchers and people: events, an error text, a summary line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse
@@ -24,7 +24,7 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
         "model": response.model,
         "text": response.content[:_SHOWN_CHARS],
     }
-    return NewEvent("step_committed", run.ref.execution_id, run.ref.step, data)
+    return NewEvent(type="step_committed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
 def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
@@ -40,7 +40,12 @@ def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
         "cost": execution.cost,
         "error": failure_text(failure, execution),
     }
-    return NewEvent(f"execution_{execution.status.value}", execution.execution_id, execution.step_count, data)
+    return execution_event(f"execution_{execution.status.value}", execution, data)
+
+
+def execution_event(kind: str, execution: ExecutionState, data: Mapping[str, Any]) -> NewEvent:
+    """An event of an execution, after as many steps as it has."""
+    return NewEvent(type=kind, execution_id=execution.execution_id, step=execution.step_count, data=data)
 
 
 def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:

@@ -15,8 +15,8 @@ from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopSignal, ToolOutcome
 from ..tools import LookupResult, StopExecution, ToolContext, UnusableResult, to_json_value
+from .active_lease import Interruption
 from .call_records import CallTimes, PlannedCall, record_call, record_error, record_not_run, record_unknown
-from .leases import Interruption
 from .run import CallRecord, Run, moment
 from .services import EngineServices
 

@@ -170,6 +170,7 @@ class ToolCalls:
                 why = redact(answer.reason) or "its lookup cannot tell"
                 return run.with_record(planned.index, record_unknown(run, planned, why, CallTimes.at(now_ms))), []
             case LookupStatus.DID_NOT_HAPPEN:
+                # The worker that began the call may still be in it, until the call's timeout is over.
                 over_ms = begun.at_ms + begun.timeout_ms + round(self._settings.lookup_margin_seconds * 1000)
                 if over_ms <= now_ms:
                     return run, [planned]
@@ -229,6 +230,7 @@ class ToolCalls:
             return run.stopping(user_stop_signal()), ()
         if begun.others:  # another worker ran this step in between; the next claim reads the journal anew
             return give_back(run, self._store, "the journal was written by another claim"), ()
+        # Asked again: the round trip of the begin records may have taken long.
         run = self._check_interruption(run)
         going = [planned for planned in batch if planned.is_pure or planned.index in begun.mine]
         return run, () if run.outcome is not None or run.is_stopping else going

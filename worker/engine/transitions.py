@@ -6,6 +6,7 @@ The store calls a transition within a transaction, and calls it again when someb
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from .applied_step import AppliedStep, end_execution
 from .inbox import apply_inbox, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
 from .run import Run, moment
-from .step_texts import end_event, step_event
+from .step_texts import end_event, execution_event, step_event
 
 
 def step_transition(run: Run, applied: AppliedStep) -> Transition:
@@ -60,7 +61,7 @@ def stop_transition(snapshot: Snapshot) -> NextState:
     state = snapshot.state.with_stop_signal(user_stop_signal(), now=now).with_execution_completed(now=now)
     after, joined = apply_inbox(state, snapshot, now, has_ended=True, has_unseen=False)
     data = {"status": "stopped", "reason": "user_requested"}
-    event = NewEvent("execution_stopped", execution.execution_id, execution.step_count, data)
+    event = execution_event("execution_stopped", execution, data)
     return NextState(
         state=after,
         ended=state if after is not state else None,
@@ -95,33 +96,39 @@ def retry_transition(budget: ExecutionBudget | None) -> Transition:
         state = snapshot.state.for_retry(budget, now=moment(snapshot.now_ms))
         execution = state.execution
         assert execution is not None
-        data = {"retries": execution.retries}
-        event = NewEvent("step_retried", execution.execution_id, execution.step_count + 1, data)
+        event = NewEvent(
+            type="step_retried",
+            execution_id=execution.execution_id,
+            step=execution.step_count + 1,
+            data={"retries": execution.retries},
+        )
         return NextState(state, events=(event,))
 
     return transition
 
 
-def first_state(
-    state: AgentState,
-    message: Message,
-    execution_id: str,
-    operation_id: str,
-    budget: ExecutionBudget | None,
-    now: datetime,
-    notify: Mapping[str, Any] | None = None,
-) -> NextState:
-    """A new session with its first execution pending.
+@dataclass(frozen=True, slots=True)
+class FirstExecution:
+    """The execution that a submit starts.
 
-    Args:
+    Attributes:
+        operation_id: The id of the submit.
+        budget: None: unlimited.
         notify: Whom to notify of the execution's end. None: nobody.
     """
-    state = state.with_user_message(message, now=now).with_execution(
-        execution_id, budget or ExecutionBudget.unlimited(), operation_id, now=now
-    )
-    event = NewEvent("execution_submitted", execution_id, 0, {"operation": operation_id})
-    notify_by_id = {operation_id: notify} if notify else {}
-    return NextState(state, events=(event,), operations=(operation_id,), notify=notify_by_id)
+
+    execution_id: str
+    operation_id: str
+    budget: ExecutionBudget | None = None
+    notify: Mapping[str, Any] | None = None
 
 
-__all__ = ["first_state", "operation_transition", "retry_transition", "step_transition", "stop_transition"]
+def first_state(state: AgentState, message: Message, execution: FirstExecution, now: datetime) -> NextState:
+    """A new session with its first execution pending."""
+    operation_id, budget = execution.operation_id, execution.budget or ExecutionBudget.unlimited()
+    state = state.with_user_message(message, now=now)
+    state = state.with_execution(execution.execution_id, budget, operation_id, now=now)
+    data = {"operation": operation_id}
+    event = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
+    notify = {operation_id: execution.notify} if execution.notify else {}
+    return NextState(state, events=(event,), operations=(operation_id,), notify=notify)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from celery_agents.worker.engine import first_state, operation_transition, retry_transition, stop_transition
+from celery_agents.worker.engine import (
+    FirstExecution,
+    first_state,
+    operation_transition,
+    retry_transition,
+    stop_transition,
+)
 from celery_agents.worker.errors import (
     ActionRefused,
     InvalidTransition,
@@ -103,7 +109,10 @@ class Clients:
                     now = moment(now_ms)
                     message = Message.user(MESSAGE + action.operation)
                     return first_state(
-                        AgentState.fresh(now=now), message, execution, action.operation, plan.budget, now
+                        AgentState.fresh(now=now),
+                        message,
+                        FirstExecution(execution, action.operation, plan.budget),
+                        now,
                     )
 
                 return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)

@@ -214,12 +214,12 @@ def test_a_guard_that_answers_something_else_does_not_count_as_agreement(
     agent, _ = guarded(Answering(lambda: answer, point))
     record = new_bench(agent).ran()
     assert record.status == "failed"
-    assert "guard Answering: answer Proceed(), StopWith(…) or PutOff(…)" in record.errors[-1]
+    assert "guard Answering: answer Proceed(), StopWith(…) or Delay(…)" in record.errors[-1]
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_a_delay_that_is_none_is_refused(seconds: float) -> None:
-    with pytest.raises(InvalidInput, match=r"PutOff\.seconds"):
+    with pytest.raises(InvalidInput, match=r"Delay\.seconds"):
         Delay(seconds)
 
 

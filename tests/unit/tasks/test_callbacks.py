@@ -8,7 +8,7 @@ import pytest
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
-from celery_agents.worker.engine import first_state, stop_transition
+from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import NextState, Store, memory_store
@@ -50,7 +50,10 @@ def end_execution(store: Store, session: str, url: str) -> None:
     def first(now_ms: int) -> NextState:
         now, message = moment(now_ms), Message.user("hello")
         return first_state(
-            AgentState.fresh(now=now), message, f"e-{session}", f"op-{session}", None, now, {"webhook": url}
+            AgentState.fresh(now=now),
+            message,
+            FirstExecution(f"e-{session}", f"op-{session}", notify={"webhook": url}),
+            now,
         )
 
     store.sessions.submit(session, "agent", session, first)

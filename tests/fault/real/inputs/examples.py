@@ -24,6 +24,7 @@ from celery_agents.worker.engine import (
     Done,
     EngineServices,
     EventLoopThread,
+    FirstExecution,
     LeaseKeeper,
     Outcome,
     StepRunner,
@@ -177,7 +178,7 @@ class Worker:
         def transition(now_ms: int) -> NextState:
             now = moment(now_ms)
             state = AgentState.fresh(metadata=FrozenDict(a=1), now=now)
-            return first_state(state, Message.user("hello"), f"{session_id}-e", f"{session_id}-o", None, now)
+            return first_state(state, Message.user("hello"), FirstExecution(f"{session_id}-e", f"{session_id}-o"), now)
 
         self.store.sessions.submit(session_id, agent, session_id, transition)
         return StepRef(session_id, f"{session_id}-e", 1)
