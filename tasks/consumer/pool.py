@@ -106,7 +106,7 @@ class TaskPool(ThreadsPool):
         self.loop.close()
 
     def on_terminate(self) -> None:
-        """Close the loop only. Steps that run end with the process: without threads they would record failures."""
+        """Close the loop, but not the threads: a running step would take their end for a failure of its tool."""
         self.loop.close()
 
     def _begin_soon(self) -> None:
