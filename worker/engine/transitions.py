@@ -62,7 +62,7 @@ def started(run_state: AgentState, limits: ExecutionBudget, started_at: datetime
     if execution.status is not ExecutionStatus.PENDING:
         return run_state
     capped = execution.with_budget(limits.capped_by(execution.budget))
-    return run_state.with_parts(run_state.context, capped).with_execution_started(now=started_at)
+    return run_state.with_context_and_execution(run_state.context, capped).with_execution_started(now=started_at)
 
 
 def apply_step(run: Run, now: datetime) -> AppliedStep:

@@ -5,8 +5,8 @@ from .agent_state import AgentState
 from .codec.join import Head, join, read_head
 from .codec.split import (
     ListChange,
+    SplitState,
     StateChanges,
-    StateParts,
     changes,
     head_json,
     message_json,
@@ -50,6 +50,9 @@ from .execution.status import TRANSITIONS, ExecutionStatus
 from .execution.steps import AgentStep, AgentStepType, StepExecution
 from .execution.tool_calls import ToolCall, ToolExecution, ToolOutcome, as_text
 from .execution.usage import NO_USAGE, InferenceUsage
+from .parts.list_part import ListPart
+from .parts.state_part import PartItem, PartScope, StatePart
+from .parts.storage import PartList
 from .values.error_info import ErrorInfo
 from .values.field_types import utcnow
 from .values.frozen import (
@@ -110,9 +113,13 @@ __all__ = [
     "Json",
     "LLMConfig",
     "ListChange",
+    "ListPart",
     "Message",
     "MessageCompiler",
     "MessageStore",
+    "PartItem",
+    "PartList",
+    "PartScope",
     "ResponseFormat",
     "ResponseFormatType",
     "Role",
@@ -120,8 +127,9 @@ __all__ = [
     "SelectedSections",
     "SessionId",
     "Span",
+    "SplitState",
     "StateChanges",
-    "StateParts",
+    "StatePart",
     "StepExecution",
     "StopReason",
     "StopSignal",

@@ -11,16 +11,26 @@ from typing import Any, Self
 
 from .conversation.context import AgentContext, LLMConfig
 from .execution.execution import ExecutionState
+from .parts.storage import StoredParts
 from .values.field_types import Count, UtcDatetime, made, utcnow
 from .values.ids import AgentId
 from .values.value import Value
 
-SCHEMA_VERSION = 1
-"""Of the stored form. Raised when an older worker could no longer carry the data without loss."""
+SCHEMA_VERSION = 2
+"""The newest stored form that this package reads. Raised when an older worker could not carry the data without loss."""
+
+PLAIN_SCHEMA_VERSION = 1
+"""The stored form of a state without parts, which workers from before the parts carry too."""
 
 
 def _schema_version() -> int:
-    return SCHEMA_VERSION
+    return PLAIN_SCHEMA_VERSION
+
+
+def schema_version_of(parts: StoredParts | None, execution: ExecutionState | None) -> int:
+    """The stored form that a state with these parts and this execution needs."""
+    has_parts = parts is not None or (execution is not None and execution.parts is not None)
+    return SCHEMA_VERSION if has_parts else PLAIN_SCHEMA_VERSION
 
 
 class AgentFields(Value):
@@ -33,6 +43,7 @@ class AgentFields(Value):
         execution_count: Executions that were started.
         llm_config: A model for this agent alone; None is its definition's.
         execution: The current or last one; None before the first, and after `for_next_execution`.
+        parts: What capabilities keep for the session; None without any.
     """
 
     schema_version: Count = made(_schema_version)
@@ -44,9 +55,10 @@ class AgentFields(Value):
     llm_config: LLMConfig | None = None
     context: AgentContext = AgentContext()
     execution: ExecutionState | None = None
+    parts: StoredParts | None = None
 
-    def with_parts(self, context: AgentContext, execution: ExecutionState | None) -> Self:
-        """The same with these parts, as a store reads them back; no time is stamped."""
+    def with_context_and_execution(self, context: AgentContext, execution: ExecutionState | None) -> Self:
+        """The same state with this context and execution, as a store reads them back; no time is stamped."""
         return self._with(context=context, execution=execution)
 
     def _changed(self, now: datetime | None, **changes: Any) -> Self:

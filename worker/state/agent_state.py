@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import InvalidTransition, StateUnreadable
-from .agent_context import AgentWithContext
+from .agent_fields import schema_version_of
+from .agent_parts import AgentWithParts
 from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
 from .conversation.messages import Message
@@ -26,7 +27,7 @@ from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
 
 
-class AgentState(AgentWithContext):
+class AgentState(AgentWithParts):
     """The whole of an agent between two steps; `AgentFields` lists what it holds."""
 
     @classmethod
@@ -96,7 +97,7 @@ class AgentState(AgentWithContext):
             created_at=moment,
             operation_id=operation_id,
         )
-        return self._changed(moment, execution=execution)
+        return self._changed(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
 
     def with_execution_started(self, *, now: datetime | None = None) -> AgentState:
         """In progress and counted; unchanged when it is in progress already, so that every step may ask for it.
@@ -157,6 +158,13 @@ class AgentState(AgentWithContext):
         state = self._ensured(now)
         return state._changed(now, execution=state._execution.with_charge(usage, cost))
 
+    def with_auxiliary_charge(
+        self, step: int, key: str, usage: InferenceUsage, cost: float | None = None, *, now: datetime | None = None
+    ) -> AgentState:
+        """The usage of an auxiliary call of a step; unchanged when the call is counted already."""
+        execution = self._execution.with_auxiliary_charge(step, key, usage, cost)
+        return self if execution is self.execution else self._changed(now, execution=execution)
+
     def with_execution_status(self, status: ExecutionStatus, *, now: datetime | None = None) -> AgentState:
         """Raises `InvalidTransition` when `TRANSITIONS` does not allow it."""
         moment = now or utcnow()
@@ -200,7 +208,7 @@ class AgentState(AgentWithContext):
 
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
         """Without execution; identity, context, model and count are kept."""
-        return self._changed(now, execution=None)
+        return self._changed(now, execution=None, schema_version=schema_version_of(self.parts, None))
 
     @property
     def _execution(self) -> ExecutionState:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from ...errors import InvalidTransition
+from ..parts.storage import StoredParts
 from ..values.error_info import ErrorInfo
 from ..values.field_types import Amount, Count, Text, UtcDatetime, made, utcnow
 from ..values.ids import ExecutionId
@@ -38,6 +39,8 @@ class ExecutionState(Value):
         retries: How often it was retried.
         steps_before_retry: Steps that were done at the last retry; their signals no longer count.
         steps_generation: Raised when stored steps must be written anew (see `split`).
+        charged_calls: Auxiliary calls of the current step, as `<step>:<key>`, whose usage is counted already.
+        parts: What capabilities keep for this execution; None without any.
     """
 
     execution_id: ExecutionId = made(ExecutionId.generate)
@@ -61,6 +64,8 @@ class ExecutionState(Value):
     retries: Count = 0
     steps_before_retry: Count = 0
     steps_generation: Count = 0
+    charged_calls: tuple[Text, ...] = ()
+    parts: StoredParts | None = None
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
@@ -167,11 +172,25 @@ class ExecutionState(Value):
         known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
         return self._with(usage=self.usage + usage, cost=known)
 
+    def with_auxiliary_charge(self, step: int, key: str, usage: InferenceUsage, cost: float | None) -> ExecutionState:
+        """An auxiliary call of a step on top; unchanged when the call is counted already."""
+        name = f"{step}:{key}"
+        if name in self.charged_calls:
+            return self
+        return self.with_charge(usage, cost)._with(charged_calls=(*self.charged_calls, name))
+
+    def with_parts(self, parts: StoredParts | None) -> ExecutionState:
+        """Other parts of capabilities."""
+        return self._with(parts=parts)
+
     def with_current_step(self, step: AgentStep, started_at: datetime) -> ExecutionState:
         """The step being worked on. A new one is counted and charged; the same one again, by its id, is not."""
         if self.current_step is not None and self.current_step.id == step.id:
             return self._with(current_step=step)
         charged = self.with_charge(step.inference_response.usage, step.inference_response.cost)
+        if charged.charged_calls:
+            mine = tuple(name for name in charged.charged_calls if name.startswith(f"{step.number}:"))
+            charged = charged._with(charged_calls=mine)
         return charged._with(current_step=step, current_step_started_at=started_at, step_count=self.step_count + 1)
 
     def with_current_step_completed(self, now: datetime, claim: str = "") -> ExecutionState:
