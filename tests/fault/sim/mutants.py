@@ -166,7 +166,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stop_drops_journal", "a stop ends the execution over the head of what its step has obtained",
-        "worker/store/sessions/actions.py", "if alive or decoding.journal(stored_journal).holds_something:", "if alive:",
+        "worker/store/sessions/actions.py", "if alive or decoding.journal(stored_journal).was_paid_for:", "if alive:",
         seed=1122,
     ),
     Mutant(
