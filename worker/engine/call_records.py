@@ -24,7 +24,7 @@ class PlannedCall:
 
     index: int
     call: ToolCall
-    tool: Tool[..., Any]
+    tool: Tool
     bound: Mapping[str, Any]
     key: str
     timeout: float
