@@ -93,4 +93,4 @@ def with_record(run: Run, index: int, made: CallRecord) -> Run:
 def hook_context(run: Run, point: HookPoint, call: ToolCall) -> HookContext:
     """What a hook around a call sees."""
     ref = run.ref
-    return HookContext(point, ref.session_id, ref.execution_id, ref.step, run.state, tool_call=call)
+    return HookContext(point, ref.session_id, ref.execution_id, ref.step, run.state, tool_call=call, ask=run.ask_model)

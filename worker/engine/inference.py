@@ -20,7 +20,7 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..drivers import Driver, InferenceRequest
-from ..errors import ConfigurationError, DriverError, StoreFull, StoreUnavailable, UnusableAnswer
+from ..errors import ConfigurationError, DriverError, ModelCallRefused, StoreFull, StoreUnavailable, UnusableAnswer
 from ..guards import time_left
 from ..hooks import HookContext, HookPoint
 from ..redaction import describe_exception
@@ -75,8 +75,16 @@ class Inference:
             _check_price(run)
             run, request = self._request(run)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
-            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+            return self.after_hook_error(run, error)
         return self._asked(run, request)
+
+    def after_hook_error(self, run: Run, error: Exception) -> Run:
+        """The run after a hook in front of the driver call raised: what refuses or delays a call is no failure."""
+        if isinstance(error, ModelCallRefused):
+            return run.stopping(*error.signals) if error.signals else self._interrupted(run)
+        if isinstance(error, DriverError) and error.transient:
+            return self._gave_up(run, error)
+        return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
 
     def shaped_again(self, run: Run) -> Run:
         """What the hooks around inference did to the session's state, on the state that is stored now.
@@ -103,7 +111,13 @@ class Inference:
         if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
             return run, request
         context = HookContext(
-            HookPoint.BEFORE_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state, request
+            HookPoint.BEFORE_INFERENCE,
+            run.ref.session_id,
+            run.ref.execution_id,
+            run.ref.step,
+            run.state,
+            request,
+            ask=run.ask_model,
         )
         shaped = run.agent.hook_stack.run(context)
         return run.changed(state=shaped.state), shaped.request or request
@@ -237,7 +251,7 @@ class Inference:
             return run.changed(response=response)
         context = HookContext(
             HookPoint.AFTER_INFERENCE, run.ref.session_id, run.ref.execution_id, run.ref.step, run.state,
-            response=response,
+            response=response, ask=run.ask_model,
         )  # fmt: skip
         shaped = run.agent.hook_stack.run(context)
         return run.changed(response=shaped.response or response, state=shaped.state)

@@ -11,7 +11,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..agent import Agent
-from ..errors import StateUnreadable
+from ..drivers import AuxiliaryRequest
+from ..errors import ModelCallRefused, StateUnreadable
 from ..hooks import HookContext, HookPoint
 from ..state import (
     AgentState,
@@ -90,6 +91,9 @@ class Run:
         forbidden: Nothing new may begin; what was obtained is committed.
         unfinished: A call was cut short for a reason that lets another worker finish it.
         decided: What came of it, where nothing is left to commit.
+        auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key. The one thing that is shared
+            and changed: whatever copy of the run a call was made with, its answer counts for all.
+        asking: Makes auxiliary calls; None where no model may be asked.
     """
 
     ref: StepRef
@@ -111,6 +115,14 @@ class Run:
     forbidden: bool = False
     unfinished: bool = False
     decided: Outcome | None = None
+    auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
+
+    def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
+        """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
+        if self.asking is None:
+            raise ModelCallRefused("nothing here can make the call")
+        return self.asking(self, key, request)
 
     def changed(self, **changes: Any) -> Run:
         """The same run with other values."""
@@ -161,7 +173,9 @@ class Run:
         def run(point: HookPoint, state: AgentState) -> AgentState:
             if not stack.at(point):
                 return state
-            context = HookContext(point, self.ref.session_id, self.ref.execution_id, self.ref.step, state)
+            context = HookContext(
+                point, self.ref.session_id, self.ref.execution_id, self.ref.step, state, ask=self.ask_model
+            )
             return stack.run(context).state
 
         return run

@@ -34,6 +34,7 @@ from ..hooks import HookPoint
 from ..redaction import describe_exception, redact
 from ..state import SCHEMA_VERSION, ErrorInfo, ExecutionStatus, StopReason
 from ..store import Claimed, Committed, NotClaimed, NotClaimedReason, StepRef, Store, Suspect, new_claim_id
+from .auxiliary_calls import AuxiliaryCalls, charge
 from .inference import Inference
 from .interruptions import user_stop
 from .leases import Interruption, LeaseKeeper
@@ -87,6 +88,7 @@ class StepRunner:
         self._sleep = sleep
         self._gate = SharedLock()
         self._inference = Inference(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep, observer=observer)
+        self._auxiliary = AuxiliaryCalls(store, keeper, loop, settings, monotonic=monotonic, sleep=sleep)
         self._calls = ToolCalls(
             store, keeper, loop, settings, threads or ToolThreads.of(settings), monotonic=monotonic, sleep=sleep
         )
@@ -221,7 +223,9 @@ class StepRunner:
         held.limit = None if left is None else asked + left
         taken, seen = self._monotonic(), state.store.extents
         ref, loaded = claimed.claim.ref, claimed.loaded
-        return Run(ref, claimed.claim, loaded, held, agent, state, asked, taken, seen, seen, until)
+        return Run(
+            ref, claimed.claim, loaded, held, agent, state, asked, taken, seen, seen, until, asking=self._auxiliary.ask
+        )
 
     def _unknown_agent(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
         """Another worker may have it; when none has, the session is parked under that reason."""
@@ -254,12 +258,14 @@ class StepRunner:
             return run.stopping(user_stop())
         try:
             run = _with_before_hooks(run)
+            charged = charge(run, run.state)
+            run = run if charged is run.state else run.changed(state=charged)
             view = GuardView(
                 GuardPoint.BEFORE_CALL, run.state, run.ref.session_id, run.execution, moment(loaded.now_ms)
             )
             verdict = ask_guards(run.agent.all_guards, view)
         except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
-            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+            return self._inference.after_hook_error(run, error)
         if isinstance(verdict, Delay):
             return run if loaded.journal.holds_something else self._put_off(run, verdict)
         signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()

@@ -205,6 +205,7 @@ class ToolCallRunner:
             idempotency_key=each.key,
             deadline=moment(self._now_ms(run)) + timedelta(seconds=each.timeout),
             cancelled=lambda: held.interruption is not None,
+            ask=lambda key, request: run.ask_model(f"t{each.index}.{key}", request),
         )
 
     def _now_ms(self, run: Run) -> int:

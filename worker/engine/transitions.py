@@ -31,6 +31,7 @@ from ..state import (
     StopSignal,
 )
 from ..store import InboxKind, NewEvent, NextState, Operation, Snapshot, Transition
+from .auxiliary_calls import charge
 from .interruptions import user_stop
 from .leases import Interruption
 from .run import Run, moment
@@ -71,6 +72,7 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     for signal in run.signals:
         state = state.with_stop_signal(signal, now=now)
     state = run.agent_state_hooks(HookPoint.AFTER_STEP, state) if run.response is not None else state
+    state = charge(run, state)
     failure = run.failure
     if failure is None:
         state, failure = _guarded(run, state, now)
@@ -87,7 +89,7 @@ def _ended(run: Run, state: AgentState, now: datetime) -> AgentState:
     """The hooks of the end around the end itself."""
     state = run.agent_state_hooks(HookPoint.ON_STOP, state)
     ended = state.with_execution_completed(claim=run.claim.id, now=now)
-    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, ended)
+    return charge(run, run.agent_state_hooks(HookPoint.AFTER_EXECUTION, ended))
 
 
 def _with_step(run: Run, now: datetime) -> AgentState:
@@ -107,14 +109,20 @@ def _failed(run: Run, state: AgentState, error: ErrorInfo, now: datetime) -> tup
     stack = run.agent.hook_stack
     if stack.at(HookPoint.ON_ERROR):
         context = HookContext(
-            HookPoint.ON_ERROR, run.ref.session_id, run.ref.execution_id, run.ref.step, state, error=error
+            HookPoint.ON_ERROR,
+            run.ref.session_id,
+            run.ref.execution_id,
+            run.ref.step,
+            state,
+            error=error,
+            ask=run.ask_model,
         )
         shaped = stack.run(context)
         state, error = shaped.state, shaped.error or error
     state = run.agent_state_hooks(HookPoint.ON_STOP, state)
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
-    return run.agent_state_hooks(HookPoint.AFTER_EXECUTION, failed), error
+    return charge(run, run.agent_state_hooks(HookPoint.AFTER_EXECUTION, failed)), error
 
 
 def _guarded(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:
@@ -160,7 +168,8 @@ def step_transition(run: Run, advanced: AppliedStep) -> Transition:
         now = moment(snapshot.now_ms)
         state, ended = advanced.state, advanced.ended
         if snapshot.cancel is not None and not ended:
-            state, ended = _ended(run, state.with_stop_signal(user_stop(), now=now), now), True
+            stopped = state.with_stop_signal(user_stop(), now=now)
+            state, ended = _ended(run.changed(forbidden=True), stopped, now), True
         events = [*_step_events(run, advanced)]
         after, joined = _with_inbox(state, snapshot, now, ended=ended, unseen=_unseen(run))
         if ended:

@@ -158,13 +158,6 @@ class AgentState(AgentWithParts):
         state = self._ensured(now)
         return state._changed(now, execution=state._execution.with_charge(usage, cost))
 
-    def with_auxiliary_charge(
-        self, step: int, key: str, usage: InferenceUsage, cost: float | None = None, *, now: datetime | None = None
-    ) -> AgentState:
-        """The usage of an auxiliary call of a step; unchanged when the call is counted already."""
-        execution = self._execution.with_auxiliary_charge(step, key, usage, cost)
-        return self if execution is self.execution else self._changed(now, execution=execution)
-
     def with_execution_status(self, status: ExecutionStatus, *, now: datetime | None = None) -> AgentState:
         """Raises `InvalidTransition` when `TRANSITIONS` does not allow it."""
         moment = now or utcnow()

@@ -156,7 +156,7 @@ class PydanticAIDriver:
         wanted = request.state.context.response_format
         if wanted is not None:
             return shape_of_format(wanted)
-        return self._output_type.shape if self._output_type else None
+        return self._output_type.shape if self._output_type and not request.purpose else None
 
     def _merged_settings(self, config: LLMConfig | None) -> dict[str, Any]:
         merged: dict[str, Any] = {**self._settings, **(thaw(config.settings) if config else {})}
