@@ -69,9 +69,11 @@ from .values.ids import (
     ID_PATTERN,
     AgentId,
     AgentStepId,
+    ChildSessionId,
     ExecutionId,
     SessionId,
     ToolExecutionId,
+    read_session_id,
 )
 from .values.value import Value
 
@@ -96,6 +98,7 @@ __all__ = [
     "AgentStepId",
     "AgentStepType",
     "AllSections",
+    "ChildSessionId",
     "ConversationWithCurrentToolTrace",
     "ErrorInfo",
     "ExecutionBudget",
@@ -148,6 +151,7 @@ __all__ = [
     "join",
     "message_json",
     "read_head",
+    "read_session_id",
     "repair_pairs",
     "split",
     "step_json",
