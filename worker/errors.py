@@ -38,7 +38,7 @@ _REASON_CHARS = 500
 _PRINTED = (str, int, float, datetime, type(None))
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Short and without risk: a container's repr can be endless, a huge integer's refuses."""
     if isinstance(value, type):
         return f"a {value.__name__}"
@@ -84,7 +84,7 @@ class InvalidInput(CeleryAgentsError, ValueError):
     """A value that cannot be used: which field, what it was, what to do."""
 
     def __init__(self, field: str, value: object, advice: str) -> None:
-        super().__init__(f"{field}: {advice} Got {_shown(value)}.")
+        super().__init__(f"{field}: {advice} Got {_show(value)}.")
         self.field = field
         self.value = value
         self.advice = advice

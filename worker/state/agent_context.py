@@ -17,13 +17,13 @@ class AgentWithContext(AgentView):
     def with_context(self, context: AgentContext, *, now: datetime | None = None) -> Self:
         """Another context; where its messages do not continue the present ones, they replace them."""
         if context.store is self.store:
-            return self._changed(now, context=context)
+            return self._change(now, context=context)
         store = context.store.after(self.store)
         replaced = any(
             store.section(name).generation != section.generation for name, section in self.store.sections.items()
         )
         execution = self.execution.with_steps_written_anew() if self.execution and replaced else self.execution
-        return self._changed(now, context=context.with_store(store), execution=execution)
+        return self._change(now, context=context.with_store(store), execution=execution)
 
     def with_user_message(self, message: str | Message, *, now: datetime | None = None) -> Self:
         """One message more from the user, untagged."""
@@ -32,7 +32,7 @@ class AgentWithContext(AgentView):
     def with_messages_added(
         self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
     ) -> Self:
-        return self._changed(now, context=self.context.with_messages_added(messages, section))
+        return self._change(now, context=self.context.with_messages_added(messages, section))
 
     def with_messages(
         self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
@@ -59,4 +59,4 @@ class AgentWithContext(AgentView):
 
     def with_llm_config(self, config: LLMConfig | None, *, now: datetime | None = None) -> Self:
         """None returns to the definition's model."""
-        return self._changed(now, llm_config=config)
+        return self._change(now, llm_config=config)

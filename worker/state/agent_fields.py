@@ -12,7 +12,7 @@ from typing import Any, Self
 from .conversation.context import AgentContext, LLMConfig
 from .execution.execution import ExecutionState
 from .parts.storage import StoredParts
-from .values.field_types import Count, UtcDatetime, made, utcnow
+from .values.field_types import Count, UtcDatetime, default_from, utcnow
 from .values.ids import AgentId
 from .values.value import Value
 
@@ -46,11 +46,11 @@ class AgentFields(Value):
         parts: What capabilities keep for the session; None without any.
     """
 
-    schema_version: Count = made(_schema_version)
-    agent_id: AgentId = made(AgentId.generate)
+    schema_version: Count = default_from(_schema_version)
+    agent_id: AgentId = default_from(AgentId.generate)
     parent_agent_id: AgentId | None = None
-    created_at: UtcDatetime = made(utcnow)
-    updated_at: UtcDatetime = made(utcnow)
+    created_at: UtcDatetime = default_from(utcnow)
+    updated_at: UtcDatetime = default_from(utcnow)
     execution_count: Count = 0
     llm_config: LLMConfig | None = None
     context: AgentContext = AgentContext()
@@ -61,5 +61,5 @@ class AgentFields(Value):
         """The same state with this context and execution, as a store reads them back; no time is stamped."""
         return self._with(context=context, execution=execution)
 
-    def _changed(self, now: datetime | None, **changes: Any) -> Self:
+    def _change(self, now: datetime | None, **changes: Any) -> Self:
         return self._with(updated_at=max(now or utcnow(), self.updated_at), **changes)

@@ -83,7 +83,7 @@ class AgentWithParts(AgentWithContext):
         else:
             execution = self.execution or ExecutionState(number=self.execution_count + 1, created_at=moment)
             changed["execution"] = execution.with_parts(stored)
-        after = self._changed(moment, **changed)
+        after = self._change(moment, **changed)
         return after._with(schema_version=schema_version_of(after.parts, after.execution))
 
 

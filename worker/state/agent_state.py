@@ -97,7 +97,7 @@ class AgentState(AgentWithParts):
             created_at=moment,
             operation_id=operation_id,
         )
-        return self._changed(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
+        return self._change(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
 
     def with_execution_started(self, *, now: datetime | None = None) -> AgentState:
         """In progress and counted; unchanged when it is in progress already, so that every step may ask for it.
@@ -107,11 +107,11 @@ class AgentState(AgentWithParts):
         """
         if self.status is ExecutionStatus.IN_PROGRESS:
             return self
-        state = self._ensured(now)
+        state = self._ensure_execution(now)
         if state.status is not ExecutionStatus.PENDING:
             advice = "Resume it when it waits, retry it when it failed or was stopped, else begin the next one."
             raise InvalidTransition(state._execution.execution_id, str(self.status), "started", advice)
-        return state.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)._counted(self.execution)
+        return state.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)._count_execution(self.execution)
 
     def with_current_step(
         self, step: AgentStep, *, started_at: datetime | None = None, now: datetime | None = None
@@ -124,10 +124,10 @@ class AgentState(AgentWithParts):
             started_at: When its driver call began, so that its duration covers it; None is now.
         """
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         context, tagged = with_step_output(state, step)
         execution = state._execution.with_current_step(tagged, started_at or moment)
-        return state._changed(moment, context=context, execution=execution)
+        return state._change(moment, context=context, execution=execution)
 
     def with_current_step_completed(
         self, status: ExecutionStatus | None = None, *, claim: str = "", now: datetime | None = None
@@ -137,32 +137,32 @@ class AgentState(AgentWithParts):
             return self
         moment = now or utcnow()
         execution = self._execution.with_current_step_completed(moment, claim)
-        return self._changed(moment, execution=execution.with_status(status, moment) if status else execution)
+        return self._change(moment, execution=execution.with_status(status, moment) if status else execution)
 
     def with_stop_signal(self, signal: StopSignal, *, now: datetime | None = None) -> AgentState:
         """One signal more; none is replaced."""
-        state = self._ensured(now)
+        state = self._ensure_execution(now)
         continuation = state._execution.continuation.with_signal(signal)
-        return state._changed(now, execution=state._execution.with_continuation(continuation))
+        return state._change(now, execution=state._execution.with_continuation(continuation))
 
     def with_execution_continued(self, *, now: datetime | None = None) -> AgentState:
         """Go on in spite of signals, until the end of this step."""
-        state = self._ensured(now)
+        state = self._ensure_execution(now)
         continuation = state._execution.continuation.with_continuation_requested()
-        return state._changed(now, execution=state._execution.with_continuation(continuation))
+        return state._change(now, execution=state._execution.with_continuation(continuation))
 
     def with_usage(
         self, usage: InferenceUsage, cost: float | None = None, *, now: datetime | None = None
     ) -> AgentState:
         """Tokens and dollars that belong to no step of this execution: a useless answer's, a child's."""
-        state = self._ensured(now)
-        return state._changed(now, execution=state._execution.with_charge(usage, cost))
+        state = self._ensure_execution(now)
+        return state._change(now, execution=state._execution.with_charge(usage, cost))
 
     def with_execution_status(self, status: ExecutionStatus, *, now: datetime | None = None) -> AgentState:
         """Raises `InvalidTransition` when `TRANSITIONS` does not allow it."""
         moment = now or utcnow()
-        state = self._ensured(moment)
-        return state._changed(moment, execution=state._execution.with_status(status, moment))
+        state = self._ensure_execution(moment)
+        return state._change(moment, execution=state._execution.with_status(status, moment))
 
     def with_execution_waiting(self, *, now: datetime | None = None) -> AgentState:
         """Waiting for a person's or a child's answer; the time does not count as elapsed."""
@@ -174,16 +174,16 @@ class AgentState(AgentWithParts):
     def with_failure(self, error: ErrorInfo, *, now: datetime | None = None) -> AgentState:
         """Failed, with the error on the current step, which is archived, or on the execution. Signals are kept."""
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         execution = state._execution.with_error(error).with_current_step_completed(moment)
-        return state._changed(moment, execution=execution.with_status(ExecutionStatus.FAILED, moment))
+        return state._change(moment, execution=execution.with_status(ExecutionStatus.FAILED, moment))
 
     def with_execution_completed(self, *, claim: str = "", now: datetime | None = None) -> AgentState:
         """Ended: failed before stopped before completed (`ExecutionState.final_status`)."""
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         execution = state._execution.with_current_step_completed(moment, claim)
-        return state._changed(moment, execution=execution.with_status(execution.final_status(), moment))
+        return state._change(moment, execution=execution.with_status(execution.final_status(), moment))
 
     def for_retry(self, budget: ExecutionBudget | None = None, *, now: datetime | None = None) -> AgentState:
         """A failed or stopped execution in progress again, with its steps; None keeps its budget.
@@ -197,21 +197,21 @@ class AgentState(AgentWithParts):
             raise InvalidTransition(
                 execution_id, self.status or "no execution", "retry", "Only failed and stopped ones."
             )
-        return self._changed(moment, execution=self.execution.for_retry(moment, budget))._counted(self.execution)
+        return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
 
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
         """Without execution; identity, context, model and count are kept."""
-        return self._changed(now, execution=None, schema_version=schema_version_of(self.parts, None))
+        return self._change(now, execution=None, schema_version=schema_version_of(self.parts, None))
 
     @property
     def _execution(self) -> ExecutionState:
         assert self.execution is not None
         return self.execution
 
-    def _counted(self, before: ExecutionState | None) -> AgentState:
+    def _count_execution(self, before: ExecutionState | None) -> AgentState:
         """One execution more, unless it had started before."""
         started_before = before is not None and before.started_at is not None
         return self if started_before else self._with(execution_count=self.execution_count + 1)
 
-    def _ensured(self, now: datetime | None) -> AgentState:
+    def _ensure_execution(self, now: datetime | None) -> AgentState:
         return self if self.execution is not None else self.with_execution(now=now)

@@ -9,7 +9,7 @@ from typing import Final
 from ...errors import InvalidTransition
 from ..parts.storage import StoredParts
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Amount, Count, Text, UtcDatetime, made, utcnow
+from ..values.field_types import Amount, Count, Text, UtcDatetime, default_from, utcnow
 from ..values.ids import ExecutionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
@@ -43,11 +43,11 @@ class ExecutionState(Value):
         parts: What capabilities keep for this execution; None without any.
     """
 
-    execution_id: ExecutionId = made(ExecutionId.generate)
+    execution_id: ExecutionId = default_from(ExecutionId.generate)
     number: Count = 1
     status: ExecutionStatus = ExecutionStatus.PENDING
     budget: ExecutionBudget = UNLIMITED
-    created_at: UtcDatetime = made(utcnow)
+    created_at: UtcDatetime = default_from(utcnow)
     started_at: UtcDatetime | None = None
     completed_at: UtcDatetime | None = None
     waited_seconds: Amount = 0.0
@@ -153,7 +153,7 @@ class ExecutionState(Value):
             return self
         if not self.status.may_become(status):
             raise InvalidTransition(self.execution_id, self.status, status, ADVICE.get(self.status, ""))
-        return self._waited(now)._with(
+        return self._add_waiting(now)._with(
             status=status,
             started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),
             completed_at=now if status.is_terminal() else None,
@@ -241,8 +241,8 @@ class ExecutionState(Value):
         if not any(each.step.outputs for each in self.step_executions) and not self.current_step:
             return self
         return self._with(
-            step_executions=tuple(each.with_step(_detached(each.step)) for each in self.step_executions),
-            current_step=_detached(self.current_step) if self.current_step else None,
+            step_executions=tuple(each.with_step(_detach_outputs(each.step)) for each in self.step_executions),
+            current_step=_detach_outputs(self.current_step) if self.current_step else None,
             steps_generation=self.steps_generation + 1,
         )
 
@@ -250,7 +250,7 @@ class ExecutionState(Value):
         """The same with these steps, as a store reads them back."""
         return self._with(step_executions=done, current_step=current)
 
-    def _waited(self, now: datetime) -> ExecutionState:
+    def _add_waiting(self, now: datetime) -> ExecutionState:
         if self.waiting_since is None:
             return self
         waited = max(0.0, (now - self.waiting_since).total_seconds())
@@ -262,5 +262,5 @@ class ExecutionState(Value):
         return self.step_executions[-1].continuation
 
 
-def _detached(step: AgentStep) -> AgentStep:
+def _detach_outputs(step: AgentStep) -> AgentStep:
     return step.with_outputs(step.output_messages, ())

@@ -8,7 +8,7 @@ from enum import StrEnum
 from ..conversation.messages import Extent, Message, Role, Span
 from ..conversation.step_messages import step_messages
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, made
+from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, default_from
 from ..values.frozen import FrozenMap
 from ..values.ids import AgentStepId
 from ..values.value import Value
@@ -35,7 +35,7 @@ class AgentStep(Value):
         errors: Errors of the step itself, without those of its tools; `all_errors` has both.
     """
 
-    id: AgentStepId = made(AgentStepId.generate)
+    id: AgentStepId = default_from(AgentStepId.generate)
     number: Count = 1
     inputs: FrozenMapField[Extent] = FrozenMap[Extent]()
     output_messages: tuple[Message, ...] = ()

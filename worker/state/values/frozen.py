@@ -38,9 +38,9 @@ class FrozenMap(dict[str, V]):
     @classmethod
     def of(cls, items: Mapping[str, V]) -> FrozenMap[V]:
         """Take over items whose values are already immutable; nothing is checked."""
-        made = cls.__new__(cls)
-        super(FrozenMap, made).update(items)
-        return made
+        frozen = cls.__new__(cls)
+        super(FrozenMap, frozen).update(items)
+        return frozen
 
     def with_item(self, key: str, value: V) -> FrozenMap[V]:
         return self.of({**self, key: value})
@@ -148,12 +148,12 @@ def _kind(value: object) -> type:
 
 
 def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
-    made: dict[str, Json] = {}
+    frozen: dict[str, Json] = {}
     for name, value in items.items():
         key = _key(name, path)
         # Most values are ASCII text; what to call them costs more than to look at them.
-        made[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
-    return made
+        frozen[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
+    return frozen
 
 
 def _key(key: object, path: str) -> str:
