@@ -89,7 +89,7 @@ class Agent:
 
     @cached_property
     def answering(self) -> Driver:
-        """What answers: the given driver, a function made one, or the model's.
+        """The driver that answers: the given one, one made of a function, or the model's.
 
         Raises:
             MissingExtra: The model needs the extra `llm`.
@@ -115,7 +115,7 @@ class Agent:
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
-        """What it is, as plain JSON."""
+        """The definition as plain JSON."""
         return {
             "name": self.name,
             "description": self.description,

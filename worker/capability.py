@@ -60,6 +60,7 @@ class CapableCompiler:
     capabilities: tuple[Capability, ...]
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The messages, as the last compiler leaves them."""
         messages = self.first.compile(state)
         for capability in self.capabilities:
             messages = capability.compile(state, messages)

@@ -76,7 +76,7 @@ def _raw_answer(answer: Answer, request: InferenceRequest) -> bytes:
 
 
 def call_function(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:
-    """What a plain function answers; its exceptions become errors of this package."""
+    """Call a plain function of the state; its exceptions become errors of this package."""
     try:
         return function(state)
     except CeleryAgentsError:

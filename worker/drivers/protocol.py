@@ -1,4 +1,4 @@
-"""What the engine asks of a driver, and what a driver is asked with."""
+"""The Protocol of drivers, and the request that a driver answers."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class InferenceRequest:
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """What the model is to read, without the system prompt; calls and results in pairs, never one alone.
+        """The messages for the model, without the system prompt; calls and results in pairs, never one alone.
 
-        Made when it is first read, because a driver that does not read it need not wait for it.
+        Compiled when they are first read, so that a driver that reads none does not wait for them.
         """
         chosen = self.compiler.compile(self.state) if self.replaced_messages is None else self.replaced_messages
         return repair_pairs(chosen)

@@ -1,4 +1,8 @@
-"""The state of an agent: pure immutable values, stored as JSON without loss. No I/O, no Celery, no Redis."""
+"""The state of an agent: pure immutable values that are stored as JSON without loss.
+
+I/O, Celery and Redis do not belong here. `conversation` holds messages, `execution` one run of the agent, `parts` what
+capabilities keep, `codec` the split form that a store writes, `values` the base of them all.
+"""
 
 from .agent_fields import SCHEMA_VERSION
 from .agent_state import AgentState

@@ -1,7 +1,8 @@
-"""What an agent's state consists of, and its version.
+"""The fields of an agent's state, and the version of its stored form.
 
-`AgentState` is made of four layers, so that each can be read alone: these fields, what can be read from them
-(`agent_view`), the changes to its context (`agent_context`), and the changes to its execution (`agent_state`).
+`AgentState` consists of five layers, so that each can be read alone: these fields, its accessors (`agent_view`),
+the changes to its context (`agent_context`), its parts (`agent_parts`), and the changes to its execution
+(`agent_state`).
 """
 
 from __future__ import annotations

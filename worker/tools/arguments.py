@@ -43,6 +43,7 @@ class _Untitled(GenerateJsonSchema):
     """JSON Schema without the titles that repeat each name: a model pays for every token of it, in every request."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
+        """Leave every title out."""
         return False
 
 
@@ -121,7 +122,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
 
 
 def _describes_itself(parameter: Parameter) -> bool:
-    """Whether a `Field(description=…)` says it already; that wins over the docstring."""
+    """Tell whether a `Field(description=…)` describes the parameter; it wins over the docstring."""
     metadata = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
     return any(isinstance(each, FieldInfo) and each.description for each in metadata)
 

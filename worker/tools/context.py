@@ -1,4 +1,4 @@
-"""What a running tool call knows about itself."""
+"""The context that a running tool call receives."""
 
 from __future__ import annotations
 

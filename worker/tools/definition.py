@@ -57,7 +57,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def takes_context(self) -> bool:
-        """Whether the function has a `ToolContext` parameter."""
+        """Tell whether the function has a `ToolContext` parameter."""
         return self.context_parameter is not None
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the engine and the drivers need of a tool."""
+"""The Protocol of tools: the members that the engine and the drivers need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a tool returned to what is stored and shown to the model."""
+"""Converting the result of a tool to the JSON value that is stored and shown to the model."""
 
 from __future__ import annotations
 

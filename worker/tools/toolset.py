@@ -16,7 +16,7 @@ from .protocol import Tool, as_tool, is_tool
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What a model is told about a tool.
+    """The description of a tool for a model.
 
     Attributes:
         name: What the model calls it.
@@ -50,7 +50,7 @@ class ToolSet:
         self._specs = tuple(map(_spec, by_name.values()))
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What drivers tell the model; the same tuple at every call."""
+        """The descriptions that drivers give to the model; the same tuple at every call."""
         return self._specs
 
     def names(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class _Question:
     shape: OutputShape | None
 
     async def ask(self, timeout_seconds: float) -> ModelResponse:
+        """Send the question once."""
         settings: Any = self.settings
         async with asyncio.timeout(timeout_seconds):
             return await self.model.request(self.messages, settings, self.parameters)

@@ -50,7 +50,7 @@ class SplitState(NamedTuple):
 
 @dataclass(frozen=True)
 class ListChange:
-    """What to write to one list.
+    """One write to a list.
 
     Attributes:
         generation: Of the list as it is now.
@@ -64,7 +64,7 @@ class ListChange:
 
     @property
     def length(self) -> int:
-        """Of the list afterwards."""
+        """The length of the list after the write."""
         return self.start + len(self.items)
 
 
@@ -73,7 +73,7 @@ _NOTHING: Mapping[str, Any] = FrozenMap[Any]()
 
 @dataclass(frozen=True)
 class StateChanges:
-    """What to write so that a store that holds one state holds the next: only lists that change are named.
+    """The writes that turn a stored state into the next one. Only lists that change are named.
 
     Attributes:
         lists: Of parts that grow, by the name of `AgentState.part_lists`.
@@ -88,7 +88,7 @@ class StateChanges:
 
     @property
     def head(self) -> bytes:
-        """The next state's, made when it is asked for."""
+        """The head of the next state, serialized when it is read."""
         return head_json(self.state)
 
 
@@ -113,6 +113,7 @@ def head_json(state: AgentState) -> bytes:
 
 
 def message_json(message: Message) -> bytes:
+    """A message as its section stores it."""
     return message.to_json()
 
 
@@ -123,7 +124,7 @@ def step_json(execution: StepExecution) -> bytes:
 
 
 def changes(before: AgentState | None, after: AgentState) -> StateChanges:
-    """What a store that holds `before` (None: nothing) must write to hold `after`."""
+    """The writes that turn a store that holds `before` (None: nothing) into one that holds `after`."""
     held: Mapping[str, Section] = before.store.sections if before is not None else {}
     sections = {name: _section_change(held.get(name), section) for name, section in after.store.sections.items()}
     lists, dropped = _list_changes(before, after)
@@ -137,7 +138,7 @@ def changes(before: AgentState | None, after: AgentState) -> StateChanges:
 
 
 def _list_changes(before: AgentState | None, after: AgentState) -> tuple[Mapping[str, ListChange], Mapping[str, int]]:
-    """What to write to the lists of parts, and which to delete: replaced ones, and those of an execution that ended."""
+    """The writes to lists of parts, and the lists to delete: replaced ones, and those of an execution that is over."""
     held, now = before.part_lists if before is not None else _NOTHING, after.part_lists
     if not held and not now:
         return _NOTHING, _NOTHING
@@ -151,7 +152,7 @@ def _list_changes(before: AgentState | None, after: AgentState) -> tuple[Mapping
 
 
 def _continues(name: str, before: AgentState | None, after: AgentState) -> bool:
-    """Whether a list goes on: the same generation, and of the same execution where it belongs to one."""
+    """Tell whether a list continues: the same generation, and of the same execution where it belongs to one."""
     assert before is not None
     new = after.part_lists.get(name)
     same = new is not None and new.generation == before.part_lists[name].generation

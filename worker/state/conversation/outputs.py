@@ -30,7 +30,7 @@ def _end_of(state: AgentState, added: int) -> Span:
 
 
 def _already_there(state: AgentState, step: AgentStep) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
-    """What the same step said before; without spans, where a section was replaced and the step holds it itself."""
+    """The messages that the same step said before; without spans where the section was replaced since."""
     current = state.current_step
     if current is None or current.id != step.id:
         return (), ()

@@ -24,6 +24,7 @@ class _Group:
         return False
 
     def repair(self) -> tuple[Message, ...]:
+        """The message with its results, without the calls that have none."""
         results = tuple(result for result in self.results if result is not None)
         calls = self.message.tool_calls
         if len(results) == len(calls):

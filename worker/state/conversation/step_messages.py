@@ -1,4 +1,4 @@
-"""What a step adds to the conversation."""
+"""The messages that a step adds to the conversation."""
 
 from __future__ import annotations
 

@@ -69,11 +69,12 @@ class ExecutionState(Value):
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
+        """The current step, or else the last one that is done."""
         return self.current_step or self.last_step
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The last one that is done."""
+        """The last step that is done."""
         return self.step_executions[-1].step if self.step_executions else None
 
     @property
@@ -108,18 +109,19 @@ class ExecutionState(Value):
         return max(0.0, self.duration(end) - self.waited_seconds - waiting)
 
     def all_errors(self) -> tuple[ErrorInfo, ...]:
-        """Of all steps, then its own."""
+        """The errors of all steps, then its own."""
         steps = [execution.step for execution in self.step_executions]
         if self.current_step is not None:
             steps.append(self.current_step)
         return (*(error for step in steps for error in step.all_errors), *self.errors)
 
     def has_errors(self) -> bool:
+        """Tell whether any step, or the execution itself, has an error."""
         current = self.current_step is not None and self.current_step.has_errors()
         return bool(self.errors) or current or any(each.step.has_errors() for each in self.step_executions)
 
     def final_status(self) -> ExecutionStatus:
-        """What it ends as now: failed before stopped before completed. Errors it recovered from do not fail it."""
+        """The status it would end with now: failed before stopped before completed. Recovered errors do not fail it."""
         if self.status.is_terminal():
             return self.status
         last = self.current_step_or_last
@@ -161,6 +163,7 @@ class ExecutionState(Value):
         )
 
     def with_continuation(self, continuation: ExecutionContinuation) -> ExecutionState:
+        """Replace the stop signals and the request to continue."""
         return self._with(continuation=continuation)
 
     def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
@@ -168,12 +171,12 @@ class ExecutionState(Value):
         return self._with(budget=budget)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
-        """These tokens and dollars on top: of a step, of an answer that was of no use, of a child. Never infinite."""
+        """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""
         known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
         return self._with(usage=self.usage + usage, cost=known)
 
     def with_auxiliary_charge(self, step: int, key: str, usage: InferenceUsage, cost: float | None) -> ExecutionState:
-        """An auxiliary call of a step on top; unchanged when the call is counted already."""
+        """Add the usage of an auxiliary call of a step; unchanged when the call is counted already."""
         name = f"{step}:{key}"
         if name in self.charged_calls:
             return self
@@ -233,7 +236,7 @@ class ExecutionState(Value):
         )
 
     def is_written_like(self, after: ExecutionState) -> bool:
-        """Whether the stored steps of this one are the beginning of the stored steps of `after`."""
+        """Tell whether the stored steps of this one are the beginning of the stored steps of `after`."""
         return self.execution_id == after.execution_id and self.steps_generation == after.steps_generation
 
     def with_steps_written_anew(self) -> ExecutionState:

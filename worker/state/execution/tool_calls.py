@@ -1,4 +1,4 @@
-"""What the model asked for and what came of it."""
+"""Tool calls that a model asks for, and their executions."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ class ToolExecution(Value):
         return self.outcome in (ToolOutcome.ERROR, ToolOutcome.UNKNOWN, ToolOutcome.BLOCKED)
 
     def was_blocked(self) -> bool:
+        """Tell whether a hook kept the call from being made."""
         return self.outcome is ToolOutcome.BLOCKED
 
     def error_message(self) -> str:

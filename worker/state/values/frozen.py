@@ -43,9 +43,11 @@ class FrozenMap(dict[str, V]):
         return frozen
 
     def with_item(self, key: str, value: V) -> FrozenMap[V]:
+        """The same mapping with one item more, or with another value for it."""
         return self.of({**self, key: value})
 
     def without(self, key: str) -> FrozenMap[V]:
+        """The same mapping without this key."""
         return self.of({name: value for name, value in self.items() if name != key})
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -75,6 +77,7 @@ class FrozenDict(FrozenMap["Json"]):
 
     @classmethod
     def of(cls, items: Mapping[str, Json]) -> FrozenDict:
+        """Take over items that are frozen already; nothing is checked."""
         return cast("FrozenDict", super().of(items))
 
     def with_item(self, key: str, value: Any) -> FrozenDict:
@@ -82,6 +85,7 @@ class FrozenDict(FrozenMap["Json"]):
         return self.of({**self, _key(key, "key"): freeze(value, key, 1)})
 
     def without(self, key: str) -> FrozenDict:
+        """The same mapping without this key."""
         return cast("FrozenDict", super().without(key))
 
     @classmethod

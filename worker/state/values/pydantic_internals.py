@@ -93,6 +93,7 @@ class Documented:
 
     @staticmethod
     def fill(value: BaseModel, data: dict[str, Any]) -> None:
+        """As `Internals.fill`."""
         if not _is_reading.get():
             with _reading():  # pydantic may build nested values, and this one again, by their constructor
                 type(value).model_validate(data, extra="forbid")
@@ -102,28 +103,34 @@ class Documented:
 
     @staticmethod
     def read_dict(kind: type[M], data: dict[str, Any]) -> M:
+        """As `Internals.read_dict`."""
         with _reading():
             return kind.model_validate(data, extra="allow")
 
     @staticmethod
     def read_json(kind: type[M], data: bytes | str) -> M:
+        """As `Internals.read_json`."""
         with _reading():
             return kind.model_validate_json(data, extra="allow")
 
     @staticmethod
     def write_dict(value: BaseModel) -> dict[str, Any]:
+        """As `Internals.write_dict`."""
         return value.model_dump(mode="json")
 
     @staticmethod
     def write_json(value: BaseModel, exclude: Any = None, *, exclude_defaults: bool = True) -> bytes:
+        """As `Internals.write_json`."""
         return value.model_dump_json(exclude=exclude, exclude_defaults=exclude_defaults).encode()
 
     @staticmethod
     def extra(value: BaseModel) -> dict[str, Any]:
+        """As `Internals.extra`."""
         return value.model_extra or {}
 
     @staticmethod
     def copy(value: M, changes: dict[str, Any]) -> M:
+        """As `Internals.copy`."""
         return value.model_copy(update=changes)
 
 
