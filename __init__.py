@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from .tasks.client.async_client import AsyncAgentClient
     from .tasks.client.client import AgentClient
     from .worker.agent import Agent
+    from .worker.capability import Capability
     from .worker.guards import FinishReasonGuard
     from .worker.hooks import Hook, HookPoint
-    from .worker.state import AgentState, ExecutionBudget, InferenceResponse, ToolCall
+    from .worker.state import (
+        AgentState,
+        ExecutionBudget,
+        InferenceResponse,
+        ListPart,
+        PartItem,
+        PartScope,
+        StatePart,
+        ToolCall,
+    )
     from .worker.store import Result
     from .worker.tools import LookupResult, StopExecution, ToolContext, tool
 
@@ -26,13 +36,18 @@ __all__ = [
     "AgentClient",
     "AgentState",
     "AsyncAgentClient",
+    "Capability",
     "ExecutionBudget",
     "FinishReasonGuard",
     "Hook",
     "HookPoint",
     "InferenceResponse",
+    "ListPart",
     "LookupResult",
+    "PartItem",
+    "PartScope",
     "Result",
+    "StatePart",
     "StopExecution",
     "ToolCall",
     "ToolContext",
@@ -46,12 +61,17 @@ _HOME = {
     "AgentClient": ".tasks.client.client",
     "AgentState": ".worker.state",
     "AsyncAgentClient": ".tasks.client.async_client",
+    "Capability": ".worker.capability",
     "ExecutionBudget": ".worker.state",
     "FinishReasonGuard": ".worker.guards",
     "Hook": ".worker.hooks",
     "HookPoint": ".worker.hooks",
     "InferenceResponse": ".worker.state",
+    "ListPart": ".worker.state",
     "LookupResult": ".worker.tools",
+    "PartItem": ".worker.state",
+    "PartScope": ".worker.state",
+    "StatePart": ".worker.state",
     "Result": ".worker.store",
     "StopExecution": ".worker.tools",
     "ToolCall": ".worker.state",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..worker.state import ID_PATTERN
+from ..worker.errors import InvalidInput
+from ..worker.state import ID_PATTERN, read_session_id
 from ..worker.store import StepRef
 
 _LAST_STEP: Final = 2**31
@@ -28,7 +29,14 @@ def read_step(args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepRef:
     step = kwargs["step"]
     if not isinstance(step, int) or isinstance(step, bool) or not 1 <= step < _LAST_STEP:
         raise MalformedStep(f"step={step!r:.100} is not a step number")
-    return StepRef(_id(kwargs, "session_id"), _id(kwargs, "execution_id"), step)
+    return StepRef(_session_id(kwargs), _id(kwargs, "execution_id"), step)
+
+
+def _session_id(kwargs: Mapping[str, Any]) -> str:
+    try:
+        return str(read_session_id(kwargs["session_id"]))
+    except InvalidInput:
+        raise MalformedStep(f"session_id={kwargs['session_id']!r:.100} is not an id") from None
 
 
 def _id(kwargs: Mapping[str, Any], name: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from ..worker.tools import Effect, Tool, ToolContext
+from ..worker.tools import Effect, FunctionTool, Tool, ToolContext
 
 _OWN_CONTEXT: Final = "celery_agents_testing_context"
 _running: ContextVar[ToolRun | None] = ContextVar("celery_agents_testing_run", default=None)
@@ -124,12 +124,15 @@ class EffectLedger:
                 caused.setdefault(each.run.key, []).append(each)
         return {key: len(select_distinct(effects)) for key, effects in caused.items()}
 
-    def wrap(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+    def wrap(self, tool: Tool) -> Tool:
         """Make a tool that is the same to the model and to the engine, and whose runs are counted."""
-        function = self._count_async(tool) if tool.is_async else self._count_sync(tool)
-        return replace(tool, function=function, context_parameter=tool.context_parameter or _OWN_CONTEXT)
+        if not isinstance(tool, FunctionTool):
+            return cast("Tool", _CountedTool(tool, self))
+        plain = cast("FunctionTool[..., Any]", tool)
+        function = self._count_async(plain) if plain.is_async else self._count_sync(plain)
+        return replace(plain, function=function, context_parameter=plain.context_parameter or _OWN_CONTEXT)
 
-    def _count_sync(self, tool: Tool[..., Any]) -> Any:
+    def _count_sync(self, tool: FunctionTool[..., Any]) -> Any:
         @functools.wraps(tool.function)
         def run(*args: Any, **given: Any) -> Any:
             with self._run(tool, given):
@@ -137,7 +140,7 @@ class EffectLedger:
 
         return run
 
-    def _count_async(self, tool: Tool[..., Any]) -> Any:
+    def _count_async(self, tool: FunctionTool[..., Any]) -> Any:
         @functools.wraps(tool.function)
         async def run(*args: Any, **given: Any) -> Any:
             with self._run(tool, given):
@@ -146,11 +149,17 @@ class EffectLedger:
         return run
 
     @contextmanager
-    def _run(self, tool: Tool[..., Any], given: dict[str, Any]) -> Generator[None]:
+    def _run(self, tool: FunctionTool[..., Any], given: dict[str, Any]) -> Generator[None]:
         context = given.get(tool.context_parameter) if tool.context_parameter else given.pop(_OWN_CONTEXT, None)
         if not isinstance(context, ToolContext):  # called by hand, as a function
             yield
             return
+        with self.counting(tool, context):
+            yield
+
+    @contextmanager
+    def counting(self, tool: Tool, context: ToolContext) -> Generator[None]:
+        """Count a run of a tool."""
         ref = (context.execution_id, context.step, context.index)
         run = ToolRun(tool.name, tool.effect, *ref, key=context.idempotency_key)
         with self._lock:
@@ -183,6 +192,27 @@ class EffectLedger:
             if happened > alone:
                 found.append(f"{runs[0]}: the effect {what!r} happened {happened} times; {_advise(runs[0])}")
         return found
+
+
+class _CountedTool:
+    """A tool of any kind whose calls the ledger counts."""
+
+    def __init__(self, tool: Tool, ledger: EffectLedger) -> None:
+        self._tool = tool
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tool, name)
+
+    def call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        if self._tool.is_async:
+            return self._call_async(ctx, bound)
+        with self._ledger.counting(self._tool, ctx):
+            return self._tool.call(ctx, bound)
+
+    async def _call_async(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        with self._ledger.counting(self._tool, ctx):
+            return await self._tool.call(ctx, bound)
 
 
 def select_distinct(effects: list[Happening]) -> list[Happening]:

@@ -21,6 +21,7 @@ from ..worker.store.clock import RedisClock
 from ..worker.store.context import NoPublisher
 from ..worker.store.database import Database
 from ..worker.store.memory.database import MemoryDatabase
+from ..worker.tools import ToolSet
 from .databases import FaultyDatabase, RedisOnVirtualTime
 from .drivers import CountingDriver
 from .faults import MESSAGE, Fault, FaultKind
@@ -255,8 +256,10 @@ class Simulation:
 def _instrument(agent: Agent, driver: CountingDriver, ledger: EffectLedger) -> Agent:
     """Count the agent's calls, and remove its time limits, since virtual time advances in jumps."""
     budget = agent.budget.model_copy(update={"max_seconds": None, "deadline": None}) if agent.budget else None
-    tools = [ledger.wrap(tool) for tool in agent.toolset]
-    return replace(agent, model=None, base_url=None, driver=driver, tools=tools, budget=budget, step_timeout=None)
+    watched = replace(agent, model=None, base_url=None, driver=driver, budget=budget, step_timeout=None)
+    # Those of its capabilities too, which are not among its own.
+    object.__setattr__(watched, "toolset", ToolSet(ledger.wrap(tool) for tool in agent.toolset))
+    return watched
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
 
+from .capability import Capability, check_capabilities, compiler_of
 from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
@@ -41,6 +42,7 @@ class Agent:
         max_parallel_tools: Tool calls of one step that run side by side. None: the setting.
         step_timeout: Seconds a step may take. None: the setting.
         tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
+        capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Agent:
     model_settings: Mapping[str, Any] | None = None
     driver: Driver | Callable[..., Any] | None = None
     system_prompt: str = ""
-    tools: Sequence[Tool[..., Any] | Callable[..., Any]] = ()
+    tools: Sequence[Tool | Callable[..., Any]] = ()
     budget: ExecutionBudget | None = None
     description: str = ""
     output_type: type[Any] | None = None
@@ -59,6 +61,7 @@ class Agent:
     max_parallel_tools: int | None = None
     step_timeout: float | None = None
     tool_timeout: float | None = None
+    capabilities: Sequence[Capability] = ()
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
@@ -76,13 +79,17 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
-        object.__setattr__(self, "toolset", ToolSet(self.tools))
-        object.__setattr__(self, "hook_stack", HookStack(self.hooks))
-        object.__setattr__(self, "all_guards", (BudgetGuard(), *self.guards))
+        check_capabilities(self.name, self.capabilities, self.tools)
+        given = self.capabilities
+        tools = (*self.tools, *(tool for each in given for tool in each.tools()))
+        object.__setattr__(self, "toolset", ToolSet(tools))
+        object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
+        guards = (*self.guards, *(guard for each in given for guard in each.guards()))
+        object.__setattr__(self, "all_guards", (BudgetGuard(), *guards))
 
     @cached_property
     def answering(self) -> Driver:
-        """What answers: the given driver, a function made one, or the model's.
+        """The driver that answers: the given one, one made of a function, or the model's.
 
         Raises:
             MissingExtra: The model needs the extra `llm`.
@@ -96,10 +103,10 @@ class Agent:
             self.model, base_url=self.base_url, settings=self.model_settings, output_type=self.output_type
         )
 
-    @property
+    @cached_property
     def messages_from(self) -> MessageCompiler:
-        """The compiler that chooses the messages."""
-        return self.compiler or ConversationWithCurrentToolTrace()
+        """The compiler that chooses the messages, with those of the capabilities behind it."""
+        return compiler_of(self.compiler or ConversationWithCurrentToolTrace(), self.capabilities)
 
     @property
     def limits(self) -> ExecutionBudget:
@@ -108,7 +115,7 @@ class Agent:
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
-        """What it is, as plain JSON."""
+        """The definition as plain JSON."""
         return {
             "name": self.name,
             "description": self.description,

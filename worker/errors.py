@@ -18,6 +18,7 @@
     ├── StoreFull                   the store refuses writes for want of memory
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   └── StateTooNew             stored by a newer version of this package
+    ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
     │   └── UnusableAnswer          the model answered with something that cannot be read
     └── ExecutionFailed             the execution that was waited for ended as failed
@@ -29,6 +30,7 @@ client leaves its adapter: it is translated into one of these, with the original
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 _SHOWN_CHARS = 80
 _PART_CHARS = 100
@@ -36,7 +38,7 @@ _REASON_CHARS = 500
 _PRINTED = (str, int, float, datetime, type(None))
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Short and without risk: a container's repr can be endless, a huge integer's refuses."""
     if isinstance(value, type):
         return f"a {value.__name__}"
@@ -82,7 +84,7 @@ class InvalidInput(CeleryAgentsError, ValueError):
     """A value that cannot be used: which field, what it was, what to do."""
 
     def __init__(self, field: str, value: object, advice: str) -> None:
-        super().__init__(f"{field}: {advice} Got {_shown(value)}.")
+        super().__init__(f"{field}: {advice} Got {_show(value)}.")
         self.field = field
         self.value = value
         self.advice = advice
@@ -185,6 +187,18 @@ class StateTooNew(StateUnreadable):
         super().__init__("schema_version", f"it is {version}, this worker knows up to {known}. Upgrade this worker.")
         self.version = version
         self.known = known
+
+
+class ModelCallRefused(CeleryAgentsError):
+    """No model call may begin: a limit is reached, the execution ends, or another worker has the step.
+
+    Attributes:
+        signals: The stop signals of the limits that are reached; empty otherwise.
+    """
+
+    def __init__(self, why: str = "", signals: tuple[Any, ...] = ()) -> None:
+        super().__init__(f"The model may not be asked: {why}." if why else "")
+        self.signals = signals
 
 
 class DriverError(CeleryAgentsError):

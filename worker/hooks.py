@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .concurrency import fibers
-from .drivers import InferenceRequest
-from .errors import ConfigurationError
+from .drivers import AuxiliaryRequest, InferenceRequest
+from .errors import ConfigurationError, ModelCallRefused
 from .redaction import describe_exception
 from .state import AgentState, ErrorInfo, InferenceResponse, ToolCall, ToolExecution
 
@@ -54,6 +54,7 @@ class HookContext:
         tool_execution: The result of the call; only after it.
         blocked: A reason that keeps the call from running; only before a tool.
         error: The error that fails the execution; only on error.
+        ask: Makes auxiliary model calls; None outside a worker. Call `ask_model`.
     """
 
     point: HookPoint
@@ -67,6 +68,22 @@ class HookContext:
     tool_execution: ToolExecution | None = None
     blocked: str | None = None
     error: ErrorInfo | None = None
+    ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
+
+    def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
+        """Ask the agent's model, beside the step's own call, and wait for the answer.
+
+        The answer is journaled under the key before it is returned: when the step is run again, the same answer comes
+        back and nothing is paid. It is charged to the execution. Begin keys with the name of the capability; each step
+        has its own keys.
+
+        Raises:
+            ModelCallRefused: A limit is reached, the execution is being stopped, or the claim is gone.
+            DriverError: There is no answer.
+        """
+        if self.ask is None:
+            raise ModelCallRefused("this context belongs to no worker")
+        return self.ask(key, request)
 
     def changed(self, **changes: Any) -> HookContext:
         """The same context with other values."""

@@ -102,7 +102,7 @@ def _facts(error: DriverError) -> dict[str, str | int]:
 
 
 def _only_one(error: BaseException) -> BaseException:
-    """What is inside a group that holds a single exception: that is what happened."""
+    """Take the exception out of a group that holds a single one: that is what happened."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return error  # pyright: ignore[reportUnknownVariableType]
@@ -142,7 +142,7 @@ def _secrets_of_this_process() -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _what_it_holds(name: str) -> Literal["secret", "address"] | None:
-    """What an environment variable of this name holds, as far as it concerns secrets."""
+    """The secrets in an environment variable of this name."""
     if _SECRET_NAME.search(name):
         return "secret"
     return "address" if _URL_NAME.search(name) else None

@@ -21,7 +21,7 @@ from ...worker.errors import (
     StoreUnavailable,
     UnknownAgent,
 )
-from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId
+from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId, read_session_id
 from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.callbacks import read_receivers
@@ -262,7 +262,7 @@ class AgentClient:
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
-        return self._job(self.store.sessions.header(SessionId(session_id)))
+        return self._job(self.store.sessions.header(read_session_id(session_id)))
 
     def show(self, session_id: str) -> StoredSession:
         """Load the session with its whole state.
@@ -271,11 +271,11 @@ class AgentClient:
             SessionNotFound: There is no such session, or it has expired.
             StateUnreadable: A part of it cannot be read; the error names it.
         """
-        return self.store.sessions.load(SessionId(session_id))
+        return self.store.sessions.load(read_session_id(session_id))
 
     def header(self, session_id: str) -> Header:
         """Read what a listing shows of a session, even where its state cannot be read."""
-        return self.store.sessions.header(SessionId(session_id))
+        return self.store.sessions.header(read_session_id(session_id))
 
     def list(
         self,

@@ -13,7 +13,10 @@ import redis
 
 from support.documents import ROOT, read_document
 
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "agents", "services", "operating", "coming-from")))
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("quickstart", "agents", "capabilities", "services", "operating", "coming-from")),
+)
 
 
 def run(folder: Path, redis_url: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -62,6 +65,14 @@ def test_the_agents_page_s_tools_and_guards_work(tmp_path: Path, redis_url: str,
     new_worker(agents="guarded", env={"PYTHONPATH": str(tmp_path)})
     done = run(tmp_path, redis_url, *agents_command("celery-agents submit careful hello --wait"))
     assert done.stdout.strip() == "metadata: {'last_step': 1}"
+
+
+def test_the_capabilities_page_s_capability_counts(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/capabilities.md")
+    page.write(tmp_path)
+    new_worker(agents="counting", env={"PYTHONPATH": str(tmp_path)})
+    (submit,) = [line for line in page.commands if line.startswith("celery-agents submit")]
+    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[0].strip()
 
 
 def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from .answers import Answer, CallTool
 from .function import FunctionDriver
 from .pricing import TokenPrice
-from .protocol import Driver, InferenceRequest
+from .protocol import AuxiliaryRequest, Delta, Driver, InferenceRequest
 from .pydantic_ai import PydanticAIDriver
 from .scripted import ScriptedDriver
 
 __all__ = [
     "Answer",
+    "AuxiliaryRequest",
     "CallTool",
+    "Delta",
     "Driver",
     "FunctionDriver",
     "InferenceRequest",

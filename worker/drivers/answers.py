@@ -1,4 +1,4 @@
-"""What stands in for a model's answer in plain Python: a text, calls, or both."""
+"""Answers of functions and scripts in plain Python: a text, calls, or both."""
 
 from __future__ import annotations
 

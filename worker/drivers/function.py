@@ -10,7 +10,7 @@ from ..errors import CeleryAgentsError, ConfigurationError, DriverError
 from ..redaction import describe_exception
 from ..state import AgentState, InferenceResponse, LLMConfig
 from .answers import Answer, as_response, read_response
-from .protocol import InferenceRequest
+from .protocol import Delta, InferenceRequest
 
 AnswerFunction: TypeAlias = "Callable[[AgentState], Answer | Awaitable[Answer]]"
 
@@ -41,8 +41,8 @@ class FunctionDriver:
         """Call the function once; see `Driver.infer`."""
         if self.is_async:
             return self._infer_async(request)
-        answer = called(cast("Callable[[AgentState], Answer]", self._function), request.state)
-        return as_response(answer, request.step).to_json()
+        answer = call_function(cast("Callable[[AgentState], Answer]", self._function), request.state)
+        return _raw_answer(answer, request)
 
     async def _infer_async(self, request: InferenceRequest) -> bytes:
         try:
@@ -51,7 +51,7 @@ class FunctionDriver:
             raise
         except (Exception, SystemExit) as error:  # an exit would end the event loop, and all async work with it
             raise as_driver_error(error) from error
-        return as_response(answer, request.step).to_json()
+        return _raw_answer(answer, request)
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
@@ -68,8 +68,15 @@ class FunctionDriver:
         """Nothing is open."""
 
 
-def called(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:
-    """What a plain function answers; its exceptions become errors of this package."""
+def _raw_answer(answer: Answer, request: InferenceRequest) -> bytes:
+    response = as_response(answer, request.step)
+    if request.emit is not None:
+        request.emit(Delta(response.content))
+    return response.to_json()
+
+
+def call_function(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:
+    """Call a plain function of the state; its exceptions become errors of this package."""
     try:
         return function(state)
     except CeleryAgentsError:

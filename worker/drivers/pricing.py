@@ -1,4 +1,4 @@
-"""What an answer cost, in US dollars."""
+"""The cost of an answer, in US dollars."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TokenPrice:
 
 
 def cost_of(usage: AbstractUsage, provider: str, *names: str | None) -> float | None:
-    """What a usage costs by the public price list; None when that knows none of the names.
+    """The cost of a usage by the public price list; None when the list knows none of the names.
 
     Args:
         usage: Tokens, as pydantic-ai counts them: cached ones are part of the input.
@@ -70,7 +70,7 @@ def cost_of(usage: AbstractUsage, provider: str, *names: str | None) -> float | 
 
 
 def is_priced(provider: str, name: str) -> bool:
-    """Whether the public price list knows this model."""
+    """Tell whether the public price list knows this model."""
     from genai_prices import Usage
 
     return cost_of(Usage(input_tokens=1, output_tokens=1), provider, name) is not None

@@ -1,8 +1,8 @@
-"""What the engine asks of a driver, and what a driver is asked with."""
+"""The Protocol of drivers, and the request that a driver answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,11 +14,40 @@ from ..state import (
     LLMConfig,
     Message,
     MessageCompiler,
+    ResponseFormat,
     repair_pairs,
 )
 from ..tools import ToolSpec
 
 _DEFAULT_COMPILER = ConversationWithCurrentToolTrace()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer that is arriving.
+
+    Attributes:
+        text: What the model has said since the last piece.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryRequest:
+    """A question that a hook or a tool asks beside the step's own.
+
+    Attributes:
+        messages: What the model reads.
+        system_prompt: Instructions in front of them; none of the agent's.
+        response_format: The shape of the answer; None for text.
+        settings: Another model for this question; None is the session's, or else the agent's.
+    """
+
+    messages: tuple[Message, ...]
+    system_prompt: str = ""
+    response_format: ResponseFormat | None = None
+    settings: LLMConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +64,8 @@ class InferenceRequest:
         compiler: Chooses the messages that the model sees.
         settings: A model for this agent alone, instead of the driver's; None keeps the driver's.
         replaced_messages: Messages to send in place of the compiled ones; None sends the compiled ones.
+        purpose: The key of an auxiliary call; "" for the step's own question.
+        emit: Takes pieces of the answer while it arrives; None when nobody watches. Never needed for the answer.
     """
 
     state: AgentState
@@ -46,12 +77,14 @@ class InferenceRequest:
     compiler: MessageCompiler = _DEFAULT_COMPILER
     settings: LLMConfig | None = None
     replaced_messages: tuple[Message, ...] | None = None
+    purpose: str = ""
+    emit: Callable[[Delta], None] | None = None
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """What the model is to read, without the system prompt; calls and results in pairs, never one alone.
+        """The messages for the model, without the system prompt; calls and results in pairs, never one alone.
 
-        Made when it is first read, because a driver that does not read it need not wait for it.
+        Compiled when they are first read, so that a driver that reads none does not wait for them.
         """
         chosen = self.compiler.compile(self.state) if self.replaced_messages is None else self.replaced_messages
         return repair_pairs(chosen)

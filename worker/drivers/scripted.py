@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from ..errors import ConfigurationError, DriverError
 from ..state import AgentState, InferenceResponse, LLMConfig
 from .answers import Answer, as_response, read_response
-from .function import as_driver_error, called
-from .protocol import InferenceRequest
+from .function import as_driver_error, call_function
+from .protocol import Delta, InferenceRequest
 
 ScriptedAnswer: TypeAlias = "Answer | Exception | Callable[[AgentState], Answer]"
 """An answer, an error to raise, or a function of the state that gives the answer."""
@@ -24,13 +24,21 @@ class ScriptedDriver:
 
     is_async = False
 
-    def __init__(self, answers: Iterable[ScriptedAnswer], *, repeat_last: bool = False, name: str = "scripted") -> None:
+    def __init__(
+        self,
+        answers: Iterable[ScriptedAnswer],
+        *,
+        repeat_last: bool = False,
+        name: str = "scripted",
+        auxiliary: Mapping[str, ScriptedAnswer] | None = None,
+    ) -> None:
         """Take the answers.
 
         Args:
             answers: One for each step, in order.
             repeat_last: After the last one give it again; otherwise a further step fails.
             name: What people read.
+            auxiliary: Answers to auxiliary calls, by their key.
 
         Raises:
             ConfigurationError: There are none.
@@ -39,16 +47,19 @@ class ScriptedDriver:
         if not self._answers:
             raise ConfigurationError("ScriptedDriver: the list of answers is empty; give one for each step")
         self._repeat_last = repeat_last
+        self._auxiliary = dict(auxiliary or {})
         self.name = name
 
     def infer(self, request: InferenceRequest) -> bytes:
         """Give the answer of this step; see `Driver.infer`."""
-        answer = self._answer(request.step)
+        answer = self._auxiliary_answer(request.purpose) if request.purpose else self._answer(request.step)
         if isinstance(answer, Exception):
             raise as_driver_error(answer) from answer.__cause__
-        if callable(answer):
-            return as_response(called(answer, request.state), request.step).to_json()
-        return as_response(answer, request.step).to_json()
+        given = call_function(answer, request.state) if callable(answer) else answer
+        response = as_response(given, request.step)
+        if request.emit is not None:
+            request.emit(Delta(response.content))
+        return response.to_json()
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
@@ -63,6 +74,12 @@ class ScriptedDriver:
 
     async def aclose(self) -> None:
         """Nothing is open."""
+
+    def _auxiliary_answer(self, key: str) -> ScriptedAnswer:
+        if key in self._auxiliary:
+            return self._auxiliary[key]
+        message = f"The script has no answer to the auxiliary call {key!r}; add it to auxiliary=."
+        raise DriverError("script_exhausted", message, transient=False)
 
     def _answer(self, step: int) -> ScriptedAnswer:
         if step <= len(self._answers):

@@ -24,6 +24,7 @@ from ..state import (
     StopSignal,
 )
 from .active_lease import Interruption
+from .auxiliary_calls import charge
 from .run import Run, moment
 
 
@@ -50,7 +51,7 @@ def start_execution(state: AgentState, limits: ExecutionBudget, started_at: date
     if execution.status is not ExecutionStatus.PENDING:
         return state
     capped = execution.with_budget(limits.capped_by(execution.budget))
-    return state.with_parts(state.context, capped).with_execution_started(now=started_at)
+    return state.with_context_and_execution(state.context, capped).with_execution_started(now=started_at)
 
 
 def apply_step(run: Run, now: datetime) -> AppliedStep:
@@ -60,6 +61,7 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
         state = state.with_stop_signal(signal, now=now)
     has_answer = run.response is not None
     state = run.run_state_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
+    state = charge(run, state)
     failure = run.failure
     if failure is None:
         state, failure = _ask_guards(run, state, now)
@@ -76,7 +78,7 @@ def end_execution(run: Run, state: AgentState, now: datetime) -> AgentState:
     """End the execution, and run the hooks before and after its end."""
     state = run.run_state_hooks(HookPoint.ON_STOP, state)
     ended = state.with_execution_completed(claim=run.claim.id, now=now)
-    return run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended)
+    return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended))
 
 
 def new_signals(execution: ExecutionState, signals: Iterable[StopSignal]) -> list[StopSignal]:
@@ -107,7 +109,7 @@ def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime
     # The failed step is kept with what it has obtained; a retry goes on behind it.
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
-    return run.run_state_hooks(HookPoint.AFTER_EXECUTION, failed), error
+    return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, failed)), error
 
 
 def _ask_guards(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:

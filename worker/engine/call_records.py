@@ -33,7 +33,7 @@ class PlannedCall(RequestedCall):
         timeout: Seconds it may take.
     """
 
-    tool: Tool[..., Any]
+    tool: Tool
     bound: Mapping[str, Any]
     key: str
     timeout: float

@@ -10,6 +10,7 @@ from ..errors import SessionNotFound, StateTooNew, StateUnreadable, StoreUnavail
 from ..guards import time_left
 from ..store import Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from .applied_step import start_execution
+from .auxiliary_calls import AuxiliaryCalls
 from .outcome import NothingToDo, Outcome, Parked
 from .releases import release_and_retry
 from .run import Run, TimedClaim, moment
@@ -30,6 +31,7 @@ class StepClaimer:
         self._agents = agents
         self._sticky = sticky
         self._worker = worker
+        self._auxiliary_calls = AuxiliaryCalls(services)
 
     def claim_step(self, ref: StepRef, *, alone: bool) -> Run | Suspect | Outcome:
         """Claim a step that may be due.
@@ -83,6 +85,7 @@ class StepClaimer:
             sticky_until=claim.sticky_until,
             seen_extents=extents,
             stored_extents=extents,
+            asking=self._auxiliary_calls.ask,
         )
 
     def park(self, ref: StepRef, error: Exception) -> Parked:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
-from ..redaction import describe_exception, redact
+from ..redaction import redact
 from ..state import ErrorInfo, ExecutionStatus, StopReason
 from .applied_step import new_signals
+from .auxiliary_calls import charge
 from .interruptions import user_stop_signal
 from .releases import release_and_retry
 from .run import Run, moment
 from .services import EngineServices
 
 
-def guard_run(run: Run, services: EngineServices) -> Run:
+def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, Exception], Run]) -> Run:
     """Run the hooks before the step and ask the guards.
 
+    Args:
+        on_hook_error: Gives the run after a hook or a guard raised.
     Returns:
         The run; stopping, where a client, a guard or too many attempts end its execution; decided, where a guard
         delays the step.
@@ -28,9 +33,10 @@ def guard_run(run: Run, services: EngineServices) -> Run:
         return run.stopping(user_stop_signal())
     try:
         run = run_before_hooks(run)
+        run = run.changed(state=charge(run, run.state))
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
-        return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+        return on_hook_error(run, error)
     # A step that has obtained something is not delayed: what was paid for is committed first.
     if isinstance(verdict, Delay):
         return run if loaded.journal.holds_something else _delay_step(run, services, verdict)

@@ -12,7 +12,7 @@ from typing import Final
 import tenacity
 
 from ..drivers import InferenceRequest
-from ..errors import ConfigurationError, DriverError, UnusableAnswer
+from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
 from ..guards import time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception
@@ -60,6 +60,14 @@ class Inference:
         run, _ = self._build_request(run)
         return _run_after_hooks(run, response).changed(response=response)
 
+    def resolve_hook_error(self, run: Run, error: Exception) -> Run:
+        """Give the run after a hook before the driver call raised. A refused or delayed model call is no failure."""
+        if isinstance(error, ModelCallRefused):
+            return run.stopping(*error.signals) if error.signals else self._resolve_interruption(run)
+        if isinstance(error, DriverError) and error.transient:
+            return self._give_up(run, error)
+        return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+
     def _infer(self, run: Run) -> Run:
         raw = run.loaded.journal.answer
         if raw is not None:
@@ -70,7 +78,7 @@ class Inference:
             _check_price(run)
             run, request = self._build_request(run)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
-            return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+            return self.resolve_hook_error(run, error)
         return self._ask(run, request)
 
     def _build_request(self, run: Run) -> tuple[Run, InferenceRequest]:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..agent import Agent
-from ..errors import StateUnreadable
+from ..drivers import AuxiliaryRequest
+from ..errors import ModelCallRefused, StateUnreadable
 from ..hooks import HookContext, HookPoint
 from ..state import (
     AgentState,
@@ -110,6 +111,9 @@ class Run:
         has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
         outcome: What came of the step; None while the run is undecided.
         next_claim: The claim of the step that follows, when the commit kept it for this worker.
+        auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key. All copies of the run share
+            this one mutable value: whichever copy made a call, its answer counts for all.
+        asking: Makes auxiliary calls; None where no model may be asked.
     """
 
     ref: StepRef
@@ -132,6 +136,8 @@ class Run:
     has_unfinished_calls: bool = False
     outcome: Outcome | None = None
     next_claim: TimedClaim | None = None
+    auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
 
     def changed(self, **changes: Any) -> Run:
         """The same run with other values."""
@@ -144,6 +150,12 @@ class Run:
         """The run with the record of a call, and with the stop that the tool asked for."""
         signals = (record.signal,) if record.signal is not None else ()
         return self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
+
+    def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
+        """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
+        if self.asking is None:
+            raise ModelCallRefused("nothing here can make the call")
+        return self.asking(self, key, request)
 
     def without_unjournaled(self) -> Run:
         """The same run with nothing left to journal."""
@@ -197,7 +209,7 @@ class Run:
         """The context of the hooks at a point, with the values that this point has beside the state."""
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
-            state=state, **values,
+            state=state, ask=self.ask_model, **values,
         )  # fmt: skip
 
 

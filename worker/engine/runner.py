@@ -118,7 +118,7 @@ class StepRunner:
 
     def _run_phases(self, run: Run, policy: KeepClaimPolicy) -> Run:
         try:
-            run = guard_run(run, self._services)
+            run = guard_run(run, self._services, self._inference.resolve_hook_error)
             run = self._inference.infer(run)
             run = self._tool_calls.call(run)
             return self._committer.commit(run, policy)

@@ -202,6 +202,7 @@ class ToolCallRunner:
             idempotency_key=planned.key,
             deadline=moment(self._now_ms(run)) + timedelta(seconds=planned.timeout),
             cancelled=lambda: lease.interruption is not None,
+            ask=lambda key, request: run.ask_model(f"t{planned.index}.{key}", request),
         )
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:

@@ -26,7 +26,9 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         now = moment(snapshot.now_ms)
         state, has_ended = applied.state, applied.has_ended
         if snapshot.cancel is not None and not has_ended:
-            state, has_ended = end_execution(run, state.with_stop_signal(user_stop_signal(), now=now), now), True
+            stopped = state.with_stop_signal(user_stop_signal(), now=now)
+            # Nothing new begins, so that the hooks of the end ask no model.
+            state, has_ended = end_execution(run.changed(is_stopping=True), stopped, now), True
         events: list[NewEvent] = []
         if run.response is not None:
             events.append(step_event(run, run.response))

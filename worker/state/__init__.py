@@ -1,12 +1,16 @@
-"""The state of an agent: pure immutable values, stored as JSON without loss. No I/O, no Celery, no Redis."""
+"""The state of an agent: pure immutable values that are stored as JSON without loss.
+
+I/O, Celery and Redis do not belong here. `conversation` holds messages, `execution` one run of the agent, `parts` what
+capabilities keep, `codec` the split form that a store writes, `values` the base of them all.
+"""
 
 from .agent_fields import SCHEMA_VERSION
 from .agent_state import AgentState
 from .codec.join import Head, join, read_head
 from .codec.split import (
     ListChange,
+    SplitState,
     StateChanges,
-    StateParts,
     changes,
     head_json,
     message_json,
@@ -50,6 +54,9 @@ from .execution.status import TRANSITIONS, ExecutionStatus
 from .execution.steps import AgentStep, AgentStepType, StepExecution
 from .execution.tool_calls import ToolCall, ToolExecution, ToolOutcome, as_text
 from .execution.usage import NO_USAGE, InferenceUsage
+from .parts.list_part import ListPart
+from .parts.state_part import PartItem, PartScope, StatePart
+from .parts.storage import PartList
 from .values.error_info import ErrorInfo
 from .values.field_types import utcnow
 from .values.frozen import (
@@ -66,9 +73,11 @@ from .values.ids import (
     ID_PATTERN,
     AgentId,
     AgentStepId,
+    ChildSessionId,
     ExecutionId,
     SessionId,
     ToolExecutionId,
+    read_session_id,
 )
 from .values.value import Value
 
@@ -93,6 +102,7 @@ __all__ = [
     "AgentStepId",
     "AgentStepType",
     "AllSections",
+    "ChildSessionId",
     "ConversationWithCurrentToolTrace",
     "ErrorInfo",
     "ExecutionBudget",
@@ -110,9 +120,13 @@ __all__ = [
     "Json",
     "LLMConfig",
     "ListChange",
+    "ListPart",
     "Message",
     "MessageCompiler",
     "MessageStore",
+    "PartItem",
+    "PartList",
+    "PartScope",
     "ResponseFormat",
     "ResponseFormatType",
     "Role",
@@ -120,8 +134,9 @@ __all__ = [
     "SelectedSections",
     "SessionId",
     "Span",
+    "SplitState",
     "StateChanges",
-    "StateParts",
+    "StatePart",
     "StepExecution",
     "StopReason",
     "StopSignal",
@@ -140,6 +155,7 @@ __all__ = [
     "join",
     "message_json",
     "read_head",
+    "read_session_id",
     "repair_pairs",
     "split",
     "step_json",

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import InvalidTransition, StateUnreadable
-from .agent_context import AgentWithContext
+from .agent_fields import schema_version_of
+from .agent_parts import AgentWithParts
 from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
 from .conversation.messages import Message
@@ -26,8 +27,8 @@ from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
 
 
-class AgentState(AgentWithContext):
-    """The whole of an agent between two steps; `AgentFields` lists what it holds."""
+class AgentState(AgentWithParts):
+    """An agent between two steps; `AgentFields` lists its fields."""
 
     @classmethod
     def fresh(
@@ -57,11 +58,11 @@ class AgentState(AgentWithContext):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """As the default compiler gives them; walks over all of them."""
+        """The messages as the default compiler chooses them; walks over all of them."""
         return ConversationWithCurrentToolTrace().compile(self)
 
     def input_messages(self, step: AgentStep, compiler: MessageCompiler | None = None) -> tuple[Message, ...]:
-        """What the model saw in this step, made from the store as it was then.
+        """The messages that the model saw in this step, compiled from the store as it was then.
 
         Raises:
             StateUnreadable: A section was replaced since, so that the messages are gone.
@@ -80,7 +81,7 @@ class AgentState(AgentWithContext):
         *,
         now: datetime | None = None,
     ) -> AgentState:
-        """The next execution, pending.
+        """Begin the next execution, pending.
 
         Raises:
             InvalidTransition: The present one has not ended.
@@ -96,26 +97,26 @@ class AgentState(AgentWithContext):
             created_at=moment,
             operation_id=operation_id,
         )
-        return self._changed(moment, execution=execution)
+        return self._change(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
 
     def with_execution_started(self, *, now: datetime | None = None) -> AgentState:
-        """In progress and counted; unchanged when it is in progress already, so that every step may ask for it.
+        """Start and count the execution; unchanged when it is in progress already, so that every step may ask for it.
 
         Raises:
             InvalidTransition: It waits or has ended: resume it, retry it, or begin the next one.
         """
         if self.status is ExecutionStatus.IN_PROGRESS:
             return self
-        state = self._ensured(now)
+        state = self._ensure_execution(now)
         if state.status is not ExecutionStatus.PENDING:
             advice = "Resume it when it waits, retry it when it failed or was stopped, else begin the next one."
             raise InvalidTransition(state._execution.execution_id, str(self.status), "started", advice)
-        return state.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)._counted(self.execution)
+        return state.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)._count_execution(self.execution)
 
     def with_current_step(
         self, step: AgentStep, *, started_at: datetime | None = None, now: datetime | None = None
     ) -> AgentState:
-        """The step being worked on, its messages tagged and appended.
+        """Set the current step, and append its messages with their tags.
 
         Given again under the same id, only the messages that are new are appended, and nothing is counted twice.
 
@@ -123,69 +124,70 @@ class AgentState(AgentWithContext):
             started_at: When its driver call began, so that its duration covers it; None is now.
         """
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         context, tagged = with_step_output(state, step)
         execution = state._execution.with_current_step(tagged, started_at or moment)
-        return state._changed(moment, context=context, execution=execution)
+        return state._change(moment, context=context, execution=execution)
 
     def with_current_step_completed(
         self, status: ExecutionStatus | None = None, *, claim: str = "", now: datetime | None = None
     ) -> AgentState:
-        """The current step archived with the signals of now; unchanged without one."""
+        """Archive the current step with the signals of now; unchanged without one."""
         if self.current_step is None:
             return self
         moment = now or utcnow()
         execution = self._execution.with_current_step_completed(moment, claim)
-        return self._changed(moment, execution=execution.with_status(status, moment) if status else execution)
+        return self._change(moment, execution=execution.with_status(status, moment) if status else execution)
 
     def with_stop_signal(self, signal: StopSignal, *, now: datetime | None = None) -> AgentState:
-        """One signal more; none is replaced."""
-        state = self._ensured(now)
+        """Add a stop signal; none is replaced."""
+        state = self._ensure_execution(now)
         continuation = state._execution.continuation.with_signal(signal)
-        return state._changed(now, execution=state._execution.with_continuation(continuation))
+        return state._change(now, execution=state._execution.with_continuation(continuation))
 
     def with_execution_continued(self, *, now: datetime | None = None) -> AgentState:
-        """Go on in spite of signals, until the end of this step."""
-        state = self._ensured(now)
+        """Continue in spite of stop signals, until the end of this step."""
+        state = self._ensure_execution(now)
         continuation = state._execution.continuation.with_continuation_requested()
-        return state._changed(now, execution=state._execution.with_continuation(continuation))
+        return state._change(now, execution=state._execution.with_continuation(continuation))
 
     def with_usage(
         self, usage: InferenceUsage, cost: float | None = None, *, now: datetime | None = None
     ) -> AgentState:
-        """Tokens and dollars that belong to no step of this execution: a useless answer's, a child's."""
-        state = self._ensured(now)
-        return state._changed(now, execution=state._execution.with_charge(usage, cost))
+        """Charge tokens and dollars that belong to no step of this execution, such as those of a child."""
+        state = self._ensure_execution(now)
+        return state._change(now, execution=state._execution.with_charge(usage, cost))
 
     def with_execution_status(self, status: ExecutionStatus, *, now: datetime | None = None) -> AgentState:
-        """Raises `InvalidTransition` when `TRANSITIONS` does not allow it."""
+        """Change the status. Raises `InvalidTransition` when `TRANSITIONS` does not allow it."""
         moment = now or utcnow()
-        state = self._ensured(moment)
-        return state._changed(moment, execution=state._execution.with_status(status, moment))
+        state = self._ensure_execution(moment)
+        return state._change(moment, execution=state._execution.with_status(status, moment))
 
     def with_execution_waiting(self, *, now: datetime | None = None) -> AgentState:
-        """Waiting for a person's or a child's answer; the time does not count as elapsed."""
+        """Let the execution wait for an answer of a person or a child; the time does not count as elapsed."""
         return self.with_execution_status(ExecutionStatus.WAITING, now=now)
 
     def with_execution_resumed(self, *, now: datetime | None = None) -> AgentState:
+        """Put a waiting execution in progress again."""
         return self.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)
 
     def with_failure(self, error: ErrorInfo, *, now: datetime | None = None) -> AgentState:
-        """Failed, with the error on the current step, which is archived, or on the execution. Signals are kept."""
+        """Fail the execution, with the error on the current step, which is archived, or the execution. Signals stay."""
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         execution = state._execution.with_error(error).with_current_step_completed(moment)
-        return state._changed(moment, execution=execution.with_status(ExecutionStatus.FAILED, moment))
+        return state._change(moment, execution=execution.with_status(ExecutionStatus.FAILED, moment))
 
     def with_execution_completed(self, *, claim: str = "", now: datetime | None = None) -> AgentState:
-        """Ended: failed before stopped before completed (`ExecutionState.final_status`)."""
+        """End the execution: failed before stopped before completed (`ExecutionState.final_status`)."""
         moment = now or utcnow()
-        state = self._ensured(moment)
+        state = self._ensure_execution(moment)
         execution = state._execution.with_current_step_completed(moment, claim)
-        return state._changed(moment, execution=execution.with_status(execution.final_status(), moment))
+        return state._change(moment, execution=execution.with_status(execution.final_status(), moment))
 
     def for_retry(self, budget: ExecutionBudget | None = None, *, now: datetime | None = None) -> AgentState:
-        """A failed or stopped execution in progress again, with its steps; None keeps its budget.
+        """Put a failed or stopped execution in progress again, with its steps; None keeps its budget.
 
         Raises:
             InvalidTransition: There is none, or it did not fail or stop.
@@ -196,21 +198,21 @@ class AgentState(AgentWithContext):
             raise InvalidTransition(
                 execution_id, self.status or "no execution", "retry", "Only failed and stopped ones."
             )
-        return self._changed(moment, execution=self.execution.for_retry(moment, budget))._counted(self.execution)
+        return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
 
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
-        """Without execution; identity, context, model and count are kept."""
-        return self._changed(now, execution=None)
+        """Remove the execution; identity, context, model and count stay."""
+        return self._change(now, execution=None, schema_version=schema_version_of(self.parts, None))
 
     @property
     def _execution(self) -> ExecutionState:
         assert self.execution is not None
         return self.execution
 
-    def _counted(self, before: ExecutionState | None) -> AgentState:
-        """One execution more, unless it had started before."""
+    def _count_execution(self, before: ExecutionState | None) -> AgentState:
+        """Count the execution, unless it had started before."""
         started_before = before is not None and before.started_at is not None
         return self if started_before else self._with(execution_count=self.execution_count + 1)
 
-    def _ensured(self, now: datetime | None) -> AgentState:
+    def _ensure_execution(self, now: datetime | None) -> AgentState:
         return self if self.execution is not None else self.with_execution(now=now)

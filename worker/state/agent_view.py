@@ -1,4 +1,4 @@
-"""What can be read from an agent's state."""
+"""The accessors of an agent's state."""
 
 from __future__ import annotations
 
@@ -20,55 +20,62 @@ class AgentView(AgentFields):
 
     @property
     def store(self) -> MessageStore:
+        """The messages by section."""
         return self.context.store
 
     @property
     def metadata(self) -> FrozenDict:
+        """The values that the application keeps beside the conversation."""
         return self.context.metadata
 
     @property
     def system_prompt(self) -> str:
+        """The session's own prompt; empty where the agent's is used."""
         return self.context.system_prompt
 
     @property
     def status(self) -> ExecutionStatus | None:
-        """None when there is no execution."""
+        """The status of the execution; None without one."""
         return self.execution.status if self.execution else None
 
     @property
     def step_count(self) -> int:
+        """Steps of the execution, the current one included."""
         return self.execution.step_count if self.execution else 0
 
     @property
     def steps(self) -> tuple[AgentStep, ...]:
-        """Those that are done."""
+        """The steps that are done, in order."""
         return tuple(each.step for each in self.execution.step_executions) if self.execution else ()
 
     @property
     def current_step(self) -> AgentStep | None:
+        """The step being worked on; None between steps."""
         return self.execution.current_step if self.execution else None
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The last one that is done."""
+        """The last step that is done."""
         return self.execution.last_step if self.execution else None
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
+        """The current step, or else the last one that is done."""
         return self.execution.current_step_or_last if self.execution else None
 
     @property
     def last_step_type(self) -> AgentStepType | None:
+        """The type of the last step that is done."""
         return self.last_step.step_type if self.last_step else None
 
     @property
     def stop_signal(self) -> StopSignal | None:
-        """The most authoritative one."""
+        """The most authoritative stop signal."""
         return self.execution.stop_signal if self.execution else None
 
     @property
     def last_stop_reason(self) -> StopReason | None:
-        """The most authoritative signal's; `COMPLETED` for a completed execution without signals."""
+        """The reason of the most authoritative signal; `COMPLETED` for a completed execution without signals."""
         return self.execution.final_reason() if self.execution else None
 
     @property
@@ -83,7 +90,7 @@ class AgentView(AgentFields):
 
     @property
     def errors(self) -> tuple[ErrorInfo, ...]:
-        """All of the execution; those it recovered from too."""
+        """Every error of the execution, including those it recovered from."""
         return self.execution.all_errors() if self.execution else ()
 
     @property
@@ -94,7 +101,7 @@ class AgentView(AgentFields):
 
     @property
     def current_response(self) -> str:
-        """The answer, or else what the latest step said."""
+        """The answer, or else the text of the latest step."""
         step = self.current_step_or_last
         return step.output_text if step is not None else ""
 
@@ -105,14 +112,16 @@ class AgentView(AgentFields):
         return step.inference_response.output if step is not None and step.has_final_response() else None
 
     def has_errors(self) -> bool:
+        """Tell whether the execution has any error, recovered or not."""
         return self.execution is not None and self.execution.has_errors()
 
     def has_final_response(self) -> bool:
+        """Tell whether the latest step is a final answer."""
         step = self.current_step_or_last
         return step is not None and step.has_final_response()
 
     def should_stop(self) -> bool:
-        """True without an execution; else see `ExecutionState.should_stop`."""
+        """Tell whether no further step should run; True without an execution. See `ExecutionState.should_stop`."""
         return self.execution is None or self.execution.should_stop()
 
     def execution_duration(self, now: datetime | None = None) -> float | None:

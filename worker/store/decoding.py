@@ -18,6 +18,7 @@ def journal(reply: list[bytes]) -> Journal:
     begun: dict[int, BeginRecord] = {}
     results: dict[int, bytes] = {}
     failures: list[bytes] = []
+    auxiliary: dict[str, bytes] = {}
     for name, value in fields.pairs(reply).items():
         if name == "llm":
             answer = value
@@ -25,11 +26,13 @@ def journal(reply: list[bytes]) -> Journal:
             tries += 1
         elif name.startswith("err:"):
             failures.append(value)
+        elif name.startswith("x:"):
+            auxiliary[name[2:]] = value
         elif name.endswith(":s"):
             begun[_place(name)] = begun_record(value)
         elif name.endswith(":r"):
             results[_place(name)] = value
-    return Journal(tries, answer, begun, results, tuple(failures))
+    return Journal(tries, answer, begun, results, tuple(failures), auxiliary)
 
 
 def begun_record(value: bytes) -> BeginRecord:

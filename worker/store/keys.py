@@ -7,6 +7,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:s:<sid>` | hash | session | every commit and action |
 | `ca:{k}:s:<sid>:ctl` | hash | session | claim, commit, actions |
 | `ca:{k}:s:<sid>:m:<section>:<generation>` | list | session | commit, actions (append) |
+| `ca:{k}:s:<sid>:p:<part>:<generation>` | list | session | commit (append); `<part>` of an execution ends in `.x` |
 | `ca:{k}:s:<sid>:x:<eid>` | list | session | commit (append) |
 | `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour; with the session after a failure | the step |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
@@ -85,6 +86,10 @@ class SessionKeys:
     def section(self, section: str, generation: int) -> str:
         """Messages of one generation of a section."""
         return f"{self.session}:m:{section}:{generation}"
+
+    def part(self, name: str, generation: int) -> str:
+        """Items of one generation of a part that grows, by the name of `AgentState.part_lists`."""
+        return f"{self.session}:p:{name}:{generation}"
 
     def steps(self, execution_id: str) -> str:
         """Committed steps of an execution."""

@@ -77,6 +77,7 @@ class Journal:
         begun: Tool calls that were begun, by index.
         results: Results of tool calls, by index.
         failures: Driver attempts without an answer, as recorded.
+        auxiliary: Raw answers of auxiliary calls, by key.
     """
 
     tries: int = 0
@@ -84,6 +85,12 @@ class Journal:
     begun: Mapping[int, BeginRecord] = field(default_factory=dict[int, BeginRecord])
     results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
     failures: tuple[bytes, ...] = ()
+    auxiliary: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+    @property
+    def was_paid_for(self) -> bool:
+        """Whether the step has cost anything, so that a worker has to commit it even when it is stopped."""
+        return self.holds_something or bool(self.auxiliary)
 
     @property
     def holds_something(self) -> bool:

@@ -1,6 +1,7 @@
 """Tools: functions that a model may call.
 
-`@tool` reads a function's signature and docstring, `Tool.bind` validates what a model gave, `Tool.call` calls it.
+`Tool` is what the engine needs of a tool: `bind` validates what a model gave, `call` makes the call. `@tool` makes one
+of a function, by its signature and docstring.
 Running calls (records, deadlines, several at once) is the engine's.
 """
 
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 from .arguments import InvalidArguments
 from .context import ToolContext
-from .definition import Lookup, Tool, tool
+from .definition import FunctionTool, tool
 from .effect import Effect
 from .identity import idempotency_key
 from .lookup import LookupResult, LookupStatus
+from .protocol import Lookup, Tool
 from .results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .stop import StopExecution
 from .toolset import ToolSet, ToolSpec
@@ -19,6 +21,7 @@ from .toolset import ToolSet, ToolSpec
 __all__ = [
     "DEFAULT_MAX_RESULT_CHARS",
     "Effect",
+    "FunctionTool",
     "InvalidArguments",
     "Lookup",
     "LookupResult",

@@ -43,6 +43,7 @@ class _Untitled(GenerateJsonSchema):
     """JSON Schema without the titles that repeat each name: a model pays for every token of it, in every request."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
+        """Leave every title out."""
         return False
 
 
@@ -101,10 +102,12 @@ def _model(tool: str, fields: tuple[tuple[str, str], ...], parameters: tuple[Par
     try:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **definitions)
     except PydanticUserError as problem:
-        raise ConfigurationError(f"tool {tool}: a parameter's type cannot be validated: {_said(problem)}") from problem
+        raise ConfigurationError(
+            f"tool {tool}: a parameter's type cannot be validated: {_first_sentence(problem)}"
+        ) from problem
 
 
-def _said(problem: PydanticUserError) -> str:
+def _first_sentence(problem: PydanticUserError) -> str:
     """The first sentence; what follows is advice for people who use pydantic itself."""
     return problem.message.partition(". ")[0]
 
@@ -119,7 +122,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
 
 
 def _describes_itself(parameter: Parameter) -> bool:
-    """Whether a `Field(description=…)` says it already; that wins over the docstring."""
+    """Tell whether a `Field(description=…)` describes the parameter; it wins over the docstring."""
     metadata = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
     return any(isinstance(each, FieldInfo) and each.description for each in metadata)
 
@@ -131,7 +134,9 @@ def _schema(tool: str, model: type[BaseModel]) -> dict[str, Any]:
             warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
             schema = model.model_json_schema(schema_generator=_Untitled)
     except PydanticUserError as problem:
-        raise ConfigurationError(f"tool {tool}: a parameter's type has no JSON Schema: {_said(problem)}") from problem
+        raise ConfigurationError(
+            f"tool {tool}: a parameter's type has no JSON Schema: {_first_sentence(problem)}"
+        ) from problem
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return schema
@@ -152,10 +157,10 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str, given: An
     if kind == "extra_forbidden":
         return f"{where}: there is no such parameter"
     if not where:
-        return f"the arguments must be one JSON object, not {_shown(given)}"
-    return f"{where}: {message}, not {_shown(given)}"
+        return f"the arguments must be one JSON object, not {_show_value(given)}"
+    return f"{where}: {message}, not {_show_value(given)}"
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -1,10 +1,15 @@
-"""What a running tool call knows about itself."""
+"""The context that a running tool call receives."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
+
+from ..errors import ModelCallRefused
+from ..state import InferenceResponse
 
 
 def _never() -> bool:
@@ -24,6 +29,7 @@ class ToolContext:
             that deduplicates.
         deadline: When the call must have ended, with timezone. An async tool is cancelled then; a plain function looks.
         cancelled: True once nobody wants the result any more: a stop, the deadline, or a lost lease.
+        ask: Makes auxiliary model calls; None outside of a worker. Call `ask_model` or `ask_model_sync`.
     """
 
     session_id: str
@@ -33,6 +39,27 @@ class ToolContext:
     idempotency_key: str
     deadline: datetime
     cancelled: Callable[[], bool] = _never
+    ask: Callable[[str, Any], InferenceResponse] | None = None
+
+    async def ask_model(self, key: str, request: Any) -> InferenceResponse:
+        """Ask the agent's model from an async tool; see `ask_model_sync`."""
+        return await asyncio.to_thread(self.ask_model_sync, key, request)
+
+    def ask_model_sync(self, key: str, request: Any) -> InferenceResponse:
+        """Ask the agent's model from a plain tool, and wait for the answer.
+
+        The answer is journaled under the key, which belongs to this call, before it is returned: when the call runs
+        again, the same answer comes back and nothing is paid. It is charged to the execution.
+
+        Args:
+            request: A text, or an `AuxiliaryRequest`.
+        Raises:
+            ModelCallRefused: A limit is reached, the execution is being stopped, or the claim is gone.
+            DriverError: There is no answer.
+        """
+        if self.ask is None:
+            raise ModelCallRefused("this context belongs to no worker")
+        return self.ask(key, request)
 
     def remaining_seconds(self) -> float:
         """Seconds until the deadline, never below 0; made for the timeout of an HTTP client."""

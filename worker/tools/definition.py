@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import math
-import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
 from ..state import FrozenDict
 from .arguments import Arguments
+from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .context import ToolContext
 from .effect import Effect
-from .lookup import LookupResult
+from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS
 from .signature import name_of, read_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Lookup = Callable[[str, ToolContext], LookupResult | Awaitable[LookupResult]]
-
-NAME_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""What every provider accepts as the name of a function."""
-
 
 @dataclass(frozen=True, eq=False)
-class Tool(Generic[P, R]):
-    """A function that a model may call. Calling the tool itself calls the function, as tests want it.
+class FunctionTool(Generic[P, R]):
+    """A tool that calls a function, by its signature. Calling the tool itself calls the function, as tests want it.
 
     Attributes:
         function: What runs.
@@ -63,7 +57,7 @@ class Tool(Generic[P, R]):
 
     @property
     def takes_context(self) -> bool:
-        """Whether the function has a `ToolContext` parameter."""
+        """Tell whether the function has a `ToolContext` parameter."""
         return self.context_parameter is not None
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
@@ -86,7 +80,7 @@ class Tool(Generic[P, R]):
 
 
 @overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
 
 
 @overload
@@ -98,7 +92,7 @@ def tool(
     timeout: float | timedelta | None = None,
     lookup: Lookup | None = None,
     max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
 def tool(
@@ -147,69 +141,29 @@ class _Options:
     local_names: Mapping[str, Any]
 
 
-def _define(function: Any, options: _Options) -> Tool[..., Any]:
-    if isinstance(function, Tool):
+def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
+    if isinstance(function, FunctionTool):
         raise ConfigurationError(f"tool {function.name}: it is a tool already; decorate a function once")
     kind = cast("type[Any]", type(function))
     if not callable(function) or issubclass(kind, (type, staticmethod, classmethod)):
         raise ConfigurationError(f"tool: {function!r:.80} ({kind.__name__}) is not a function; decorate a function")
-    name = _name(options.name or name_of(function))
+    name = check_name(options.name or name_of(function))
     signature = read_signature(function, options.local_names)
     arguments = Arguments(name, signature.parameters)
-    effect = _effect(name, options.effect)
-    return Tool(
+    effect = check_effect(name, options.effect)
+    return FunctionTool(
         function=function,
         name=name,
         description=signature.description if options.description is None else options.description,
         parameters=FrozenDict(arguments.schema),
         effect=effect,
-        timeout=_timeout_seconds(name, options.timeout),
-        lookup=_lookup(name, effect, options.lookup),
-        max_result_chars=_max_result_chars(name, options.max_result_chars),
+        timeout=check_timeout(name, options.timeout),
+        lookup=check_lookup(name, effect, options.lookup),
+        max_result_chars=check_max_result_chars(name, options.max_result_chars),
         is_async=_is_async(name, function),
         context_parameter=signature.context_parameter,
         _arguments=arguments,
     )
-
-
-def _name(name: str) -> str:
-    if not NAME_PATTERN.fullmatch(name):
-        raise ConfigurationError(
-            f"tool name {name!r}: write 1 to 64 letters, digits, “_” or “-”, not beginning with a digit or “-”; "
-            "set it with @tool(name=…)"
-        )
-    return name
-
-
-def _effect(name: str, effect: Effect | str) -> Effect:
-    try:
-        return Effect(effect)
-    except ValueError:
-        known = ", ".join(Effect)
-        raise ConfigurationError(f"tool {name}: effect {effect!r} is unknown; use one of {known}") from None
-
-
-def _lookup(name: str, effect: Effect, lookup: Lookup | None) -> Lookup | None:
-    if (lookup is not None) == (effect is Effect.LOOKUP):
-        return lookup
-    if lookup is None:
-        raise ConfigurationError(f"tool {name}: effect lookup needs lookup=, a function of (idempotency_key, ctx)")
-    raise ConfigurationError(f"tool {name}: lookup= is given, but effect is {effect}; set effect='lookup' or drop it")
-
-
-def _timeout_seconds(name: str, timeout: Any) -> float | None:
-    if timeout is None:
-        return None
-    seconds: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigurationError(f"tool {name}: timeout {timeout!r} must be seconds above 0, a timedelta, or None")
-    return float(seconds)
-
-
-def _max_result_chars(name: str, chars: Any) -> int:
-    if isinstance(chars, bool) or not isinstance(chars, int) or chars < 1:
-        raise ConfigurationError(f"tool {name}: max_result_chars {chars!r} must be a whole number above 0")
-    return chars
 
 
 def _is_async(name: str, function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a tool does to the world, which decides what happens to a call that a crash interrupted."""
+"""Effect classes: a tool says what it does to the world, and so what happens to a call that a crash interrupts."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LookupStatus(StrEnum):
-    """What a lookup can find out."""
+    """The three answers of a lookup."""
 
     HAPPENED = "happened"
     DID_NOT_HAPPEN = "did_not_happen"

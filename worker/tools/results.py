@@ -1,4 +1,4 @@
-"""From what a tool returned to what is stored and shown to the model."""
+"""Converting the result of a tool to the JSON value that is stored and shown to the model."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def to_json_value(result: Any, limit_chars: int | None = DEFAULT_MAX_RESULT_CHAR
         raise
     except Exception as error:  # its own iteration, length or attributes may raise anything
         raise UnusableResult(f"result: reading it raised {type(error).__name__}; return plain data") from error
-    return value if limit_chars is None else _capped(value, limit_chars)
+    return value if limit_chars is None else _limit_size(value, limit_chars)
 
 
-def _capped(value: Json, limit: int) -> Json:
+def _limit_size(value: Json, limit: int) -> Json:
     if isinstance(value, str):
-        return _cut(value, limit)
+        return _truncate(value, limit)
     if value is None or isinstance(value, (bool, float)):
         return value
     text = json.dumps(value, ensure_ascii=False)
-    return value if len(text) <= limit else _cut(text, limit)
+    return value if len(text) <= limit else _truncate(text, limit)
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]}[… {len(text) - limit} characters left out]"
@@ -72,9 +72,9 @@ def _convert(value: Any, path: str, depth: int) -> Json:
     if value is None or kind is bool:
         return value
     if kind is int:
-        return _whole_number(value, path)
+        return _check_integer(value, path)
     if kind is float:
-        return value if math.isfinite(value) else _name_of(value)
+        return value if math.isfinite(value) else _number_as_text(value)
     if depth >= MAX_DEPTH:
         raise UnusableResult(f"{path[:200]}: nested deeper than {MAX_DEPTH} levels, or a cycle; return a flatter value")
     return _convert_structure(value, path, depth + 1)
@@ -119,7 +119,7 @@ def _convert_leaf(value: Any, path: str, depth: int) -> Json:
     if isinstance(value, str):
         return _text(str(value))
     if isinstance(value, int):
-        return _whole_number(int(value), path)
+        return _check_integer(int(value), path)
     if isinstance(value, float):
         return _convert(float(value), path, depth)
     return _convert_known(value, path)
@@ -137,7 +137,7 @@ def _convert_known(value: Any, path: str) -> Json:
         ) from problem
 
 
-def _whole_number(value: int, path: str) -> int:
+def _check_integer(value: int, path: str) -> int:
     if value.bit_length() > MAX_INT_BITS:
         raise UnusableResult(f"{path}: a number of more than {MAX_INT_BITS} bits cannot be stored; return it as text")
     return value
@@ -151,7 +151,7 @@ def _text(text: str) -> str:
     return text
 
 
-def _name_of(number: float) -> str:
+def _number_as_text(number: float) -> str:
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"

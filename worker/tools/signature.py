@@ -1,4 +1,4 @@
-"""What a function's signature and docstring say about a tool."""
+"""Reading a tool's parameters and description from a function's signature and docstring."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
-    """What was read from a function.
+    """The parameters and the description of a function.
 
     Attributes:
         description: The docstring without its sections.

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 from ..errors import ConfigurationError, UnknownTool
 from ..state import FrozenDict
-from .definition import Tool, tool
+from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
+from .definition import FunctionTool, tool
+from .protocol import Tool, as_tool, is_tool
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What a model is told about a tool.
+    """The description of a tool for a model.
 
     Attributes:
         name: What the model calls it.
@@ -32,34 +34,34 @@ class ToolSet:
 
     __slots__ = ("_by_name", "_specs")
 
-    def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
         """Collect tools; a bare function becomes a tool with the default options.
 
         Raises:
             ConfigurationError: Two tools have the same name, or something is no tool.
         """
-        by_name: dict[str, Tool[..., Any]] = {}
+        by_name: dict[str, Tool] = {}
         for given in tools:
-            each: Tool[..., Any] = cast("Tool[..., Any]", given) if isinstance(given, Tool) else tool(given)
+            each = _checked_tool(given)
             if each.name in by_name:
                 raise ConfigurationError(f"tool {each.name}: two tools have this name; rename one with @tool(name=…)")
             by_name[each.name] = each
         self._by_name = MappingProxyType(by_name)
-        self._specs = tuple(ToolSpec(each.name, each.description, each.parameters) for each in by_name.values())
+        self._specs = tuple(map(_spec, by_name.values()))
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What drivers tell the model; the same tuple at every call."""
+        """The descriptions that drivers give to the model; the same tuple at every call."""
         return self._specs
 
     def names(self) -> tuple[str, ...]:
         """The names, in the order given."""
         return tuple(self._by_name)
 
-    def get(self, name: str) -> Tool[..., Any] | None:
+    def get(self, name: str) -> Tool | None:
         """The tool of that name; None when there is none."""
         return self._by_name.get(name)
 
-    def __getitem__(self, name: str) -> Tool[..., Any]:
+    def __getitem__(self, name: str) -> Tool:
         """The tool of that name.
 
         Raises:
@@ -73,8 +75,28 @@ class ToolSet:
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
-    def __iter__(self) -> Iterator[Tool[..., Any]]:
+    def __iter__(self) -> Iterator[Tool]:
         return iter(self._by_name.values())
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+def _spec(each: Tool) -> ToolSpec:
+    schema = each.parameters
+    parameters = schema if isinstance(schema, FrozenDict) else FrozenDict(schema)
+    return ToolSpec(name=each.name, description=each.description, parameters=parameters)
+
+
+def _checked_tool(given: Tool | Callable[..., Any]) -> Tool:
+    """The tool itself, checked where it is no `FunctionTool`, or the tool made of a bare function."""
+    if isinstance(given, FunctionTool):
+        return cast("Tool", given)
+    if not is_tool(given):
+        return tool(cast("Callable[..., Any]", given))
+    each = as_tool(given)
+    name = check_name(each.name)
+    check_lookup(name, check_effect(name, each.effect), each.lookup)
+    check_timeout(name, each.timeout)
+    check_max_result_chars(name, each.max_result_chars)
+    return each

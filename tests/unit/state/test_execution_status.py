@@ -172,7 +172,7 @@ def test_a_retry_that_ends_at_once_does_not_see_the_former_signals() -> None:
 def test_only_failed_and_stopped_executions_are_retried(status: ExecutionStatus | None) -> None:
     state = AgentState.fresh()
     if status is not None:
-        state = state.with_parts(state.context, in_status(status))
+        state = state.with_context_and_execution(state.context, in_status(status))
     with pytest.raises(InvalidTransition):
         state.for_retry()
 

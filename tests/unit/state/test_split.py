@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from celery_agents.worker.errors import StateTooNew, StateUnreadable
 from celery_agents.worker.state import (
+    SCHEMA_VERSION,
     AgentState,
     ListChange,
     Message,
@@ -250,7 +251,7 @@ def test_a_state_of_a_newer_version_says_so_whether_or_not_it_can_be_read(also_u
     with pytest.raises(StateTooNew) as caught:
         join(head, {"messages": [message_json(Message.user("x"))]})
     assert caught.value.version == 7
-    assert caught.value.known == 1
+    assert caught.value.known == SCHEMA_VERSION
 
 
 def test_an_unknown_status_of_this_version_is_damage() -> None:

@@ -253,7 +253,7 @@ def test_failed_comes_before_stopped_and_stopped_before_completed(
         state = state.with_stop_signal(signal(signal_given))
     if error:
         state = state.with_current_step_completed()
-        state = state.with_parts(state.context, state.execution.with_error(ErrorInfo(kind="engine")))  # type: ignore[union-attr]
+        state = state.with_context_and_execution(state.context, state.execution.with_error(ErrorInfo(kind="engine")))  # type: ignore[union-attr]
     assert state.with_execution_completed().status is status
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.tools import Effect, LookupResult, Tool, ToolContext, tool
+from celery_agents.worker.tools import Effect, FunctionTool, LookupResult, ToolContext, tool
 
 CONTEXT = ToolContext(
     session_id="s",
@@ -62,7 +62,7 @@ def test_a_tool_is_still_the_function():
 
     assert add(1) == 2
     assert add(1, b=5) == 6
-    assert isinstance(add, Tool)
+    assert isinstance(add, FunctionTool)
 
 
 def test_call_takes_what_bind_returned_and_hands_over_the_context():

@@ -50,7 +50,7 @@ class Answer:
     shape: OutputShape | None
 
     def to_raw(self) -> bytes:
-        """What is journaled."""
+        """The bytes to journal."""
         from pydantic_ai.messages import ModelMessagesTypeAdapter
 
         shape = self.shape.as_dict() if self.shape else None
@@ -59,7 +59,7 @@ class Answer:
 
     @classmethod
     def from_raw(cls, raw: bytes) -> Answer:
-        """What was journaled.
+        """Read the journaled bytes.
 
         Raises:
             UnusableAnswer: It was not written by this driver, or is damaged.

@@ -48,6 +48,7 @@ class _Question:
     shape: OutputShape | None
 
     async def ask(self, timeout_seconds: float) -> ModelResponse:
+        """Send the question once."""
         settings: Any = self.settings
         async with asyncio.timeout(timeout_seconds):
             return await self.model.request(self.messages, settings, self.parameters)
@@ -156,7 +157,7 @@ class PydanticAIDriver:
         wanted = request.state.context.response_format
         if wanted is not None:
             return shape_of_format(wanted)
-        return self._output_type.shape if self._output_type else None
+        return self._output_type.shape if self._output_type and not request.purpose else None
 
     def _merged_settings(self, config: LLMConfig | None) -> dict[str, Any]:
         merged: dict[str, Any] = {**self._settings, **(thaw(config.settings) if config else {})}

@@ -1,4 +1,4 @@
-"""What can go wrong when a model is asked, and what follows from it: one table.
+"""Failures of model calls and what follows from each: one table.
 
 Nothing of the provider's answer gets into an error except its status, its own short code and its request id: the body
 can repeat the key that was sent. The provider's exception is not even kept as the cause, since that holds the body.
@@ -98,7 +98,7 @@ def _of_status(error: ModelHTTPError, model: str) -> DriverError:
 
 
 def _of_api(error: ModelAPIError, model: str) -> DriverError:
-    """Of an error without a status: no connection, or an answer that is no JSON."""
+    """Classify an error without a status: no connection, or an answer that is no JSON."""
     kind = _category(error)
     if kind is None and (error.__cause__ is None or isinstance(error.__cause__, ValueError)):
         return UnusableAnswer(f"{model} gave an answer that is no JSON.")

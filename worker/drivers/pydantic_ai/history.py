@@ -39,19 +39,19 @@ def model_messages(messages: Iterable[Message], *, marks_errors: bool) -> list[M
     """
     from pydantic_ai.messages import ModelRequest
 
-    made: list[ModelMessage] = []
+    history: list[ModelMessage] = []
     asked: list[ModelRequestPart] = []
     for message in messages:
         if message.role is Role.ASSISTANT:
             if asked:
-                made.append(ModelRequest(parts=asked))
+                history.append(ModelRequest(parts=asked))
                 asked = []
-            made.append(_response(message))
+            history.append(_response(message))
         else:
             asked.append(_request_part(message, marks_errors))
-    if asked or not made:
-        made.append(ModelRequest(parts=asked))
-    return made
+    if asked or not history:
+        history.append(ModelRequest(parts=asked))
+    return history
 
 
 def _request_part(message: Message, marks_errors: bool) -> ModelRequestPart:
@@ -73,7 +73,7 @@ def _response(message: Message) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     if message.provider is not None and message.provider.get("format") == _FORMAT:
-        restored = _restored(message, message.provider)
+        restored = _restore_response(message, message.provider)
         if restored is not None:
             return restored
     texts: list[ModelResponsePart] = [TextPart(message.content)] if message.content else []
@@ -146,7 +146,7 @@ def _dump(response: ModelResponse) -> dict[str, Any]:
     return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
 
 
-def _restored(message: Message, kept: FrozenDict) -> ModelResponse | None:
+def _restore_response(message: Message, kept: FrozenDict) -> ModelResponse | None:
     """The provider's answer; None when the message has other calls now, or what was kept cannot be read any more."""
     from pydantic import ValidationError
     from pydantic_ai.messages import ModelMessagesTypeAdapter

@@ -26,7 +26,7 @@ _VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 _PIP: Final = re.compile(r"pip install \"?(pydantic-ai-slim\[[\w,-]+\])")
 
 _LONGEST_SECONDS: Final = 3600
-"""Of one answer, where only the client has a limit; the driver's own is shorter."""
+"""Seconds for one answer, where only the client has a limit; the driver's own is shorter."""
 
 MAX_CLIENTS: Final = 32
 """Models of one event loop whose connections are kept; only agents with a model of their own need more than one."""
@@ -34,7 +34,7 @@ MAX_CLIENTS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to ask, and where.
+    """A model and the server to ask.
 
     Attributes:
         model: As `provider:name`; a bare name together with a `base_url`.
@@ -233,7 +233,7 @@ def _forbid_retries(model: Model) -> None:
 
 
 def repeats_by_itself(model: Model) -> bool:
-    """Whether this provider's client cannot be told to ask only once."""
+    """Tell whether this provider's client repeats requests and cannot be told not to."""
     return getattr(_client(model), "max_retries", None) != 0 and "max_retries" in model.unsupported_settings
 
 

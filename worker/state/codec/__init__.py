@@ -1,1 +1,4 @@
-"""The state in parts for a store, and back."""
+"""The codec splits a state into a head and lists for a store, and joins them again.
+
+Keys and commands of a store do not belong here.
+"""

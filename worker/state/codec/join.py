@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -13,11 +14,13 @@ from ..agent_fields import SCHEMA_VERSION
 from ..agent_state import AgentState
 from ..conversation.messages import Message, MessageStore, Section
 from ..execution.steps import AgentStep, StepExecution
+from ..parts.storage import PartList
 from ..values.field_types import Count, FrozenMapField
 from ..values.frozen import FrozenMap
 from ..values.value import Value
 
 V = TypeVar("V", bound=Value)
+_NO_LISTS: Mapping[str, Sequence[bytes]] = MappingProxyType({})
 
 
 class Head(Value):
@@ -27,17 +30,20 @@ class Head(Value):
         state: With empty sections and without steps.
         lengths: Messages of each section.
         steps: Steps that are done.
+        lists: Items of each list of a part, by the name of `AgentState.part_lists`.
     """
 
     state: AgentState
     lengths: FrozenMapField[Count] = FrozenMap[int]()
     steps: Count = 0
+    lists: FrozenMapField[Count] = FrozenMap[int]()
 
 
 def join(
     head: bytes | Head,
     sections: Mapping[str, Sequence[bytes | Message]],
     steps: Sequence[bytes | StepExecution] = (),
+    lists: Mapping[str, Sequence[bytes]] = _NO_LISTS,
 ) -> AgentState:
     """The state from its parts. Items may be JSON or the values themselves, which are taken as they are.
 
@@ -49,7 +55,7 @@ def join(
     store = _store(read, sections)
     _expect("steps", read.steps, len(steps))
     done = tuple(_step(item, f"steps[{place}]", store) for place, item in enumerate(steps))
-    return _complete(read.state, store, done)
+    return _complete(read.state, store, done).with_part_lists(_part_lists(read, lists))
 
 
 def read_head(head: bytes) -> Head:
@@ -67,7 +73,26 @@ def read_head(head: bytes) -> Head:
     _refuse_newer(read.state.schema_version)
     if set(read.lengths) != set(read.state.store.sections):
         raise StateUnreadable("head", "the sections and their lengths do not fit together")
+    if read.lists.keys() != read.state.part_lists.keys():
+        raise StateUnreadable("head", "the lists of parts and their lengths do not fit together")
     return read
+
+
+def _part_lists(head: Head, lists: Mapping[str, Sequence[bytes]]) -> Mapping[str, PartList]:
+    if not head.lists:
+        return {}
+    empty = head.state.part_lists
+    return {name: _part_list(name, empty[name], length, lists.get(name, ())) for name, length in head.lists.items()}
+
+
+def _part_list(name: str, empty: PartList, length: int, items: Sequence[bytes]) -> PartList:
+    _expect(f"part {name}", length, len(items))
+    for place, item in enumerate(items):
+        try:
+            from_json(item)
+        except ValueError as error:
+            raise StateUnreadable(f"part {name}[{place}]", str(error)) from None
+    return empty.with_items(tuple(items))
 
 
 def _version_in(head: bytes) -> object:
@@ -127,7 +152,7 @@ def _complete(state: AgentState, store: MessageStore, steps: tuple[StepExecution
         current = execution.current_step
         read = _with_output(current, "current_step", store) if current else None
         execution = execution.with_steps_read(steps, read)
-    return state.with_parts(state.context.with_store(store), execution)
+    return state.with_context_and_execution(state.context.with_store(store), execution)
 
 
 def _value(kind: type[V], item: bytes | V, part: str) -> V:

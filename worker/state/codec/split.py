@@ -1,10 +1,11 @@
 """The state in parts for a store: a head of bounded size, and lists that only grow.
 
-The head holds everything but the messages of the sections and the steps that are done; of these only how many there
-are. A step holds, in place of the messages it said, where they are in their section. So a commit writes the head and
-what was added, and a worker that still holds the older part parses what is new.
+The head holds everything but the messages of the sections, the items of parts that grow and the steps that are done;
+of these only how many there are. A step holds, in place of the messages it said, where they are in their section. So a
+commit writes the head and what was added, and a worker that still holds the older part parses what is new.
 
-    head_json(state), message_json(m) of each message, step_json(s) of each step  → join(head, sections, steps) == state
+    head_json(state), message_json(m) of each message, step_json(s) of each step, the items of each list of a part
+        → join(head, sections, steps, lists) == state
 
 A section whose content was replaced has another `generation`, and then the steps are written anew (another
 `steps_generation`, the messages inside the steps). `changes` says what to write after what.
@@ -20,7 +21,9 @@ from ..agent_state import AgentState
 from ..conversation.messages import Message, Section
 from ..execution.execution import ExecutionState
 from ..execution.steps import StepExecution
+from ..parts.storage import PartList
 from ..values.frozen import FrozenMap
+from ..values.pydantic_internals import models
 from .join import Head
 
 _SPLIT_OFF: dict[str, Any] = {
@@ -33,17 +36,21 @@ _SPLIT_OFF_WITH_OUTPUT: dict[str, Any] = {
 }
 
 
-class StateParts(NamedTuple):
+_SPLIT_OFF_LISTS: dict[str, Any] = {"lists": {"__all__": {"items"}}}
+
+
+class SplitState(NamedTuple):
     """A state taken apart."""
 
     head: bytes
     sections: Mapping[str, Section]
     steps: tuple[StepExecution, ...]
+    lists: Mapping[str, PartList]
 
 
 @dataclass(frozen=True)
 class ListChange:
-    """What to write to one list.
+    """One write to a list.
 
     Attributes:
         generation: Of the list as it is now.
@@ -57,56 +64,102 @@ class ListChange:
 
     @property
     def length(self) -> int:
-        """Of the list afterwards."""
+        """The length of the list after the write."""
         return self.start + len(self.items)
+
+
+_NOTHING: Mapping[str, Any] = FrozenMap[Any]()
 
 
 @dataclass(frozen=True)
 class StateChanges:
-    """What to write so that a store that holds one state holds the next: only lists that change are named."""
+    """The writes that turn a stored state into the next one. Only lists that change are named.
+
+    Attributes:
+        lists: Of parts that grow, by the name of `AgentState.part_lists`.
+        dropped_lists: Lists to delete before anything is appended, by name: the generation that is stored.
+    """
 
     state: AgentState
     sections: Mapping[str, ListChange]
     steps: ListChange | None
+    lists: Mapping[str, ListChange] = _NOTHING
+    dropped_lists: Mapping[str, int] = _NOTHING
 
     @property
     def head(self) -> bytes:
-        """The next state's, made when it is asked for."""
+        """The head of the next state, serialized when it is read."""
         return head_json(self.state)
 
 
-def split(state: AgentState) -> StateParts:
-    return StateParts(head_json(state), state.store.sections, _steps(state.execution))
+def split(state: AgentState) -> SplitState:
+    """The head and the lists of a state."""
+    return SplitState(head_json(state), state.store.sections, _steps(state.execution), state.part_lists)
 
 
 def head_json(state: AgentState) -> bytes:
     """The head. Its size does not grow with the conversation."""
     lengths = FrozenMap[int].of({name: len(section.messages) for name, section in state.store.sections.items()})
-    head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)))
-    step = state.current_step
+    step, lists = state.current_step, state.part_lists
     split_off = _SPLIT_OFF_WITH_OUTPUT if step is not None and step.outputs else _SPLIT_OFF
-    return Head.__pydantic_serializer__.to_json(head, exclude={"state": split_off}, exclude_defaults=True)
+    if not lists:
+        head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)))
+        return models.write_json(head, {"state": split_off})
+    counts = FrozenMap[int].of({name: len(each.items) for name, each in lists.items()})
+    head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), lists=counts)
+    in_execution = {**split_off["execution"], "parts": _SPLIT_OFF_LISTS}
+    split_off = {**split_off, "parts": _SPLIT_OFF_LISTS, "execution": in_execution}
+    return models.write_json(head, {"state": split_off})
 
 
 def message_json(message: Message) -> bytes:
+    """A message as its section stores it."""
     return message.to_json()
 
 
 def step_json(execution: StepExecution) -> bytes:
     """A step, without the messages that its section holds."""
     exclude = {"step": {"output_messages"}} if execution.step.outputs else None
-    return StepExecution.__pydantic_serializer__.to_json(execution, exclude=exclude, exclude_defaults=True)
+    return models.write_json(execution, exclude)
 
 
 def changes(before: AgentState | None, after: AgentState) -> StateChanges:
-    """What a store that holds `before` (None: nothing) must write to hold `after`."""
+    """The writes that turn a store that holds `before` (None: nothing) into one that holds `after`."""
     held: Mapping[str, Section] = before.store.sections if before is not None else {}
     sections = {name: _section_change(held.get(name), section) for name, section in after.store.sections.items()}
+    lists, dropped = _list_changes(before, after)
     return StateChanges(
-        after,
-        {name: change for name, change in sections.items() if change is not None},
-        _steps_change(before.execution if before is not None else None, after.execution),
+        state=after,
+        sections={name: change for name, change in sections.items() if change is not None},
+        steps=_steps_change(before.execution if before is not None else None, after.execution),
+        lists=lists,
+        dropped_lists=dropped,
     )
+
+
+def _list_changes(before: AgentState | None, after: AgentState) -> tuple[Mapping[str, ListChange], Mapping[str, int]]:
+    """The writes to lists of parts, and the lists to delete: replaced ones, and those of an execution that is over."""
+    held, now = before.part_lists if before is not None else _NOTHING, after.part_lists
+    if not held and not now:
+        return _NOTHING, _NOTHING
+    gone = {name: old.generation for name, old in held.items() if not _continues(name, before, after)}
+    found: dict[str, ListChange] = {}
+    for name, each in now.items():
+        start = len(held[name].items) if name in held and name not in gone else 0
+        if len(each.items) > start or start == 0:
+            found[name] = ListChange(each.generation, start, each.items[start:])
+    return found, gone
+
+
+def _continues(name: str, before: AgentState | None, after: AgentState) -> bool:
+    """Tell whether a list continues: the same generation, and of the same execution where it belongs to one."""
+    assert before is not None
+    new = after.part_lists.get(name)
+    same = new is not None and new.generation == before.part_lists[name].generation
+    if not same or name in (after.parts.lists if after.parts is not None else ()):
+        return same
+    one, other = before.execution, after.execution
+    return one is not None and other is not None and one.execution_id == other.execution_id
 
 
 def _steps(execution: ExecutionState | None) -> tuple[StepExecution, ...]:

@@ -1,4 +1,4 @@
-"""Which messages a model sees. Compilers filter when messages are read; nothing is deleted."""
+"""Compilers choose the messages that a model sees. They filter when messages are read; nothing is deleted."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ class MessageCompiler(Protocol):
 
 @dataclass(frozen=True)
 class ConversationWithCurrentToolTrace:
-    """The conversation, and of the tool traces only those of the current execution."""
+    """Chooses the conversation, and the tool traces of the current execution only."""
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The chosen messages, in order."""
         current = state.execution.execution_id if state.execution else None
         return tuple(message for message in every_message(state) if not message.is_trace or _is_of(message, current))
 
 
 @dataclass(frozen=True)
 class SelectedSections:
-    """These sections in this order; those that are missing are skipped. None named: the default section."""
+    """Chooses the named sections in this order and skips missing ones; without names, the default section."""
 
     names: tuple[str, ...] = ()
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The chosen messages, in order."""
         return tuple(message for name in self.names or (DEFAULT,) for message in state.store.section(name).messages)
 
 
 @dataclass(frozen=True)
 class AllSections:
-    """Everything."""
+    """Chooses every message."""
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The chosen messages, in order."""
         return every_message(state)
 
 

@@ -1,4 +1,4 @@
-"""What an agent knows between executions: its messages, its prompt, its metadata."""
+"""The context of an agent, which stays between executions: its messages, its prompt, its metadata."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .messages import DEFAULT, Message, MessageStore
 
 
 class ResponseFormatType(StrEnum):
+    """The kinds of answers that a model may be held to."""
+
     TEXT = "text"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -73,7 +75,7 @@ class LLMConfig(Value):
 
 
 class AgentContext(Value):
-    """What persists across executions.
+    """The values of an agent that stay across executions.
 
     Attributes:
         metadata: Whatever the application wants to keep beside the conversation; JSON.
@@ -86,9 +88,11 @@ class AgentContext(Value):
     response_format: ResponseFormat | None = None
 
     def with_store(self, store: MessageStore) -> AgentContext:
+        """The same context with another store of messages."""
         return self if store is self.store else self._with(store=store)
 
     def with_messages_added(self, messages: Iterable[Message], section: str = DEFAULT) -> AgentContext:
+        """Append messages to a section."""
         return self.with_store(self.store.append(messages, section))
 
     def with_metadata(self, key: str, value: Any) -> AgentContext:
@@ -96,10 +100,13 @@ class AgentContext(Value):
         return self._with(metadata=self.metadata.with_item(key, value))
 
     def without_metadata(self, key: str) -> AgentContext:
+        """Remove one entry of the metadata."""
         return self._with(metadata=self.metadata.without(key))
 
     def with_system_prompt(self, prompt: str) -> AgentContext:
+        """Set the prompt."""
         return self._with(system_prompt=prompt)
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentContext:
+        """Set the shape of the final answer."""
         return self._with(response_format=response_format)

@@ -23,6 +23,8 @@ INFERENCE_ORDER = (SUMMARY, BUFFER, DEFAULT)
 
 
 class Role(StrEnum):
+    """The author of a message."""
+
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
@@ -52,18 +54,22 @@ class Message(Value):
 
     @classmethod
     def system(cls, content: str) -> Message:
+        """A message with instructions."""
         return cls(role=Role.SYSTEM, content=content)
 
     @classmethod
     def user(cls, content: str) -> Message:
+        """A message of the user."""
         return cls(role=Role.USER, content=content)
 
     @classmethod
     def assistant(cls, content: str, tool_calls: Iterable[ToolCall] = ()) -> Message:
+        """A message of the model."""
         return cls(role=Role.ASSISTANT, content=content, tool_calls=tuple(tool_calls))
 
     @property
     def is_trace(self) -> bool:
+        """Tell whether a step that was not final wrote the message."""
         return self.metadata.get("is_trace") is True
 
     def with_tags(self, tags: Mapping[str, Json]) -> Message:
@@ -83,7 +89,7 @@ class Extent(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where in the store a step's messages are: items start to stop - 1 of a section's generation."""
+    """The place of a step's messages in the store: items start to stop - 1 of a section's generation."""
 
     section: Text
     generation: Count
@@ -99,12 +105,15 @@ class Section(Value):
 
     @property
     def extent(self) -> Extent:
+        """The generation and the length of the section."""
         return Extent(self.generation, len(self.messages))
 
     def with_messages_added(self, messages: tuple[Message, ...]) -> Section:
+        """Append messages."""
         return self._with(messages=self.messages + messages)
 
     def with_messages_replaced(self, messages: tuple[Message, ...]) -> Section:
+        """Replace all messages and begin a new generation."""
         return Section(generation=self.generation + 1, messages=messages)
 
     def after(self, before: Section | None) -> Section:

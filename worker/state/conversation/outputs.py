@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def with_step_output(state: AgentState, step: AgentStep) -> tuple[AgentContext, AgentStep]:
     """The context with the step's new messages, and the step that knows where they are."""
     known, spans = _already_there(state, step)
-    added = _tagged(state, step, step.output_messages[len(known) :])
+    added = _tag_messages(state, step, step.output_messages[len(known) :])
     if not added:
         return state.context, step.with_outputs(known, spans)
     if spans or not known:
-        spans = _joined(spans, _end_of(state, len(added)))
+        spans = _append_span(spans, _end_of(state, len(added)))
     return state.context.with_messages_added(added), step.with_outputs(known + added, spans)
 
 
@@ -30,20 +30,20 @@ def _end_of(state: AgentState, added: int) -> Span:
 
 
 def _already_there(state: AgentState, step: AgentStep) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
-    """What the same step said before; without spans, where a section was replaced and the step holds it itself."""
+    """The messages that the same step said before; without spans where the section was replaced since."""
     current = state.current_step
     if current is None or current.id != step.id:
         return (), ()
     return current.output_messages, current.outputs
 
 
-def _joined(spans: tuple[Span, ...], span: Span) -> tuple[Span, ...]:
+def _append_span(spans: tuple[Span, ...], span: Span) -> tuple[Span, ...]:
     if spans and spans[-1][:2] == span[:2] and spans[-1].stop == span.start:
         return (*spans[:-1], spans[-1]._replace(stop=span.stop))
     return (*spans, span)
 
 
-def _tagged(state: AgentState, step: AgentStep, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _tag_messages(state: AgentState, step: AgentStep, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     tags = _tags(state, step)
     return tuple(message.with_tags(tags) for message in messages)
 

@@ -23,7 +23,8 @@ class _Group:
                 return True
         return False
 
-    def repaired(self) -> tuple[Message, ...]:
+    def repair(self) -> tuple[Message, ...]:
+        """The message with its results, without the calls that have none."""
         results = tuple(result for result in self.results if result is not None)
         calls = self.message.tool_calls
         if len(results) == len(calls):
@@ -52,4 +53,4 @@ def repair_pairs(messages: Sequence[Message]) -> tuple[Message, ...]:
         groups.append(group)
         if message.tool_calls:
             asking = group
-    return tuple(message for group in groups for message in group.repaired())
+    return tuple(message for group in groups for message in group.repair())

@@ -1,4 +1,4 @@
-"""What a step adds to the conversation."""
+"""The messages that a step adds to the conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def step_messages(response: InferenceResponse, executions: Iterable[ToolExecutio
     Text that only repeats the arguments of a call is left out. Calls without an execution have no result yet.
     """
     results = tuple(_tool_message(execution) for execution in sorted(executions, key=lambda each: each.index))
-    content = _said(response)
+    content = _spoken_text(response)
     if not (content.strip() or response.tool_calls):
         return results
     assistant = Message(
@@ -27,7 +27,7 @@ def step_messages(response: InferenceResponse, executions: Iterable[ToolExecutio
     return (assistant, *results)
 
 
-def _said(response: InferenceResponse) -> str:
+def _spoken_text(response: InferenceResponse) -> str:
     if not response.content.strip() and response.output is not None and not response.tool_calls:
         return as_text(response.output)
     return "" if response.tool_calls and _repeats_args(response) else response.content

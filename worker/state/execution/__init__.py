@@ -1,1 +1,4 @@
-"""One run of an agent: its status, steps, tool calls, stop signals, budget and usage."""
+"""One execution of an agent: its status, steps, signals, budget, usage, and tool calls.
+
+The messages that its steps add belong to `conversation`.
+"""

@@ -1,4 +1,4 @@
-"""What an execution may use."""
+"""The limits of an execution."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class ExecutionBudget(Value):
 
     @classmethod
     def unlimited(cls) -> ExecutionBudget:
+        """A budget without limits."""
         return UNLIMITED
 
     def is_empty(self) -> bool:
@@ -49,7 +50,7 @@ class ExecutionBudget(Value):
         return any(limit is not None and limit <= 0 for limit in limits)
 
     def remaining(self, steps: int = 0, tokens: int = 0, seconds: float = 0.0, cost: float = 0.0) -> ExecutionBudget:
-        """What is left after using this much: never below 0, None stays None, the deadline stays."""
+        """The budget that is left after this use: never below 0, None stays None, the deadline stays."""
         return self._with(
             max_steps=_less(self.max_steps, steps),
             max_tokens=_less(self.max_tokens, tokens),
@@ -58,7 +59,7 @@ class ExecutionBudget(Value):
         )
 
     def remaining_from(self, execution: ExecutionState, now: datetime | None = None) -> ExecutionBudget:
-        """What an execution has left of this budget."""
+        """The budget that an execution has left of this one."""
         return self.remaining(
             steps=execution.step_count,
             tokens=execution.usage.total,

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from ...errors import InvalidTransition
+from ..parts.storage import StoredParts
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Amount, Count, Text, UtcDatetime, made, utcnow
+from ..values.field_types import Amount, Count, Text, UtcDatetime, default_from, utcnow
 from ..values.ids import ExecutionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
@@ -38,13 +39,15 @@ class ExecutionState(Value):
         retries: How often it was retried.
         steps_before_retry: Steps that were done at the last retry; their signals no longer count.
         steps_generation: Raised when stored steps must be written anew (see `split`).
+        charged_calls: Auxiliary calls of the current step, as `<step>:<key>`, whose usage is counted already.
+        parts: What capabilities keep for this execution; None without any.
     """
 
-    execution_id: ExecutionId = made(ExecutionId.generate)
+    execution_id: ExecutionId = default_from(ExecutionId.generate)
     number: Count = 1
     status: ExecutionStatus = ExecutionStatus.PENDING
     budget: ExecutionBudget = UNLIMITED
-    created_at: UtcDatetime = made(utcnow)
+    created_at: UtcDatetime = default_from(utcnow)
     started_at: UtcDatetime | None = None
     completed_at: UtcDatetime | None = None
     waited_seconds: Amount = 0.0
@@ -61,14 +64,17 @@ class ExecutionState(Value):
     retries: Count = 0
     steps_before_retry: Count = 0
     steps_generation: Count = 0
+    charged_calls: tuple[Text, ...] = ()
+    parts: StoredParts | None = None
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
+        """The current step, or else the last one that is done."""
         return self.current_step or self.last_step
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The last one that is done."""
+        """The last step that is done."""
         return self.step_executions[-1].step if self.step_executions else None
 
     @property
@@ -103,18 +109,19 @@ class ExecutionState(Value):
         return max(0.0, self.duration(end) - self.waited_seconds - waiting)
 
     def all_errors(self) -> tuple[ErrorInfo, ...]:
-        """Of all steps, then its own."""
+        """The errors of all steps, then its own."""
         steps = [execution.step for execution in self.step_executions]
         if self.current_step is not None:
             steps.append(self.current_step)
         return (*(error for step in steps for error in step.all_errors), *self.errors)
 
     def has_errors(self) -> bool:
+        """Tell whether any step, or the execution itself, has an error."""
         current = self.current_step is not None and self.current_step.has_errors()
         return bool(self.errors) or current or any(each.step.has_errors() for each in self.step_executions)
 
     def final_status(self) -> ExecutionStatus:
-        """What it ends as now: failed before stopped before completed. Errors it recovered from do not fail it."""
+        """The status it would end with now: failed before stopped before completed. Recovered errors do not fail it."""
         if self.status.is_terminal():
             return self.status
         last = self.current_step_or_last
@@ -148,7 +155,7 @@ class ExecutionState(Value):
             return self
         if not self.status.may_become(status):
             raise InvalidTransition(self.execution_id, self.status, status, ADVICE.get(self.status, ""))
-        return self._waited(now)._with(
+        return self._add_waiting(now)._with(
             status=status,
             started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),
             completed_at=now if status.is_terminal() else None,
@@ -156,6 +163,7 @@ class ExecutionState(Value):
         )
 
     def with_continuation(self, continuation: ExecutionContinuation) -> ExecutionState:
+        """Replace the stop signals and the request to continue."""
         return self._with(continuation=continuation)
 
     def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
@@ -163,15 +171,29 @@ class ExecutionState(Value):
         return self._with(budget=budget)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
-        """These tokens and dollars on top: of a step, of an answer that was of no use, of a child. Never infinite."""
+        """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""
         known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
         return self._with(usage=self.usage + usage, cost=known)
+
+    def with_auxiliary_charge(self, step: int, key: str, usage: InferenceUsage, cost: float | None) -> ExecutionState:
+        """Add the usage of an auxiliary call of a step; unchanged when the call is counted already."""
+        name = f"{step}:{key}"
+        if name in self.charged_calls:
+            return self
+        return self.with_charge(usage, cost)._with(charged_calls=(*self.charged_calls, name))
+
+    def with_parts(self, parts: StoredParts | None) -> ExecutionState:
+        """Other parts of capabilities."""
+        return self._with(parts=parts)
 
     def with_current_step(self, step: AgentStep, started_at: datetime) -> ExecutionState:
         """The step being worked on. A new one is counted and charged; the same one again, by its id, is not."""
         if self.current_step is not None and self.current_step.id == step.id:
             return self._with(current_step=step)
         charged = self.with_charge(step.inference_response.usage, step.inference_response.cost)
+        if charged.charged_calls:
+            mine = tuple(name for name in charged.charged_calls if name.startswith(f"{step.number}:"))
+            charged = charged._with(charged_calls=mine)
         return charged._with(current_step=step, current_step_started_at=started_at, step_count=self.step_count + 1)
 
     def with_current_step_completed(self, now: datetime, claim: str = "") -> ExecutionState:
@@ -214,7 +236,7 @@ class ExecutionState(Value):
         )
 
     def is_written_like(self, after: ExecutionState) -> bool:
-        """Whether the stored steps of this one are the beginning of the stored steps of `after`."""
+        """Tell whether the stored steps of this one are the beginning of the stored steps of `after`."""
         return self.execution_id == after.execution_id and self.steps_generation == after.steps_generation
 
     def with_steps_written_anew(self) -> ExecutionState:
@@ -222,8 +244,8 @@ class ExecutionState(Value):
         if not any(each.step.outputs for each in self.step_executions) and not self.current_step:
             return self
         return self._with(
-            step_executions=tuple(each.with_step(_detached(each.step)) for each in self.step_executions),
-            current_step=_detached(self.current_step) if self.current_step else None,
+            step_executions=tuple(each.with_step(_detach_outputs(each.step)) for each in self.step_executions),
+            current_step=_detach_outputs(self.current_step) if self.current_step else None,
             steps_generation=self.steps_generation + 1,
         )
 
@@ -231,7 +253,7 @@ class ExecutionState(Value):
         """The same with these steps, as a store reads them back."""
         return self._with(step_executions=done, current_step=current)
 
-    def _waited(self, now: datetime) -> ExecutionState:
+    def _add_waiting(self, now: datetime) -> ExecutionState:
         if self.waiting_since is None:
             return self
         waited = max(0.0, (now - self.waiting_since).total_seconds())
@@ -243,5 +265,5 @@ class ExecutionState(Value):
         return self.step_executions[-1].continuation
 
 
-def _detached(step: AgentStep) -> AgentStep:
+def _detach_outputs(step: AgentStep) -> AgentStep:
     return step.with_outputs(step.output_messages, ())

@@ -44,7 +44,9 @@ class InferenceResponse(Value):
     provider: FrozenDict | None = None
 
     def without_provider(self) -> InferenceResponse:
+        """The same answer without the provider's own data."""
         return self._with(provider=None)
 
     def has_tool_calls(self) -> bool:
+        """Tell whether the model asks for tool calls."""
         return bool(self.tool_calls)

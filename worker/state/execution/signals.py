@@ -88,6 +88,7 @@ class StopSignals(tuple[StopSignal, ...]):
         return StopSignals((*self, signal))
 
     def first(self) -> StopSignal | None:
+        """The signal that came first; None without any."""
         return self[0] if self else None
 
     def highest(self) -> StopSignal | None:
@@ -95,6 +96,7 @@ class StopSignals(tuple[StopSignal, ...]):
         return min(self, key=lambda signal: signal.reason.priority, default=None)
 
     def has_any(self) -> bool:
+        """Tell whether there is a signal."""
         return bool(self)
 
     def __str__(self) -> str:
@@ -111,7 +113,7 @@ def _to_signals(signals: Iterable[StopSignal]) -> StopSignals:
 
 
 class ExecutionContinuation(Value):
-    """What speaks for stopping, and whether someone asked to go on in spite of it.
+    """The stop signals of an execution, and a hook's request to continue in spite of them.
 
     Signals stay for the whole execution; the request to continue holds until the end of the step.
     """
@@ -124,12 +126,15 @@ class ExecutionContinuation(Value):
         return self.stop_signals.has_any() and not self.is_continuation_requested
 
     def with_signal(self, signal: StopSignal) -> ExecutionContinuation:
+        """Add a signal."""
         return self._with(stop_signals=self.stop_signals.with_signal(signal))
 
     def with_continuation_requested(self, requested: bool = True) -> ExecutionContinuation:
+        """Set or clear the request to continue."""
         return self if self.is_continuation_requested == requested else self._with(is_continuation_requested=requested)
 
     def explain(self) -> str:
+        """The signals and the request in words, for logs."""
         signals = f"Stop Signals: {self.stop_signals}" if self.stop_signals else "No Stop Signals"
         return f"{signals}; Continuation Requested: {'Yes' if self.is_continuation_requested else 'No'}"
 

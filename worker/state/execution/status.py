@@ -1,4 +1,4 @@
-"""Where an execution can be, and where it can go from there."""
+"""The statuses of an execution, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution is."""
+    """The status of an execution."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -22,6 +22,7 @@ class ExecutionStatus(StrEnum):
         return self in (ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED, ExecutionStatus.FAILED)
 
     def may_become(self, after: ExecutionStatus) -> bool:
+        """Tell whether `TRANSITIONS` allows the change to that status."""
         return after in TRANSITIONS[self]
 
 
@@ -46,4 +47,4 @@ ADVICE: Mapping[ExecutionStatus, str] = MappingProxyType(
         ExecutionStatus.PENDING: "It has not started.",
     }
 )
-"""What to do with an execution of this status that refuses a change."""
+"""Advice for an execution of this status that refuses a change."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from ..conversation.messages import Extent, Message, Role, Span
 from ..conversation.step_messages import step_messages
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, made
+from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, default_from
 from ..values.frozen import FrozenMap
 from ..values.ids import AgentStepId
 from ..values.value import Value
@@ -18,6 +18,8 @@ from .tool_calls import ToolCall, ToolExecution, ToolOutcome
 
 
 class AgentStepType(StrEnum):
+    """The kinds of steps."""
+
     TOOL_EXECUTION = "tool_execution"
     FINAL_RESPONSE = "final_response"
     ERROR = "error"
@@ -35,7 +37,7 @@ class AgentStep(Value):
         errors: Errors of the step itself, without those of its tools; `all_errors` has both.
     """
 
-    id: AgentStepId = made(AgentStepId.generate)
+    id: AgentStepId = default_from(AgentStepId.generate)
     number: Count = 1
     inputs: FrozenMapField[Extent] = FrozenMap[Extent]()
     output_messages: tuple[Message, ...] = ()
@@ -81,11 +83,12 @@ class AgentStep(Value):
 
     @property
     def requested_tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls that the model asks for."""
         return self.inference_response.tool_calls
 
     @property
     def executed_tool_calls(self) -> tuple[ToolCall, ...]:
-        """Those that were carried out, or may have been."""
+        """The tool calls that ran, or may have run."""
         skipped = (ToolOutcome.BLOCKED, ToolOutcome.NOT_RUN)
         return tuple(execution.tool_call for execution in self.tool_executions if execution.outcome not in skipped)
 
@@ -97,7 +100,7 @@ class AgentStep(Value):
 
     @property
     def output_text(self) -> str:
-        """What the assistant said in this step."""
+        """The text of the assistant in this step."""
         texts = (message.content for message in self.output_messages if message.role is Role.ASSISTANT)
         return "\n".join(text for text in texts if text)
 
@@ -106,6 +109,7 @@ class AgentStep(Value):
         return bool(self.inference_response.tool_calls)
 
     def has_errors(self) -> bool:
+        """Tell whether the step or a tool call of it has an error."""
         return bool(self.errors) or any(execution.has_error() for execution in self.tool_executions)
 
     def has_failed(self) -> bool:
@@ -118,6 +122,7 @@ class AgentStep(Value):
         return self.step_type is AgentStepType.FINAL_RESPONSE and bool(self.output_text.strip())
 
     def with_error(self, error: ErrorInfo) -> AgentStep:
+        """Add an error."""
         return self._with(errors=(*self.errors, error))
 
     def with_outputs(self, messages: tuple[Message, ...], spans: tuple[Span, ...]) -> AgentStep:
@@ -147,4 +152,5 @@ class StepExecution(Value):
         return (self.completed_at - self.started_at).total_seconds()
 
     def with_step(self, step: AgentStep) -> StepExecution:
+        """Replace the step."""
         return self._with(step=step)

@@ -1,4 +1,4 @@
-"""What the model asked for and what came of it."""
+"""Tool calls that a model asks for, and their executions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from ...errors import InvalidInput
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Checked, Count, JsonField, Text, UtcDatetime, made
+from ..values.field_types import Checked, Count, JsonField, Text, UtcDatetime, default_from
 from ..values.frozen import FrozenDict, Json, check_text, freeze
 from ..values.ids import ToolExecutionId
 from ..values.value import Value
@@ -90,7 +90,7 @@ class ToolExecution(Value):
         index: Place of the call in the model's answer, from 0.
     """
 
-    id: ToolExecutionId = made(ToolExecutionId.generate)
+    id: ToolExecutionId = default_from(ToolExecutionId.generate)
     tool_call: ToolCall
     outcome: ToolOutcome
     value: JsonField = None
@@ -109,6 +109,7 @@ class ToolExecution(Value):
         return self.outcome in (ToolOutcome.ERROR, ToolOutcome.UNKNOWN, ToolOutcome.BLOCKED)
 
     def was_blocked(self) -> bool:
+        """Tell whether a hook kept the call from being made."""
         return self.outcome is ToolOutcome.BLOCKED
 
     def error_message(self) -> str:

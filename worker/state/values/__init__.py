@@ -1,1 +1,4 @@
-"""The base of all state values: immutability, JSON, field types, ids, errors as data."""
+"""The base of all values of the state: `Value`, field types, ids, frozen JSON.
+
+Nothing here knows messages, steps or agents.
+"""

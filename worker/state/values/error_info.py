@@ -8,7 +8,7 @@ from .value import Value
 
 
 class ErrorInfo(Value):
-    """What went wrong, in words that hold no secret.
+    """An error in words that hold no secret.
 
     Attributes:
         kind: A short stable name, such as `tool_error`, `timeout`, `rate_limit`.

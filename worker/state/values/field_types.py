@@ -28,31 +28,31 @@ def to_utc(value: object) -> datetime:
     Raises:
         InvalidInput: It has no timezone, or is neither a datetime nor its ISO 8601 text.
     """
-    moment = _parsed(value) if isinstance(value, str) else value
+    moment = _parse_moment(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
         raise InvalidInput("time", value, "give a datetime with a timezone, or its ISO 8601 text.")
     if moment.tzinfo is UTC and not moment.fold:
         return moment
     if moment.utcoffset() is None:
         raise InvalidInput("time", value, "a time without timezone is ambiguous; use datetime.now(timezone.utc).")
-    return _shifted(moment)
+    return _shift_to_utc(moment)
 
 
-def _parsed(text: str) -> datetime:
+def _parse_moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput("time", text, "give an ISO 8601 time with a timezone, as 2026-01-31T12:00:00Z.") from None
 
 
-def _shifted(moment: datetime) -> datetime:
+def _shift_to_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC).replace(fold=0)
     except OverflowError:
         raise InvalidInput("time", moment, "this time is outside the years 1 to 9999 in UTC.") from None
 
 
-def made(factory: Callable[[], D]) -> D:
+def default_from(factory: Callable[[], D]) -> D:
     """A field's default that is made anew for each value, and is stored whatever it is.
 
     A factory that takes an argument, as pydantic offers, is not asked again when a value is serialized to leave out

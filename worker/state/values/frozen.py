@@ -38,14 +38,16 @@ class FrozenMap(dict[str, V]):
     @classmethod
     def of(cls, items: Mapping[str, V]) -> FrozenMap[V]:
         """Take over items whose values are already immutable; nothing is checked."""
-        made = cls.__new__(cls)
-        super(FrozenMap, made).update(items)
-        return made
+        frozen = cls.__new__(cls)
+        super(FrozenMap, frozen).update(items)
+        return frozen
 
     def with_item(self, key: str, value: V) -> FrozenMap[V]:
+        """The same mapping with one item more, or with another value for it."""
         return self.of({**self, key: value})
 
     def without(self, key: str) -> FrozenMap[V]:
+        """The same mapping without this key."""
         return self.of({name: value for name, value in self.items() if name != key})
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -75,6 +77,7 @@ class FrozenDict(FrozenMap["Json"]):
 
     @classmethod
     def of(cls, items: Mapping[str, Json]) -> FrozenDict:
+        """Take over items that are frozen already; nothing is checked."""
         return cast("FrozenDict", super().of(items))
 
     def with_item(self, key: str, value: Any) -> FrozenDict:
@@ -82,6 +85,7 @@ class FrozenDict(FrozenMap["Json"]):
         return self.of({**self, _key(key, "key"): freeze(value, key, 1)})
 
     def without(self, key: str) -> FrozenDict:
+        """The same mapping without this key."""
         return cast("FrozenDict", super().without(key))
 
     @classmethod
@@ -148,12 +152,12 @@ def _kind(value: object) -> type:
 
 
 def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
-    made: dict[str, Json] = {}
+    frozen: dict[str, Json] = {}
     for name, value in items.items():
         key = _key(name, path)
         # Most values are ASCII text; what to call them costs more than to look at them.
-        made[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
-    return made
+        frozen[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
+    return frozen
 
 
 def _key(key: object, path: str) -> str:

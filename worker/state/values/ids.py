@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 from pydantic import GetCoreSchemaHandler
@@ -12,6 +12,9 @@ from pydantic_core import CoreSchema, core_schema
 from ...errors import InvalidInput
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+CHILD_ID_PATTERN = re.compile(ID_PATTERN.pattern + r"\.[0-9a-f]{32}")
 
 
 class Id(str):
@@ -23,16 +26,19 @@ class Id(str):
 
     __slots__ = ()
 
+    pattern: ClassVar[re.Pattern[str]] = ID_PATTERN
+    advice: ClassVar[str] = "use 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit."
+    max_length: ClassVar[int] = 64
+
     def __new__(cls, text: str) -> Self:
-        if not isinstance(text, str) or ID_PATTERN.fullmatch(text) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            advice = "use 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit."
-            raise InvalidInput(cls.__name__, text, advice)
+        if not isinstance(text, str) or cls.pattern.fullmatch(text) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(cls.__name__, text, cls.advice)
         return super().__new__(cls, text)
 
     @classmethod
     def generate(cls) -> Self:
-        """A new one: 32 random hexadecimal digits."""
-        return super().__new__(cls, uuid4().hex)
+        """A new id of 32 random hexadecimal digits; a child's is made by `ChildSessionId.under`."""
+        return cls(uuid4().hex)
 
     @classmethod
     def following(cls, *parts: object) -> Self:
@@ -48,7 +54,7 @@ class Id(str):
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls.of,
-            json_schema_input_schema=core_schema.str_schema(pattern=ID_PATTERN.pattern, max_length=64),
+            json_schema_input_schema=core_schema.str_schema(pattern=cls.pattern.pattern, max_length=cls.max_length),
             serialization=core_schema.to_string_ser_schema(),
         )
 
@@ -72,9 +78,40 @@ class AgentStepId(Id):
 
 
 class SessionId(Id):
-    """One session: the conversation that executions follow one another in."""
+    """The id of a session that a user may choose. A session is a conversation; executions follow each other in it."""
 
     __slots__ = ()
+
+
+class ChildSessionId(Id):
+    """The id of a session that the product makes for a child or a fork: `<root>.<32 hexadecimal digits>`."""
+
+    __slots__ = ()
+
+    pattern = CHILD_ID_PATTERN
+    advice = "a child's id is its root's id, '.', and 32 hexadecimal digits; users choose no such ids."
+    max_length = 128
+
+    @classmethod
+    def under(cls, root: SessionId) -> Self:
+        """A new id below a root; a child of a child has the same root."""
+        return cls(f"{root}.{uuid4().hex}")
+
+    @property
+    def root(self) -> SessionId:
+        """The session at the top of the tree, whose shard the child shares."""
+        return SessionId(self.partition(".")[0])
+
+
+def read_session_id(text: object) -> SessionId | ChildSessionId:
+    """The id of a stored session, whoever made it.
+
+    Raises:
+        InvalidInput: It is neither kind of id.
+    """
+    if isinstance(text, str) and "." in text:
+        return ChildSessionId.of(text)
+    return SessionId.of(text)
 
 
 class ToolExecutionId(Id):

@@ -7,11 +7,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...errors import InvalidInput
 from .field_types import JsonField
+from .pydantic_internals import models
 
-_set = object.__setattr__
-# pydantic notes for each value which fields were given, in a set that is larger than most values. Nobody asks for it
-# here, so that all share one: a session's steps take half the memory.
-_given: set[str] = set()
+_fill, _read_dict, _read_json = models.fill, models.read_dict, models.read_json
+_write_dict, _write_json, _copy, _extra = models.write_dict, models.write_json, models.copy, models.extra
 
 
 def _invalid_input(kind: type[BaseModel], error: ValidationError) -> InvalidInput:
@@ -49,10 +48,9 @@ class Value(BaseModel):
     def __init__(self, **data: Any) -> None:
         """Raises `InvalidInput`, which names the field, when the data do not fit."""
         try:
-            self.__pydantic_validator__.validate_python(data, self_instance=self, extra="forbid")
+            _fill(self, data)
         except ValidationError as error:
             raise _invalid_input(type(self), error) from None
-        _set(self, "__pydantic_fields_set__", _given)
 
     # Without this mark pydantic would call the constructor for every nested value read from storage.
     __init__.__pydantic_base_init__ = True  # pyright: ignore
@@ -60,22 +58,20 @@ class Value(BaseModel):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Raises `pydantic.ValidationError`, which names the field, when the data do not fit."""
-        return cls.__pydantic_validator__.validate_python(data, extra="allow")
+        return _read_dict(cls, data)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
         """Raises `pydantic.ValidationError`, which names the field, when it is no JSON or does not fit."""
-        made = cls.__pydantic_validator__.validate_json(data, extra="allow")
-        _set(made, "__pydantic_fields_set__", _given)
-        return made
+        return _read_json(cls, data)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, as plain JSON values."""
-        return self.__pydantic_serializer__.to_python(self, mode="json")
+        return _write_dict(self)
 
     def to_json(self) -> bytes:
         """Compact JSON: fields at their default are left out, and come back as the default."""
-        return self.__pydantic_serializer__.to_json(self, exclude_defaults=True)
+        return _write_json(self)
 
     def __eq__(self, other: object) -> bool:
         # pydantic's own also compares what a class may add; serializing compares with every default, so it shows.
@@ -83,17 +79,11 @@ class Value(BaseModel):
             return True
         if not isinstance(other, Value) or type(self) is not type(other):
             return NotImplemented
-        return self.__dict__ == other.__dict__ and (self.__pydantic_extra__ or {}) == (other.__pydantic_extra__ or {})
+        return self.__dict__ == other.__dict__ and _extra(self) == _extra(other)
 
     def __hash__(self) -> int:
         return hash((type(self), *self.__dict__.values()))
 
     def _with(self, **changes: Any) -> Self:
         """A copy with these fields, not validated: for named methods that build valid values only."""
-        # As `model_copy(update=changes)`, in half the time: what a frozen value holds can be shared, not copied.
-        made = type(self).__new__(type(self))
-        _set(made, "__dict__", {**self.__dict__, **changes})
-        _set(made, "__pydantic_fields_set__", _given)
-        _set(made, "__pydantic_extra__", self.__pydantic_extra__)
-        _set(made, "__pydantic_private__", None)
-        return made
+        return _copy(self, changes)

@@ -223,7 +223,7 @@ def _stop_once(
         # Watched, so that a worker that was only paused cannot begin something between this look and the end.
         journal = keys.journal(ctl.execution, ctl.step)
         (stored_journal,) = watched.pipeline("stop.journal", [("HGETALL", journal)], also=(journal,))
-        if alive or decoding.journal(stored_journal).holds_something:
+        if alive or decoding.journal(stored_journal).was_paid_for:
             asking, commands = _asking_to_stop(
                 context, keys, ctl, fields.text(worker), bool(alive), fields.number(version), watched
             )

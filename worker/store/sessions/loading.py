@@ -6,7 +6,7 @@ the lists; `join` refuses parts that do not fit, and then everything is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -167,6 +167,9 @@ def _tails(keys: SessionKeys, old: AgentState) -> list[Command]:
         ("LRANGE", keys.section(name, section.generation), len(section.messages), -1)
         for name, section in old.store.sections.items()
     ]
+    commands += [
+        ("LRANGE", keys.part(name, items.generation), len(items.items), -1) for name, items in old.part_lists.items()
+    ]
     if old.execution is not None:
         place = len(old.execution.step_executions)
         commands.append(("LRANGE", keys.steps(old.execution.execution_id), place, -1))
@@ -181,7 +184,11 @@ def _newer(held: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tup
     sections = old.store.sections
     grown = {name: (*sections[name].messages, *tail) for name, tail in zip(sections, tails, strict=False)}
     steps = (*old.execution.step_executions, *tails[-1]) if old.execution is not None else ()
-    return join(head, grown, steps), held.size + as_read(sum(len(item) for tail in tails for item in tail))
+    lists = {
+        name: (*items.items, *tail)
+        for (name, items), tail in zip(old.part_lists.items(), tails[len(sections) :], strict=False)
+    }
+    return join(head, grown, steps, lists), held.size + as_read(sum(len(item) for tail in tails for item in tail))
 
 
 def _continues(old: AgentState, head: Head) -> bool:
@@ -190,6 +197,9 @@ def _continues(old: AgentState, head: Head) -> bool:
     if (old.execution is None) != (new.execution is None):
         return False
     if old.execution is not None and new.execution is not None and not old.execution.is_written_like(new.execution):
+        return False
+    lists = {name: items.generation for name, items in old.part_lists.items()}
+    if lists != {name: items.generation for name, items in new.part_lists.items()}:
         return False
     held = {name: section.generation for name, section in old.store.sections.items()}
     return held == {name: section.generation for name, section in new.store.sections.items()}
@@ -202,6 +212,8 @@ def _guessed(head: Head, size: int, execution_id: str, lists: Sequence[list[byte
     execution = head.state.execution
     if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
         return None
+    if head.lists:
+        return None
     return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
 
 
@@ -209,18 +221,27 @@ def _read_all(keys: SessionKeys, head: Head, size: int, watched: WatchedTransact
     sections = head.state.store.sections
     names = list(sections)
     commands: list[Command] = [("LRANGE", keys.section(n, sections[n].generation), 0, -1) for n in names]
+    lists = head.state.part_lists
+    commands += [("LRANGE", keys.part(name, items.generation), 0, -1) for name, items in lists.items()]
     execution = head.state.execution
     if execution is not None:
         commands.append(("LRANGE", keys.steps(execution.execution_id), 0, -1))
     replies = watched.pipeline("load.all", commands) if commands else []
     steps: list[bytes] = replies[-1] if execution is not None else []
-    return _joined(head, size, dict(zip(names, replies, strict=False)), steps)
+    read = dict(zip(lists, replies[len(names) :], strict=False))
+    return _joined(head, size, dict(zip(names, replies, strict=False)), steps, read)
 
 
 def _joined(
-    head: Head, size: int, sections: dict[str, list[bytes]], steps: Sequence[bytes | StepExecution]
+    head: Head,
+    size: int,
+    sections: dict[str, list[bytes]],
+    steps: Sequence[bytes | StepExecution],
+    lists: Mapping[str, Sequence[bytes]] | None = None,
 ) -> tuple[AgentState, int]:
     given: dict[str, Sequence[bytes | Message]] = {name: list(items) for name, items in sections.items()}
     size += sum(len(item) for items in sections.values() for item in items)
     size += sum(len(item) for item in steps if isinstance(item, bytes))
-    return join(head, given, steps), as_read(size)
+    lists = lists or {}
+    size += sum(len(item) for items in lists.values() for item in items)
+    return join(head, given, steps, lists), as_read(size)

@@ -213,6 +213,10 @@ def _appended(
         if section.start == 0 and before is not None and name in before.store.sections:
             yield ("DEL", keys.section(name, before.store.section(name).generation))
         yield from _grown(keys.section(name, section.generation), section)
+    for name, generation in change.dropped_lists.items():
+        yield ("DEL", keys.part(name, generation))
+    for name, items in change.lists.items():
+        yield from _grown(keys.part(name, items.generation), items)
     if change.steps is not None and state.execution is not None:
         list_key = keys.steps(state.execution.execution_id)
         if change.steps.start == 0 and before is not None:
@@ -309,6 +313,7 @@ def session_key_names(keys: SessionKeys, state: AgentState, executions: Sequence
         keys.inbox,
         keys.events,
         *(keys.section(name, section.generation) for name, section in sections.items()),
+        *(keys.part(name, items.generation) for name, items in state.part_lists.items()),
         *(keys.steps(execution_id) for execution_id in executions),
     ]
 

@@ -128,6 +128,22 @@ def record_failure(context: StoreContext, claim: Claim, number: int, failure: by
     bury_if_past(context, claim, replies[-1])
 
 
+def record_auxiliary(context: StoreContext, claim: Claim, key: str, raw: bytes) -> bytes:
+    """Store the raw answer of an auxiliary call. See `StepStore.record_auxiliary`."""
+    keys, journal = _keys(context, claim)
+    name = f"x:{key}"
+    try:
+        first, control = context.database.transaction(
+            "journal.auxiliary", [("HSETNX", journal, name, raw), ("HMGET", keys.ctl, *_STANDING)]
+        )
+        bury_if_past(context, claim, control)
+    except StoreFull:
+        first = _record_when_full(context, claim, keys, (name, raw))[0]
+    crash_points.at("c3")
+    # None: the step is long past, and its journal with it; the commit will say so.
+    return raw if first else context.database.pipeline("journal.adopt", [("HGET", journal, name)])[0] or raw
+
+
 def drop_answer(context: StoreContext, claim: Claim) -> bool:
     """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
     keys, journal = _keys(context, claim)

@@ -51,6 +51,17 @@ class StepStore(Protocol):
         """
         ...
 
+    def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
+        """Journal the raw answer of an auxiliary call; the first one stored under the key wins, whoever wrote it.
+
+        Returns:
+            The stored answer, which may be another worker's.
+        Raises:
+            StoreFull: Not even the room kept for this was enough; keep the answer and ask again.
+            StoreUnavailable: No answer in time; asking again is safe.
+        """
+        ...
+
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
         """Journal an attempt of the driver that gave no usable answer."""
         ...
@@ -144,6 +155,9 @@ class DatabaseStepStore:
 
     def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
         return journals.record_answer(self._context, claim, raw, meanwhile)
+
+    def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
+        return journals.record_auxiliary(self._context, claim, key, raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
         journals.record_failure(self._context, claim, number, failure)

@@ -1,0 +1,287 @@
+"""Auxiliary model calls: journaled before they are read, paid once, charged once, and counted by the guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.capability import Capability
+from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, ScriptedDriver
+from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.errors import DriverError, InvalidInput, ModelCallRefused
+from celery_agents.worker.guards import PROCEED, Delay, Guard, GuardPoint, GuardView, Verdict
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.state import (
+    ExecutionBudget,
+    ExecutionStatus,
+    InferenceResponse,
+    InferenceUsage,
+    Message,
+    StatePart,
+    StopReason,
+)
+from celery_agents.worker.tools import ToolContext, tool
+
+from support.engine import Bench, WorkerDied
+
+NewBench = Callable[..., Bench]
+
+
+def _paid(text: str, tokens: int = 10, cost: float = 0.5) -> InferenceResponse:
+    return InferenceResponse(content=text, usage=InferenceUsage(input=tokens), cost=cost)
+
+
+class CountingDriver(ScriptedDriver):
+    """Counts the questions by their purpose."""
+
+    def __init__(self, answers: Sequence[Any], **auxiliary: Any) -> None:
+        super().__init__(answers, auxiliary={name.replace("__", "."): answer for name, answer in auxiliary.items()})
+        self.asked: list[str] = []
+        self.prompts: list[str] = []
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        self.asked.append(request.purpose)
+        self.prompts.append(request.state.system_prompt)
+        return super().infer(request)
+
+
+class Summary(StatePart):
+    part_name = "summary"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Summing(Capability):
+    """Asks for a summary at one point and keeps it in a part."""
+
+    point: HookPoint = HookPoint.AFTER_STEP
+    then: Callable[[], None] = lambda: None
+
+    def parts(self) -> Sequence[Any]:
+        return [Summary]
+
+    def hooks(self) -> Sequence[Hook]:
+        return [Hook(self.point, self._sum)]
+
+    def _sum(self, context: HookContext) -> HookContext:
+        request = AuxiliaryRequest((Message.user("sum it up"),), system_prompt="Be brief.")
+        answer = context.ask_model("sum", request)
+        self.then()
+        return context.changed(state=context.state.with_part(Summary(text=answer.content)))
+
+
+def _dies_once() -> Callable[[], None]:
+    left = [True]
+
+    def die() -> None:
+        if left:
+            left.pop()
+            raise WorkerDied
+
+    return die
+
+
+POINTS = [HookPoint.BEFORE_STEP, HookPoint.BEFORE_INFERENCE, HookPoint.AFTER_INFERENCE, HookPoint.AFTER_STEP]
+
+
+@pytest.mark.parametrize("point", [*POINTS, HookPoint.BEFORE_EXECUTION, HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION])
+def test_an_answer_is_kept_and_charged_once(new_bench: NewBench, point: HookPoint) -> None:
+    driver = CountingDriver([_paid("done", 1, 0.1)], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(point)]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    execution = bench.execution(session_id)
+    assert sorted(driver.asked) == ["", "sum"]
+    assert "Be brief." in driver.prompts
+    assert (execution.status, execution.usage.total) == (ExecutionStatus.COMPLETED, 11)
+    assert execution.cost == pytest.approx(0.6)
+    assert bench.state(session_id).part(Summary).text == "short"
+    assert bench.record(session_id).cost == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_worker_that_dies_after_the_journal_write_costs_nothing_again(new_bench: NewBench, point: HookPoint) -> None:
+    driver = CountingDriver([_paid("done", 1, 0.1)], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(point, then=_dies_once())]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    assert sorted(driver.asked) == ["", "sum"]
+    assert bench.state(session_id).part(Summary).text == "short"
+    assert bench.execution(session_id).usage.total == 11
+
+
+def test_each_step_asks_and_pays_for_itself(new_bench: NewBench) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    driver = CountingDriver([CallTool("look"), CallTool("look"), "done"], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, tools=[look], capabilities=[Summing()]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert driver.asked.count("sum") == 3
+    assert bench.execution(session_id).usage.total == 30
+
+
+def test_a_commit_that_starts_over_charges_once(new_bench: NewBench) -> None:
+    driver = CountingDriver([_paid("done", 1, 0.1)], sum=_paid("short"))
+    benches: list[Bench] = []
+
+    def save_beside() -> None:
+        if len(benches) == 1:
+            benches[0].save_beside("s1", lambda state: state.with_metadata("beside", 1))
+            benches.append(benches[0])
+
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(then=save_beside)]))
+    benches.append(bench)
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert bench.state(session_id).metadata["beside"] == 1
+    assert driver.asked.count("sum") == 1
+    assert bench.execution(session_id).usage.total == 11
+
+
+def test_the_guards_count_what_an_auxiliary_call_cost(new_bench: NewBench) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    driver = CountingDriver([CallTool("look"), "done"], sum=_paid("short", tokens=100))
+    budget = ExecutionBudget(max_tokens=100)
+    bench = new_bench(Agent("a", driver=driver, tools=[look], capabilities=[Summing()], budget=budget))
+    record = bench.ran()
+    assert (record.status, record.stop_reason) == ("stopped", StopReason.TOKEN_LIMIT_REACHED)
+    assert driver.asked == ["", "sum"]
+
+
+@pytest.mark.parametrize("limits", [{"max_steps": 0}, {"max_tokens": 0}, {"max_cost": 0.0}])
+def test_a_limit_that_is_reached_refuses_the_call_and_stops_the_execution(
+    new_bench: NewBench, limits: dict[str, Any]
+) -> None:
+    driver = CountingDriver(["done"], sum=_paid("short"))
+    agent = Agent("a", driver=driver, capabilities=[Summing(HookPoint.BEFORE_STEP)], budget=ExecutionBudget(**limits))
+    bench = new_bench(agent)
+    assert bench.ran().status == "stopped"
+    assert driver.asked == []
+
+
+def test_a_stop_that_comes_after_the_call_keeps_and_charges_the_answer(new_bench: NewBench) -> None:
+    driver = CountingDriver(["done"], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(HookPoint.BEFORE_STEP, then=_dies_once())]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.stop(session_id)
+    bench.run(session_id)
+    execution = bench.execution(session_id)
+    assert (execution.status, execution.usage.total, driver.asked) == (ExecutionStatus.STOPPED, 10, ["sum"])
+
+
+def test_a_delay_is_kept_although_an_auxiliary_answer_is_journaled(new_bench: NewBench) -> None:
+    delays = [Delay(5.0), Delay(5.0)]
+
+    class Slow:
+        def check(self, view: GuardView) -> Verdict:
+            return delays.pop() if delays and view.point is GuardPoint.BEFORE_CALL else PROCEED
+
+    class Delaying(Capability):
+        def guards(self) -> Sequence[Guard]:
+            return [Slow()]
+
+    driver = CountingDriver(["done"], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(HookPoint.BEFORE_STEP), Delaying()]))
+    session_id = bench.submit()
+    for _ in range(2):
+        assert isinstance(bench.step(session_id), RetryLater)
+        bench.clock.go_on(6)
+    assert isinstance(bench.step(session_id), Done)
+    assert driver.asked == ["sum", ""]
+
+
+def test_a_failed_execution_that_is_retried_is_not_charged_again(new_bench: NewBench) -> None:
+    broken = DriverError("refused", "no", transient=False)
+    answers: list[Any] = [broken]
+    driver = CountingDriver([lambda _state: _raise_or(answers)], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(HookPoint.BEFORE_STEP)]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert bench.execution(session_id).status is ExecutionStatus.FAILED
+    assert bench.execution(session_id).usage.total == 10
+    answers[:] = [_paid("done", 1, 0.1)]
+    bench.retry(session_id)
+    bench.run(session_id)
+    assert bench.execution(session_id).usage.total == 11
+    assert driver.asked.count("sum") == 1
+
+
+def _raise_or(answers: list[Any]) -> Any:
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
+
+
+def test_a_transient_failure_is_tried_again_and_then_later(new_bench: NewBench) -> None:
+    failures = [DriverError("overloaded", "busy", transient=True) for _ in range(2)]
+    driver = CountingDriver(["done"], sum=lambda _state: _next(failures))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(HookPoint.BEFORE_STEP)]), driver_attempts=2)
+    session_id = bench.submit()
+    assert isinstance(bench.step(session_id), RetryLater)
+    bench.clock.go_on(3600)
+    assert isinstance(bench.step(session_id), Done)
+    assert driver.asked == ["sum", "sum", "sum", ""]
+
+
+def _next(failures: list[DriverError]) -> Any:
+    if failures:
+        raise failures.pop()
+    return _paid("short")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tools_ask_under_keys_of_their_own_and_adopt_after_a_crash(new_bench: NewBench, *, is_async: bool) -> None:
+    die = _dies_once()
+
+    @tool(effect="keyed", name="ask")
+    async def ask_async(ctx: ToolContext) -> str:
+        """Ask."""
+        answer = await ctx.ask_model("why", "Why?")
+        die()
+        return answer.content
+
+    @tool(effect="keyed", name="ask")
+    def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        answer = ctx.ask_model_sync("why", "Why?")
+        die()
+        return answer.content
+
+    driver = CountingDriver([CallTool("ask"), "done"], t0__why=_paid("because"), t1__why=_paid("so"))
+    bench = new_bench(Agent("a", driver=driver, tools=[ask_async if is_async else ask]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    assert bench.state(session_id).steps[0].tool_executions[0].value == "because"
+    assert driver.asked.count("t0.why") == 1
+    assert bench.execution(session_id).usage.total == 10
+
+
+def test_without_a_worker_and_with_a_wrong_key_the_call_is_refused(new_bench: NewBench) -> None:
+    caught: list[Exception] = []
+
+    def hook(context: HookContext) -> None:
+        try:
+            context.ask_model("a:b", "?")
+        except InvalidInput as error:
+            caught.append(error)
+
+    bench = new_bench(Agent("a", driver=CountingDriver(["done"]), hooks=[Hook(HookPoint.BEFORE_STEP, hook)]))
+    bench.run(bench.submit())
+    assert len(caught) == 1
+    with pytest.raises(ModelCallRefused):
+        HookContext(HookPoint.BEFORE_STEP, "s", "e", 1, bench.state("s1")).ask_model("key", "?")

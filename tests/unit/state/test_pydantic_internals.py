@@ -1,0 +1,28 @@
+"""Values work with the documented pydantic alone, when a version lacks what is not documented."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from celery_agents.worker.state.values.pydantic_internals import MISSING
+
+TESTS = Path(__file__).parents[2]
+
+
+def test_the_installed_pydantic_has_all_that_is_used() -> None:
+    assert MISSING == ()
+
+
+def test_values_are_built_read_and_written_by_documented_methods_where_the_others_are_missing() -> None:
+    probe = "from celery_agents.worker.state.values.pydantic_internals import MISSING; assert MISSING, MISSING; "
+    tests = ["unit/state/test_agent_state.py", "unit/state/test_steps.py", "unit/state/test_values_by_hand.py"]
+    code = (
+        "import support.unmarked_pydantic; "
+        f"{probe}"
+        "import pytest, sys; "
+        f"sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', '-p', 'no:xdist', *{tests!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,109 @@
+"""Capabilities: what makes an agent richer than its tools and its prompt.
+
+A capability brings tools, hooks, guards, a message compiler and typed parts of the state, and uses nothing that the
+code of a user could not use. An agent takes any number of them; their order is the order in which they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ConfigurationError
+from .guards import Guard
+from .hooks import Hook
+from .state import AgentState, ListPart, Message, MessageCompiler, StatePart
+from .state.parts.state_part import check_defaults, check_part_name
+from .tools import Tool, ToolSet
+
+
+@dataclass(frozen=True)
+class Capability:
+    """The base class of capabilities, with empty defaults: derive a frozen dataclass and override what you bring.
+
+    A hook changes parts by `context.changed(state=context.state.with_part(part))`. A tool returns its result, and a
+    hook after the step reads it and changes the part: both follow from the journal when the step is run again.
+    """
+
+    @property
+    def name(self) -> str:
+        """How messages of errors call it."""
+        return type(self).__name__
+
+    def tools(self) -> Sequence[Tool | Callable[..., Any]]:
+        """Tools that the agent gets beside its own."""
+        return ()
+
+    def hooks(self) -> Sequence[Hook]:
+        """Hooks that run with the agent's own, by their priority; equal ones after the agent's."""
+        return ()
+
+    def guards(self) -> Sequence[Guard]:
+        """Guards that are asked after the agent's own."""
+        return ()
+
+    def parts(self) -> Sequence[type[StatePart] | type[ListPart[Any]]]:
+        """The kinds of parts that belong to it; no other capability of the agent may use their names."""
+        return ()
+
+    def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages that the model sees, from those that the compiler before it chose. Pure, and without I/O."""
+        return messages
+
+
+@dataclass(frozen=True)
+class CapableCompiler:
+    """The agent's compiler, followed by those of its capabilities in order."""
+
+    first: MessageCompiler
+    capabilities: tuple[Capability, ...]
+
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        """The messages, as the last compiler leaves them."""
+        messages = self.first.compile(state)
+        for capability in self.capabilities:
+            messages = capability.compile(state, messages)
+        return messages
+
+
+def check_capabilities(agent: str, capabilities: Iterable[Any], tools: Iterable[Tool | Callable[..., Any]]) -> None:
+    """Refuse what cannot work together, where the agent is defined.
+
+    Raises:
+        ConfigurationError: Something is no capability, or two want the same tool name or part.
+    """
+    parts: dict[str, str] = {}
+    names = dict.fromkeys(ToolSet(tools).names(), "the agent")
+    for each in capabilities:
+        if not isinstance(each, Capability):
+            raise ConfigurationError(
+                f"agent {agent!r}: {each!r:.80} is no Capability; derive its class from Capability"
+            )
+        _claim_names(agent, each, ToolSet(each.tools()).names(), names, "tool")
+        _claim_names(agent, each, map(_checked_part, each.parts()), parts, "part")
+
+
+def compiler_of(compiler: MessageCompiler, capabilities: Sequence[Capability]) -> MessageCompiler:
+    """The agent's compiler with those of its capabilities behind it; the agent's own where none brings any."""
+    bringing = tuple(each for each in capabilities if type(each).compile is not Capability.compile)
+    return CapableCompiler(compiler, bringing) if bringing else compiler
+
+
+def _claim_names(agent: str, capability: Capability, wanted: Iterable[str], owners: dict[str, str], kind: str) -> None:
+    for name in wanted:
+        if name in owners:
+            raise ConfigurationError(
+                f"agent {agent!r}: {owners[name]} and {capability.name} both bring a {kind} named {name!r}; "
+                f"rename one or leave one capability out"
+            )
+        owners[name] = capability.name
+
+
+def _checked_part(kind: type[Any]) -> str:
+    if issubclass(kind, StatePart):
+        check_defaults(kind)
+    return check_part_name(kind)
+
+
+__all__ = ["Capability", "CapableCompiler", "check_capabilities", "compiler_of"]

@@ -1,0 +1,190 @@
+"""Auxiliary model calls: what a hook or a tool asks a model beside the step's own driver call.
+
+Each answer is journaled under its key before anybody reads it, so that whoever runs the step again adopts it and nobody
+pays for it twice. It is charged to the execution once, which the state records by step and key.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Mapping
+from typing import Final, cast
+
+from ..concurrency import fibers
+from ..drivers import AuxiliaryRequest, InferenceRequest
+from ..errors import (
+    ConfigurationError,
+    DriverError,
+    InvalidInput,
+    ModelCallRefused,
+    StoreFull,
+    StoreUnavailable,
+    UnusableAnswer,
+)
+from ..guards import budget_signals
+from ..redaction import describe_exception
+from ..state import AgentState, ExecutionState, InferenceResponse, Message
+from .active_lease import Interruption
+from .run import Run, moment
+from .services import EngineServices
+
+log = logging.getLogger(__name__)
+
+_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_REDIS_PAUSE_SECONDS: Final = 0.2
+
+
+class AuxiliaryCalls:
+    """Asks a model for hooks and tools. May be called from any thread."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._store = services.store
+        self._keeper = services.keeper
+        self._loop = services.loop
+        self._settings = services.settings
+        self._monotonic = services.monotonic
+        self._sleep = services.sleep
+
+    def ask(self, run: Run, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
+        """The journaled answer of the key, or a new one where the model may still be asked.
+
+        Raises:
+            ModelCallRefused: A limit is reached, the execution is being stopped, or the claim is gone.
+            DriverError: There is no answer; `transient` says whether asking again may help.
+            UnusableAnswer: The journaled answer cannot be parsed; it stays, and another key asks anew.
+        """
+        if _KEY.fullmatch(key) is None:
+            advice = "use 1 to 100 letters, digits, '_', '-' or '.', beginning with a letter or digit."
+            raise InvalidInput("ask_model", key, advice)
+        raw = journaled_answers(run).get(key)
+        if raw is None:
+            self._check_limits(run)
+            raw = self._record(run, key, self._obtain(run, self._as_inference(run, key, request)))
+            run.auxiliary[key] = raw
+        return _parse(run, raw)
+
+    def _obtain(self, run: Run, request: InferenceRequest) -> bytes:
+        """Ask as often as the settings allow, with pauses that double."""
+        for attempt in range(1, self._settings.driver_attempts + 1):
+            self._check_claim(run)
+            try:
+                return self._call(run, request)
+            except DriverError as error:
+                self._record_failure(run, error)
+                pause = max(error.retry_after or 0.0, self._settings.retry_delay_seconds * 2 ** (attempt - 1))
+                last = attempt == self._settings.driver_attempts
+                if last or not error.transient or pause > self._settings.retry_delay_max_seconds:
+                    raise
+            if run.lease.wait(min(pause, self._keeper.time_left(run.lease))):
+                raise ModelCallRefused("the step was interrupted")
+        raise AssertionError("the loop ends with an answer or an error")
+
+    def _call(self, run: Run, request: InferenceRequest) -> bytes:
+        driver = run.agent.answering
+        try:
+            if not driver.is_async:
+                return cast("bytes", fibers.run_in_thread(driver.infer, request))
+            future = self._loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
+            run.lease.on_interrupt(future.cancel)
+            return fibers.result(future)
+        except concurrent.futures.CancelledError:
+            raise ModelCallRefused("the step was interrupted during the call") from None
+        except TimeoutError as error:
+            raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
+        except DriverError:
+            raise
+        except (Exception, SystemExit) as error:
+            described = describe_exception(error)
+            raise DriverError(
+                described.kind, described.message, transient=isinstance(error, ConnectionError)
+            ) from error
+
+    def _record(self, run: Run, key: str, raw: bytes) -> bytes:
+        """Journal the answer, for as long as the step may live: it is paid for."""
+        while True:
+            try:
+                return self._store.steps.record_auxiliary(run.claim, key, raw)
+            except (StoreFull, StoreUnavailable) as error:
+                log.warning("auxiliary answer %s of session %s waits: %s", key, run.ref.session_id, error)
+                if self._keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
+                    raise
+                self._sleep(_REDIS_PAUSE_SECONDS)
+
+    def _record_failure(self, run: Run, error: DriverError) -> None:
+        facts = {"kind": error.kind, "transient": error.transient, "auxiliary": True}
+        self._store.steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode())
+
+    def _check_limits(self, run: Run) -> None:
+        """Refuse a call that no budget covers any more, or whose price a cost limit could not count."""
+        if run.is_stopping:
+            raise ModelCallRefused("the execution is being ended")
+        execution = charge_execution(run, run.execution)
+        if run.response is not None:
+            execution = execution.with_charge(run.response.usage, run.response.cost)
+        now = moment(run.redis_ms(self._monotonic()))
+        signals = tuple(budget_signals(execution.budget, execution, now))
+        if signals:
+            raise ModelCallRefused(signals[0].message, signals)
+        if execution.budget.max_cost is not None and not run.agent.answering.knows_price(run.state.llm_config):
+            raise ConfigurationError(f"agent {run.agent.name!r} has max_cost, and its model has no known price")
+
+    def _as_inference(self, run: Run, key: str, request: AuxiliaryRequest | str) -> InferenceRequest:
+        asked = AuxiliaryRequest((Message.user(request),)) if isinstance(request, str) else request
+        context = run.state.context.with_system_prompt(asked.system_prompt)
+        context = context.with_response_format(asked.response_format)
+        return InferenceRequest(
+            state=run.state.with_context_and_execution(context, run.state.execution),
+            session_id=run.ref.session_id,
+            execution_id=run.ref.execution_id,
+            step=run.ref.step,
+            timeout=max(0.001, self._keeper.time_left(run.lease)),
+            settings=asked.settings or run.state.llm_config,
+            replaced_messages=asked.messages,
+            purpose=key,
+        )
+
+    def _check_claim(self, run: Run) -> None:
+        lease = run.lease
+        if lease.interruption is not None or not (self._keeper.is_fresh(lease) or self._keeper.confirm(lease)):
+            raise ModelCallRefused("the step was interrupted")
+
+
+def journaled_answers(run: Run) -> Mapping[str, bytes]:
+    """The raw auxiliary answers of the step: those of earlier attempts, and those of this one."""
+    earlier = run.loaded.journal.auxiliary
+    return {**earlier, **run.auxiliary} if earlier else run.auxiliary
+
+
+def charge(run: Run, state: AgentState) -> AgentState:
+    """The state with every auxiliary answer of the step charged to its execution, each once."""
+    if state.execution is None or not (run.auxiliary or run.loaded.journal.auxiliary):
+        return state
+    charged = charge_execution(run, state.execution)
+    return state if charged is state.execution else state.with_context_and_execution(state.context, charged)
+
+
+def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
+    """The execution with every auxiliary answer of the step charged, each once."""
+    for key, raw in journaled_answers(run).items():
+        try:
+            answer = _parse(run, raw)
+        except UnusableAnswer:
+            continue  # nobody can tell what it cost
+        execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
+    return execution
+
+
+def _parse(run: Run, raw: bytes) -> InferenceResponse:
+    try:
+        return run.agent.answering.parse(raw)
+    except UnusableAnswer:
+        raise
+    except Exception as error:  # a driver of the user's
+        raise UnusableAnswer(describe_exception(error).message) from error
+
+
+__all__ = ["AuxiliaryCalls", "charge", "charge_execution", "journaled_answers"]
