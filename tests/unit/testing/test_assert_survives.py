@@ -23,6 +23,8 @@ from celery_agents.testing import (
 from celery_agents.worker import crash_points
 from celery_agents.worker.errors import DriverError
 
+from support.counting_agents import Counted, CountSteps
+
 ledger = EffectLedger()
 
 
@@ -287,3 +289,11 @@ def test_nothing_stays_armed_and_an_agent_stays_as_it_was() -> None:
     crash_points.at("c0")
     assert careful.driver is ALL_CLASSES
     assert careful.tools == [look, pay, send_letter, ring]
+
+
+def test_the_parts_of_a_capability_count_each_step_once_under_fire() -> None:
+    def answer(state: AgentState) -> str | CallTool:
+        return CallTool("look", word="a") if state.step_count < 2 else f"counted {state.part(Counted).steps}"
+
+    agent = Agent("counting", driver=answer, tools=[look], capabilities=[CountSteps()])
+    assert assert_survives(agent, "go").response == "counted 2"
