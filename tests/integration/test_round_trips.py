@@ -17,8 +17,10 @@ from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import Done, EventLoopThread, LeaseKeeper, StepRunner, first_state
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import NextState, redis_store
-from celery_agents.worker.store.database import Command, Meanwhile
+from celery_agents.worker.store.database import Command
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
+
+from support.plain_socket import plain_socket
 
 pytestmark = pytest.mark.leaves_keys("executions are left in their middle")
 
@@ -45,11 +47,9 @@ class CountingTables(RedisDatabase):
 
     points: list[str]
 
-    def _round_trip(
-        self, point: str, connection: Any, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Any]:
+    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Any]:
         self.points.append(point)
-        return super()._round_trip(point, connection, commands, meanwhile)
+        return super()._round_trip(point, connection, commands)
 
 
 class Steps:
@@ -57,7 +57,7 @@ class Steps:
 
     def __init__(self, url: str, agent: Agent, **settings: Any) -> None:
         chosen = Settings.build(redis_url=url, **settings)
-        opened = connect(url, timeout_seconds=5, connections=4, name="round-trips")
+        opened = connect(url, timeout_seconds=5, connections=4, name="round-trips", plain_socket=plain_socket)
         opened.__class__ = CountingTables  # pyright: ignore[reportAttributeAccessIssue]
         self.database: Any = opened
         self.database.points = []

@@ -153,7 +153,7 @@ class Inference:
                 raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
             crash_points.at("c2")
             reading = _Reading(run, raw)
-            stored = self._record(run, raw, reading.begin)
+            stored = self._record(run, raw)
             answered = self._read(run, reading) if stored == raw else self._adopted(run, stored, raw)
             self._observe(run, started, answered.response, "")
             return answered
@@ -207,11 +207,11 @@ class Inference:
         except Exception as error:
             raise _foreign(error) from error
 
-    def _record(self, run: Run, raw: bytes, meanwhile: Callable[[], None] | None = None) -> bytes:
+    def _record(self, run: Run, raw: bytes) -> bytes:
         """A paid answer is kept until it is stored, as long as the step may live."""
         while True:
             try:
-                return self._store.steps.record_answer(run.claim, raw, meanwhile)
+                return self._store.steps.record_answer(run.claim, raw)
             except (StoreFull, StoreUnavailable) as error:
                 log.warning(
                     "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error

@@ -8,7 +8,7 @@ Every call is one round trip with a name. The name is where tests crash, delay o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -18,8 +18,6 @@ Command = tuple[Word, ...]
 Guard = tuple[Command, Sequence[Word]]
 # Redis replies are what they are: bytes, int, None or lists of them. Decoding stays in `fields`.
 Reply = Any
-# What may be done while Redis works; see `Database.transaction`.
-Meanwhile = Callable[[], None]
 
 
 class Changed(Exception):
@@ -53,13 +51,8 @@ class Database(Protocol):
         """Run the commands in one round trip, not atomically."""
         ...
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
-        """Run the commands in one MULTI/EXEC and one round trip.
-
-        Args:
-            meanwhile: Called once or not at all: while the answer is awaited, when the commands will get there
-                whatever becomes of this process. It asks Redis for nothing, and raises nothing.
-        """
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run the commands in one MULTI/EXEC and one round trip."""
         ...
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:

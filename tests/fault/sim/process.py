@@ -23,7 +23,6 @@ from celery_agents.worker.store import (
     Suspect,
     Transition,
 )
-from celery_agents.worker.store.database import Meanwhile
 
 from .world import Actor, Crashed, Process, World
 
@@ -164,8 +163,8 @@ class SimSteps(DatabaseStepStore):
             actor.facts.setdefault("claims", []).append(claim_id)
         return answer
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
-        stored = super().record_answer(claim, raw, meanwhile)
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        stored = super().record_answer(claim, raw)
         if stored != raw:
             self.world.tally.answers["adopted"] += 1
         return stored

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 from ...errors import StateUnreadable
-from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
+from ..database import Changed, Command, Guard, Reply, Word
 
 Score = tuple[float, bytes]
 
@@ -41,12 +41,9 @@ class MemoryDatabase:
         with self._lock:
             return [self._run(command) for command in commands]
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run in order; under one lock that is atomic."""
-        replies = self.pipeline(point, commands)
-        if meanwhile is not None:
-            meanwhile()
-        return replies
+        return self.pipeline(point, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """Look and run under one lock."""

@@ -15,8 +15,8 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 from redis.retry import Retry
 
 from ...errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
-from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
-from .connection import RedisConnection
+from ..database import Changed, Command, Guard, Reply, Word
+from .connection import PlainSocket, RedisConnection
 from .connections import Connections
 from .scripts import SCRIPTS
 
@@ -24,13 +24,15 @@ from .scripts import SCRIPTS
 _ConnectionPool: Final[Any] = ConnectionPool
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
-# redis-py keeps a buffer of this size for each connection, which a plain one does not use (see `redis_wire`).
-_READ_BYTES: Final = 4_096
+# redis-py keeps a buffer of this size for each connection; there may be hundreds.
+_READ_BYTES: Final = 16_384
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
 
-def connect(url: str, *, timeout_seconds: float, connections: int, name: str) -> RedisDatabase:
+def connect(
+    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
+) -> RedisDatabase:
     """Open a pool of connections; nothing is sent yet.
 
     Args:
@@ -38,6 +40,7 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
         timeout_seconds: An answer later than this counts as lost.
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
+        plain_socket: Lets the fibers of a loop share one connection. None: each round trip takes a connection alone.
     Raises:
         ConfigurationError: The URL cannot be read.
     """
@@ -58,14 +61,14 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
         )
     except ValueError as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
-    return RedisDatabase(pool)
+    return RedisDatabase(pool, plain_socket)
 
 
 class RedisDatabase:
     """Commands in packed round trips on pooled connections."""
 
-    def __init__(self, pool: Any) -> None:
-        self._connections = Connections(pool)
+    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
+        self._connections = Connections(pool, plain_socket)
         self._loaded: dict[str, str] = {}
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
@@ -73,10 +76,10 @@ class RedisDatabase:
         with _Use(self._connections) as wire:
             return _checked(self._round_trip(point, wire, commands))
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """One MULTI/EXEC."""
         with _Use(self._connections) as wire:
-            return self._transaction(point, wire, commands, meanwhile)
+            return self._transaction(point, wire, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """One script."""
@@ -112,10 +115,8 @@ class RedisDatabase:
         self._loaded[name] = sha
         return sha
 
-    def _transaction(
-        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Reply]:
-        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)
+    def _transaction(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
+        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])
         result = replies[-1]
         if result is None:
             raise Changed
@@ -124,12 +125,10 @@ class RedisDatabase:
             raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
         return _checked(result)
 
-    def _round_trip(
-        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Reply]:
+    def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
         """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
         del point
-        return wire.exchange(commands, meanwhile)
+        return wire.exchange(commands)
 
 
 class _Use:

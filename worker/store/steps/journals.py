@@ -14,7 +14,7 @@ from ... import crash_points
 from ...errors import ClaimLost, StoreFull, StoreUnavailable
 from .. import decoding, fields
 from ..context import StoreContext
-from ..database import Changed, Command, Meanwhile, Reply, Word
+from ..database import Changed, Command, Reply, Word
 from ..keys import SessionKeys
 from ..records import BeginRecord, Claim
 
@@ -40,12 +40,12 @@ class BeginResult:
     cancel: str | None
 
 
-def record_answer(context: StoreContext, claim: Claim, raw: bytes, meanwhile: Meanwhile | None) -> bytes:
+def record_answer(context: StoreContext, claim: Claim, raw: bytes) -> bytes:
     """Store the driver's raw answer. See `StepStore.record_answer`."""
     keys, journal = _keys(context, claim)
     try:
         first, control = context.database.transaction(
-            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)], meanwhile
+            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)]
         )
         bury_if_past(context, claim, control)
     except StoreFull:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ..context import StoreContext
-from ..database import Meanwhile
 from ..records import (
     Claim,
     ClaimResult,
@@ -37,12 +36,9 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
         """Journal the driver's raw answer; the first one stored wins, whoever wrote it.
 
-        Args:
-            meanwhile: May be called while the answer is on its way, when nothing that becomes of this process keeps it
-                from getting there; see `Database.transaction`.
         Returns:
             The stored answer, which may be another worker's.
         Raises:
@@ -142,8 +138,8 @@ class DatabaseStepStore:
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         return claims.claim(self._context, ref, claim_id, worker, alone=alone)
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
-        return journals.record_answer(self._context, claim, raw, meanwhile)
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        return journals.record_answer(self._context, claim, raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
         journals.record_failure(self._context, claim, number, failure)
