@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from ..config.celery import is_redis
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
-from ..worker.store import StepRef
+from ..worker.store import StepRef, Store
 from ..worker.store.database import Command
 from ..worker.unique import unique_hex
 from .names import PUBLISHED_HEADER, STEP
@@ -308,9 +308,9 @@ def _place(url: str) -> tuple[str, str, int, str]:
     return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, parts.path.strip("/") or "0")
 
 
-def oldest_queued_ms(tables_ask: Any, queue: str) -> int:
+def oldest_queued_ms(store: Store, queue: str) -> int:
     """When the message at the queue's end was published (store's ms); -1 for an empty queue, 0 when it does not say."""
-    (entry,) = tables_ask("queue.oldest", [("LINDEX", queue, -1)])
+    entry = store.housekeeping.oldest_message(queue)
     if entry is None:
         return -1
     try:

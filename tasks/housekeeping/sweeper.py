@@ -65,7 +65,7 @@ class Sweeper:
     def _lookout(self, runtime: Runtime) -> QueueSnapshot:
         """On our own Redis the queue's oldest message tells which others are gone; elsewhere only free slots count."""
         if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.publisher.queue_key)
+            oldest = oldest_queued_ms(runtime.store, runtime.publisher.queue_key)
             if oldest:
                 return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
         free = sum(
@@ -104,10 +104,7 @@ class Sweeper:
 
 def _publish(runtime: Runtime, swept: SweepResult) -> None:
     """All in one round trip where the queue is in the store's database."""
-    publisher = runtime.store.context.publisher
-    commands = [command for ref in swept.lost for command in publisher.commands(ref, swept.at_ms)]
-    if commands:
-        runtime.store.context.database.pipeline("sweep.publish", commands)
+    if runtime.store.housekeeping.publish(swept.lost, swept.at_ms):
         return
     for ref in swept.lost:
         runtime.separate_publisher.publish(ref, swept.at_ms)

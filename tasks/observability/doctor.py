@@ -225,8 +225,8 @@ def _queue(store: Store, app: Celery, settings: Settings) -> Iterator[Finding]:
     if not shares_a_database(settings):
         return
     key = f"{dict(app.conf.broker_transport_options or {}).get('global_keyprefix', '')}{settings.queue}"
-    (length,) = store.context.database.pipeline("queue.length", [("LLEN", key)])
-    oldest = oldest_queued_ms(store.context.database.pipeline, key)
+    length = store.housekeeping.queue_length(key)
+    oldest = oldest_queued_ms(store, key)
     waits = (
         f", the oldest for {max(0, store.housekeeping.now_ms() - oldest) / 1000:.1f} s" if length and oldest > 0 else ""
     )

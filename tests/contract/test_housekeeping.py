@@ -230,3 +230,21 @@ def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> Non
         inner.keys() if isinstance(inner, MemoryDatabase) else [name.decode() for name in bench.database("KEYS", "*")]
     )
     assert [n for n in names if bench.database("PTTL", n) == -1 and not PERMANENT.match(n)] == []
+
+
+def test_a_queue_in_the_store_s_redis_tells_its_length_and_what_leaves_next(bench: Bench) -> None:
+    house, queue = bench.store.housekeeping, f"queue-{bench.session}"
+    assert (house.queue_length(queue), house.oldest_message(queue)) == (0, None)
+    bench.database("LPUSH", queue, "first", "second")
+    assert (house.queue_length(queue), house.oldest_message(queue)) == (2, b"first")
+    bench.database("DEL", queue)
+
+
+def test_lost_steps_are_not_published_where_the_queue_is_elsewhere(bench: Bench) -> None:
+    assert not bench.store.housekeeping.publish([bench.ref()], 1)
+
+
+def test_a_worker_that_does_not_tell_what_it_misses_misses_nothing(bench: Bench) -> None:
+    bench.store.registry.register("mute", {"slots": 1}, {})
+    assert bench.store.registry.workers()["mute"]["missing"] == []
+    bench.store.registry.unregister("mute")

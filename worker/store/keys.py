@@ -39,9 +39,14 @@ WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|callbacks|dead))$")
 
 
-def shard_of(root_session_id: str, shards: int) -> int:
-    """The shard of a session and of all its children."""
-    return zlib.crc32(root_session_id.encode()) % shards
+def root_of(session_id: str) -> str:
+    """The id of the session at the root of a tree: children and forks are called `<root>.<32 hex>`."""
+    return session_id.partition(".")[0]
+
+
+def shard_of(session_id: str, shards: int) -> int:
+    """The shard of a session, which is its root's: a transaction may cover a parent and its child."""
+    return zlib.crc32(root_of(session_id).encode()) % shards
 
 
 class ShardKeys:

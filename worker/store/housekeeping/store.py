@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..context import StoreContext
-from ..records import Callback, SweepResult
+from ..records import Callback, StepRef, SweepResult
 from ..sessions import actions, reads
 from . import callbacks, sweeps
 from .sweeps import QueueSnapshot
@@ -21,6 +23,24 @@ class Housekeeping:
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
         """
         return sweeps.sweep(self._context, self._context.shards[shard], queue)
+
+    def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
+        """Publish the messages of lost steps in one round trip.
+
+        Args:
+            at_ms: The time of the sweep that found them.
+        Returns:
+            False: The queue is not in the store's database, and nothing was published.
+        """
+        return sweeps.publish(self._context, refs, at_ms)
+
+    def queue_length(self, queue_key: str) -> int:
+        """How many messages wait in a queue that is in the store's Redis."""
+        return sweeps.queue_length(self._context, queue_key)
+
+    def oldest_message(self, queue_key: str) -> bytes | None:
+        """Read the message that leaves next from a queue in the store's Redis; None when the queue is empty."""
+        return sweeps.oldest_message(self._context, queue_key)
 
     def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
         """Be the one who sweeps a shard for the next milliseconds."""

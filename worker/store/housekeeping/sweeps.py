@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -19,7 +19,7 @@ from ..sessions.actions import park
 # What an entry of the registry holds, and what is taken for what it does not say.
 _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "host": "", "pid": 0, "pool": "", "slots": 0, "running": 0, "abandoned": 0, "draining": False,
-    "agents": {},
+    "agents": {}, "missing": [],
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": ""}
 
@@ -62,6 +62,24 @@ def sweep(context: StoreContext, shard: ShardKeys, queue: QueueSnapshot) -> Swee
     for session_id in broken:
         park(context, StepRef(session_id.decode(), "", 0), "its control fields cannot be read", whatever_step=True)
     return SweepResult(tuple(refs), live, queued, now_ms)
+
+
+def publish(context: StoreContext, refs: Sequence[StepRef], at_ms: int) -> bool:
+    """Publish the messages of lost steps. See `Housekeeping.publish`."""
+    commands = [command for ref in refs for command in context.publisher.commands(ref, at_ms)]
+    if commands:
+        context.database.pipeline("sweep.publish", commands)
+    return bool(commands)
+
+
+def queue_length(context: StoreContext, queue_key: str) -> int:
+    """How many messages wait in a queue."""
+    return context.database.pipeline("queue.length", [("LLEN", queue_key)])[0]
+
+
+def oldest_message(context: StoreContext, queue_key: str) -> bytes | None:
+    """Read the message that leaves a queue next."""
+    return context.database.pipeline("queue.oldest", [("LINDEX", queue_key, -1)])[0]
 
 
 def prune(context: StoreContext, shard: ShardKeys) -> int:
