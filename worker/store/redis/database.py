@@ -89,7 +89,7 @@ class RedisDatabase:
         for command in commands:
             words.append(len(command))
             words += command
-        return self.script(point, "attempt", (), words) if len(words) <= _MOST_WORDS else None
+        return self.script(point, "compare_and_apply", (), words) if len(words) <= _MOST_WORDS else None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
         """WATCH and reads in one round trip."""
