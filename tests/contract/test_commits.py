@@ -249,7 +249,7 @@ def test_a_session_with_a_history_is_read_behind_its_claim(database: Database) -
     first, ref = bench.execution, bench.follow_up()
     mine = bench.another().steps.claim(ref, "mine", "worker", alone=True)
     assert isinstance(mine, Claimed)
-    assert bench.spy.points == ["claim.new", "claim.first", "claim.load"]
+    assert bench.spy.points == ["claim.new", "claim.load"]
     assert mine.loaded.state == bench.store.sessions.load(bench.session).state
     assert bench.started_ms == mine.loaded.started_ms > 0
     begun = [
@@ -284,7 +284,7 @@ def test_a_claim_whose_reply_is_lost_is_the_same_claim_when_it_is_asked_for_agai
     assert mine.loaded.state == bench.store.sessions.load(bench.session).state
 
 
-@pytest.mark.parametrize("point", ["claim.first", "claim.load"])
+@pytest.mark.parametrize("point", ["claim.new", "claim.load"])
 @pytest.mark.parametrize("is_applied", [True, False], ids=["reply lost", "never sent"])
 def test_an_execution_whose_first_claim_is_asked_for_again_begins_once(
     database: Database, point: str, *, is_applied: bool
@@ -313,7 +313,7 @@ def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_me
     ref = bench.follow_up()
 
     def take_over() -> None:
-        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.end_lease(Claim("slept", "worker", ref, 1, 0))
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before("claim.load", take_over)
@@ -328,7 +328,7 @@ def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Da
     ref = bench.follow_up()
 
     def stop() -> None:
-        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.end_lease(Claim("slept", "worker", ref, 1, 0))
         bench.store.sessions.stop(bench.session, None, stop_transition)
 
     bench.spy.before("claim.load", stop)

@@ -39,7 +39,6 @@ class Claim:
 
     Attributes:
         id: Fresh for every attempt, kept when a lost reply makes the worker ask again.
-        fence: Grows with every claim of the session.
         attempt: 1 for the first claim of the step.
         now_ms: Redis time of the claim.
     """
@@ -47,7 +46,6 @@ class Claim:
     id: str
     worker: str
     ref: StepRef
-    fence: int
     attempt: int
     now_ms: int
 
@@ -71,18 +69,14 @@ class Journal:
     """What a step has obtained before its commit.
 
     Attributes:
-        tries: Claims under which the driver may have been called.
         answer: The driver's raw answer, or None.
         begun: Tool calls that were begun, by index.
         results: Results of tool calls, by index.
-        failures: Driver attempts without an answer, as recorded.
     """
 
-    tries: int = 0
     answer: bytes | None = None
     begun: Mapping[int, BeginRecord] = field(default_factory=dict[int, BeginRecord])
     results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
-    failures: tuple[bytes, ...] = ()
 
     @property
     def holds_something(self) -> bool:

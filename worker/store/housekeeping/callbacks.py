@@ -8,10 +8,10 @@ from ...errors import SessionNotFound, StateUnreadable
 from .. import fields
 from ..context import StoreContext
 from ..database import Command
+from ..dead import DeadEntry
 from ..keys import ShardKeys, callback_note
 from ..records import Callback, ExecutionRecord
 from ..sessions import reads
-from ..sessions.saving import dead_entry
 
 
 def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
@@ -29,8 +29,8 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
             callback = _callback(context, note)
         except StateUnreadable as error:  # the callbacks of others are to be made
             session_id, execution_id, *_ = [*note.split(" "), ""]
-            entry = dead_entry(context, shard, "callback", session_id, execution_id, 0, str(error))
-            context.database.pipeline("callbacks.unreadable", [entry])
+            entry = DeadEntry(kind="callback", reason=str(error), session_id=session_id, execution_id=execution_id)
+            context.database.pipeline("callbacks.unreadable", [entry.command(context, shard)])
             callback = None
         if callback is None:
             context.database.pipeline("callbacks.gone", [("ZREM", shard.callbacks, member)])
@@ -62,7 +62,14 @@ def _callback(context: StoreContext, note: str) -> Callback | None:
         raise StateUnreadable("notify", "it is no object of objects") from None
     if target is None:
         return None
-    return Callback(session_id, execution_id, kind, target, record, fields.number(attempts))
+    return Callback(
+        session_id=session_id,
+        execution_id=execution_id,
+        kind=kind,
+        target=target,
+        record=record,
+        attempts=fields.number(attempts),
+    )
 
 
 def callback_made(context: StoreContext, callback: Callback) -> None:
@@ -81,11 +88,15 @@ def callback_failed(context: StoreContext, callback: Callback, *, delay_ms: int 
     """It was not heard: again after `delay_ms`; None gives it up, with an entry among the dead."""
     keys = context.keys(callback.session_id)
     if delay_ms is None:
-        entry = dead_entry(
-            context, keys.shard, "callback", callback.session_id, callback.execution_id,
-            callback.record.step_count, reason,
-        )  # fmt: skip
-        context.database.transaction("callbacks.lost", [("ZREM", keys.shard.callbacks, _member(callback)), entry])
+        entry = DeadEntry(
+            kind="callback",
+            reason=reason,
+            session_id=callback.session_id,
+            execution_id=callback.execution_id,
+            step=callback.record.step_count,
+        )
+        gone: Command = ("ZREM", keys.shard.callbacks, _member(callback))
+        context.database.transaction("callbacks.lost", [gone, entry.command(context, keys.shard)])
         return
     (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
     due = context.clock.milliseconds(now_reply) + delay_ms

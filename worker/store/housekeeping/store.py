@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..context import StoreContext
 from ..records import Callback, StepRef, SweepResult
-from ..sessions import actions, reads
+from ..sessions import parking, reads
 from . import callbacks, sweeps
 from .sweeps import QueueSnapshot
 
@@ -76,7 +76,7 @@ class Housekeeping:
 
     def quarantine(self, payload: str, reason: str) -> None:
         """Keep a malformed message, cut and escaped, with the reason."""
-        actions.quarantine(self._context, payload, reason)
+        parking.quarantine(self._context, payload, reason)
 
     def now_ms(self) -> int:
         """Redis's time."""

@@ -14,7 +14,7 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from ..records import StepRef, SweepResult
-from ..sessions.actions import park
+from ..sessions.parking import park
 
 # What an entry of the registry holds, and what is taken for what it does not say.
 _WORKER: Final[Mapping[str, Any]] = {
@@ -56,12 +56,21 @@ def sweep(context: StoreContext, shard: ShardKeys, queue: QueueSnapshot) -> Swee
     refs: list[StepRef] = []
     for session_id, *step in lost:
         try:
-            refs.append(StepRef(fields.text(session_id), fields.text(step[0]), *map(fields.number, step[1:])))
+            refs.append(_parse_lost(session_id, *step))
         except StateUnreadable:
             broken.append(session_id)
     for session_id in broken:
-        park(context, StepRef(session_id.decode(), "", 0), "its control fields cannot be read", whatever_step=True)
+        park(context, StepRef(session_id.decode(), "", 0), "its control fields cannot be read", any_step=True)
     return SweepResult(tuple(refs), live, queued, now_ms)
+
+
+def _parse_lost(session_id: bytes, execution_id: bytes, step: bytes, retries: bytes) -> StepRef:
+    return StepRef(
+        session_id=fields.text(session_id),
+        execution_id=fields.text(execution_id),
+        step=fields.number(step),
+        retries=fields.number(retries),
+    )
 
 
 def publish(context: StoreContext, refs: Sequence[StepRef], at_ms: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..context import StoreContext
 from ..records import ActionResult, Event, ExecutionRecord, Header, NextState, Operation, Transition
-from . import actions, loading, reads
+from . import acting, loading, reads, retrying, stopping, submitting
 
 
 class SessionActions:
@@ -27,14 +27,14 @@ class SessionActions:
 
         Args:
             fingerprint: Of everything submitted; the same id with another one is refused.
-            settle: From Redis's time (ms) to the session's first state.
+            transition: From Redis's time (ms) to the session's first state.
         Returns:
             "started", or "again" with the first execution when this was submitted before.
         Raises:
             IdempotencyMismatch: The session exists and was submitted with something else.
             StoreFull: Nothing was written.
         """
-        return actions.submit(self._context, session_id, agent, fingerprint, transition)
+        return submitting.submit(self._context, session_id, agent, fingerprint, transition)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.
@@ -43,7 +43,7 @@ class SessionActions:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: The running step has too many messages waiting.
         """
-        return actions.act(self._context, session_id, operation, transition)
+        return acting.act(self._context, session_id, operation, transition)
 
     def stop(self, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
         """End an execution: at once when nothing runs, else by asking whoever runs it.
@@ -51,7 +51,7 @@ class SessionActions:
         Returns:
             "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
-        return actions.stop(self._context, session_id, execution_id, transition)
+        return stopping.stop(self._context, session_id, execution_id, transition)
 
     def retry(self, session_id: str, transition: Transition) -> ActionResult:
         """Continue an execution that has failed or was stopped; `transition` refuses any other.
@@ -60,7 +60,7 @@ class SessionActions:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: Raised by `transition`; nothing was changed.
         """
-        return actions.retry(self._context, session_id, transition)
+        return retrying.retry(self._context, session_id, transition)
 
     def load(self, session_id: str) -> loading.StoredSession:
         """The session, read in full."""

@@ -15,9 +15,9 @@ from ..records import (
     StepRef,
     Transition,
 )
-from ..sessions import actions
-from . import claims, commits, journals
-from .journals import BeginResult
+from ..sessions import parking
+from . import claims, commits, leases
+from .journals import BeginResult, StepJournal
 
 
 class StepStore(Protocol):
@@ -84,9 +84,9 @@ class StepStore(Protocol):
 
         Args:
             base: The version that `transition` starts from.
-            settle: Pure; may be called again when a conflict makes the transaction start over.
+            transition: Pure; may be called again when a conflict makes the transaction start over.
             results: Results of tool calls not yet journaled; they are, before the transaction.
-            carry_on: Keep the claim for the next step, if one follows.
+            keep_claim: Keep the claim for the next step, if one follows.
         Returns:
             What was stored; the same answer again when this claim had already committed.
         Raises:
@@ -135,25 +135,33 @@ class DatabaseStepStore:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
 
+    def _journal(self, claim: Claim) -> StepJournal:
+        return StepJournal(self._context.session(claim.ref.session_id), claim)
+
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        """See `StepStore.claim`."""
         return claims.claim(self._context, ref, claim_id, worker, alone=alone)
 
     def record_answer(self, claim: Claim, raw: bytes) -> bytes:
-        return journals.record_answer(self._context, claim, raw)
+        """See `StepStore.record_answer`."""
+        return self._journal(claim).record_answer(raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
-        journals.record_failure(self._context, claim, number, failure)
+        """See `StepStore.record_failure`."""
+        self._journal(claim).record_failure(number, failure)
 
     def drop_answer(self, claim: Claim) -> bool:
-        return journals.drop_answer(self._context, claim)
+        """See `StepStore.drop_answer`."""
+        return self._journal(claim).drop_answer()
 
     def begin_calls(
         self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
     ) -> BeginResult:
-        return journals.begin_calls(self._context, claim, timeouts_ms, at_ms, again)
+        return self._journal(claim).begin_calls(timeouts_ms, at_ms, again)
 
     def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
-        journals.record_results(self._context, claim, results)
+        """See `StepStore.record_results`."""
+        self._journal(claim).record_results(results)
 
     def commit(
         self,
@@ -164,19 +172,25 @@ class DatabaseStepStore:
         results: Mapping[int, bytes],
         keep_claim: bool,
     ) -> Committed:
+        """See `StepStore.commit`."""
         return commits.commit(self._context, claim, base, transition, results=results, keep_claim=keep_claim)
 
     def reload(self, claim: Claim) -> LoadedSession:
+        """See `StepStore.reload`."""
         return commits.reload(self._context, claim)
 
     def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
-        return claims.release(self._context, claim, delay_ms=delay_ms, give_back=give_back)
+        """See `StepStore.release`."""
+        return leases.release(self._context, claim, delay_ms=delay_ms, give_back=give_back)
 
     def renew(self, held: Sequence[Claim]) -> list[Renewal]:
-        return claims.renew(self._context, held)
+        """See `StepStore.renew`."""
+        return leases.renew(self._context, held)
 
     def restore(self, claim: Claim) -> bool:
-        return claims.restore(self._context, claim)
+        """See `StepStore.restore`."""
+        return leases.restore(self._context, claim)
 
     def park(self, ref: StepRef, reason: str) -> None:
-        actions.park(self._context, ref, reason)
+        """See `StepStore.park`."""
+        parking.park(self._context, ref, reason)

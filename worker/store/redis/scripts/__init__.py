@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 SCRIPTS: Final = {
-    name: files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    name: files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
     for name in ("compare_and_apply", "sweep", "prune", "journal_when_full")
 }
 """The scripts' texts by name."""
