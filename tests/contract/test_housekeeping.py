@@ -82,10 +82,10 @@ def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
         "https://example.com/ended",
         "failed",
     )
-    told.store.housekeeping.callback_failed(callback, delay_ms=0, reason="nobody there")
+    told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
     (again,) = _due_callbacks(told)
     assert (again.record, again.attempts) == (callback.record, 1)
-    told.store.housekeeping.callback_made(again)
+    told.store.housekeeping.finish_callback(again)
     assert _due_callbacks(told) == []
 
 
@@ -94,9 +94,9 @@ def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: B
     (before,) = _due_callbacks(told)
     _end_retried(told)
     if heard:
-        told.store.housekeeping.callback_made(before)
+        told.store.housekeeping.finish_callback(before)
     else:
-        told.store.housekeeping.callback_failed(before, delay_ms=None, reason="nobody there")
+        told.store.housekeeping.fail_callback(before, delay_ms=None, reason="nobody there")
     (after,) = _due_callbacks(told)
     assert (after.record.status, after.record.retries, after.attempts) == ("completed", 1, 0)
 
@@ -105,11 +105,20 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     _end_retried(told)
     (callback,) = _due_callbacks(told)
     assert (callback.record.status, callback.record.retries) == ("completed", 1)
-    told.store.housekeeping.callback_made(callback)
+    told.store.housekeeping.finish_callback(callback)
     outbox = told.store.context.keys(told.session).shard.callbacks
     assert not [
         note for note in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note
     ]
+
+
+def test_a_callback_is_put_off_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
+    (callback,) = _due_callbacks(told)
+    session = told.store.context.keys(told.session).session
+    told.spy.before("callbacks.later", lambda: told.database("HSET", session, "beside", 1))
+    told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
+    (again,) = _due_callbacks(told)
+    assert again.attempts == 1
 
 
 def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:

@@ -40,7 +40,6 @@ def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
         1: (claim.id, 2000),
     }
 
-
     failure = bench.database("HGET", bench.journal(claim.ref), f"err:{claim.id}:1")
     assert failure == b'{"kind":"timeout"}', "kept for those who account for model calls"
 

@@ -54,13 +54,13 @@ class Housekeeping:
         """Ends of executions to tell somebody of now; each comes again after `hold_ms` unless it was made."""
         return callbacks.due_callbacks(self._context, self._context.shards[shard], limit=limit, hold_ms=hold_ms)
 
-    def callback_made(self, callback: Callback) -> None:
+    def finish_callback(self, callback: Callback) -> None:
         """It was heard; it does not come again."""
-        callbacks.callback_made(self._context, callback)
+        callbacks.finish_callback(self._context, callback)
 
-    def callback_failed(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+    def fail_callback(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
         """It was not heard: again after `delay_ms`, or never (None), with an entry among the dead."""
-        callbacks.callback_failed(self._context, callback, delay_ms=delay_ms, reason=reason)
+        callbacks.fail_callback(self._context, callback, delay_ms=delay_ms, reason=reason)
 
     def dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Parked steps and quarantined messages, newest first."""
