@@ -17,7 +17,7 @@ from ..worker.engine import EventLoopThread, Interruption, LeaseKeeper, StepRunn
 from ..worker.engine.runner import schema_version
 from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
-from ..worker.store.housekeeping.sweeps import worker_name
+from ..worker.store.housekeeping.registry import worker_name
 from ..worker.store.keys import WAKE_CHANNEL
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
