@@ -1,4 +1,4 @@
-"""What every part of the store works with: a database, a clock, the settings, and how step messages are published.
+"""The context of every part of the store: a database, a clock, the settings, and how step messages are published.
 
 `StoreContext` is one for the whole store, `SessionScope` is one session of it.
 """
@@ -47,7 +47,7 @@ class NoPublisher:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """What the parts of a store share.
+    """The parts of a store share one context.
 
     Attributes:
         shards: The keys of each shard, by number.

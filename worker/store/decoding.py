@@ -72,4 +72,4 @@ def _parse_operation(entry: bytes) -> Operation:
 
 def inbox_entry(operation: Operation) -> bytes:
     """Encode an operation as it is stored."""
-    return fields.packed({"id": operation.id, "kind": operation.kind, "payload": operation.payload})
+    return fields.to_json({"id": operation.id, "kind": operation.kind, "payload": operation.payload})

@@ -16,7 +16,7 @@ def event_commands(scope: SessionScope, events: Iterable[NewEvent]) -> list[Comm
         (
             "XADD", scope.keys.events, "MAXLEN", "~", scope.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
-            "data", fields.packed(event.data),
+            "data", fields.to_json(event.data),
         )
         for event in events
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The whole store of sessions and steps: four parts by trade, on one database."""
+"""The store of sessions and steps: four parts by trade, on one database."""
 
 from __future__ import annotations
 
@@ -26,12 +26,19 @@ class Store:
         sessions: What clients do to sessions and read of them.
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
+        context: What the parts share.
     """
 
     steps: StepStore
 
     def __init__(self, database: Database, settings: Settings, *, clock: Clock, publisher: StepPublisher) -> None:
-        self.context = StoreContext(database, clock, settings, publisher, SessionCache(settings.cache_bytes))
+        self.context = StoreContext(
+            database=database,
+            clock=clock,
+            settings=settings,
+            publisher=publisher,
+            cache=SessionCache(settings.cache_bytes),
+        )
         self.steps = DatabaseStepStore(self.context)
         self.sessions = SessionActions(self.context)
         self.housekeeping = Housekeeping(self.context)

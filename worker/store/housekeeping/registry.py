@@ -35,10 +35,10 @@ class WorkerRegistry:
         """
         (now,) = self._context.database.pipeline("now", [self._context.clock.now()])
         seen = self._context.clock.milliseconds(now)
-        entry = fields.packed({**facts, "agents": agents, "seen": seen})
+        entry = fields.to_json({**facts, "agents": agents, "seen": seen})
         commands: list[Command] = [("HSET", WORKERS, worker, entry)]
         if agents:
-            words = [w for name, h in agents.items() for w in (name, fields.packed({"hash": h, "seen": seen}))]
+            words = [w for name, h in agents.items() for w in (name, fields.to_json({"hash": h, "seen": seen}))]
             commands.append(("HSET", AGENTS, *words))
         self._context.database.pipeline("register", commands)
 

@@ -12,7 +12,7 @@ from .sweeps import QueueSnapshot
 
 
 class Housekeeping:
-    """What workers do beside their steps, shard by shard, and what operators look at."""
+    """The work of workers beside their steps, shard by shard, and the facts that operators look at."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context

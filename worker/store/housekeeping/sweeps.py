@@ -16,7 +16,7 @@ from .registry import forget_silent_workers
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """What a sweep knows of the queue beforehand.
+    """The queue as a sweep knows it beforehand.
 
     Attributes:
         oldest_ms: When the oldest message still queued was published (Redis ms); -1 when the queue is empty or unknown.

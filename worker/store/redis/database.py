@@ -1,7 +1,8 @@
 """`Database` on a real Redis, over redis-py's connections.
 
 redis-py's own pipelines need a round trip for WATCH alone and retry commands by default; both are wrong here
-(PROTOCOL, "Redis client rules"). So this module packs the commands of one round trip itself and retries nothing.
+(docs/protocol.md, "Rules for talking to Redis"). So this module packs the commands of one round trip itself and retries
+nothing.
 """
 
 from __future__ import annotations
@@ -72,17 +73,17 @@ class RedisDatabase:
         self._loaded: dict[str, str] = {}
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """One round trip, not atomic."""
+        """Run the commands in one round trip. See `Database.pipeline`."""
         with _Use(self._connections) as wire:
-            return _checked(self._round_trip(point, wire, commands))
+            return _raise_errors(self._round_trip(point, wire, commands))
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """One MULTI/EXEC."""
+        """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
         with _Use(self._connections) as wire:
             return self._transaction(point, wire, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
-        """One script."""
+        """Compare and apply by one script. See `Database.compare_and_apply`."""
         words: list[Word] = [len(guards)]
         for read, answers in guards:
             words += (len(read), len(answers), *read, *answers)
@@ -92,26 +93,26 @@ class RedisDatabase:
         return self.script(point, "compare_and_apply", (), words) if len(words) <= _MOST_WORDS else None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
-        """WATCH and reads in one round trip."""
+        """WATCH and read in one round trip. See `Database.watch`."""
         return _RedisWatched(self, point, keys, reads)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """EVALSHA; the script is loaded again when Redis has forgotten it."""
+        """Run a script by EVALSHA, and load it when Redis does not know it. See `Database.script`."""
         with _Use(self._connections) as wire:
             sha = self._loaded.get(name) or self._load(wire, name)
             for _ in range(2):
                 reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
                 if not isinstance(reply, NoScriptError):
-                    return _checked([reply])[0]
+                    return _raise_errors([reply])[0]
                 sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
     def close(self) -> None:
-        """Give all connections back to the system."""
+        """Close all connections."""
         self._connections.close()
 
     def _load(self, wire: RedisConnection, name: str) -> str:
-        sha = _checked(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+        sha = _raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
         self._loaded[name] = sha
         return sha
 
@@ -122,17 +123,17 @@ class RedisDatabase:
             raise Changed
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason stands at the command that was not queued.
-            raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
-        return _checked(result)
+            raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
+        return _raise_errors(result)
 
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
-        """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
+        """Send all commands, then read all replies. Tests override this to cause faults at a `point`."""
         del point
         return wire.exchange(commands)
 
 
 class _Use:
-    """A connection for a `with` block; whatever breaks it inside is told in terms of this package."""
+    """A connection for a `with` block; errors of redis-py become errors of this package."""
 
     __slots__ = ("_alone", "_connections", "_taken")
 
@@ -149,7 +150,7 @@ class _Use:
         return self._taken
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # Of these every reply was read, so that the connection is as good as before.
+        # Before these errors every reply was read, so the connection can be used again.
         if error is None or isinstance(error, (Changed, CeleryAgentsError, ResponseError)):
             self._connections.give(self._taken)
         else:
@@ -192,21 +193,21 @@ class _RedisWatched:
     def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
         watching: list[Command] = [("WATCH", *also)] if also else []
         replies = self._database._round_trip(point, self._wire, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
-        return _checked(replies)[len(watching) :]
+        return _raise_errors(replies)[len(watching) :]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         self._open = False  # EXEC ends the watch, whatever its answer
         return self._database._transaction(point, self._wire, commands)  # pyright: ignore[reportPrivateUsage]
 
 
-def _checked(replies: list[Reply]) -> list[Reply]:
+def _raise_errors(replies: list[Reply]) -> list[Reply]:
     for reply in replies:
         if isinstance(reply, Exception):
-            raise _error(reply)
+            raise _translate(reply)
     return replies
 
 
-def _error(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     text = str(error)
     if "OOM" in text or text.startswith("command not allowed when used memory"):
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
@@ -218,7 +219,7 @@ def _error(error: Exception) -> Exception:
 
 
 def _unavailable(error: Exception) -> Exception:
-    refused = _error(error)
+    refused = _translate(error)
     if refused is not error:
         return refused
     if isinstance(error, AuthenticationError):

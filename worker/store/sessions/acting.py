@@ -54,7 +54,12 @@ def _queue(found: SessionSnapshot, operation: Operation, waiting: int, watched: 
             f"session {scope.session_id} has {waiting} messages waiting for its running step, which is the limit; "
             "wait until the step has committed"
         )
-    event = NewEvent("message_received", control.execution, control.step, {"operation": operation.id, "queued": True})
+    event = NewEvent(
+        type="message_received",
+        execution_id=control.execution,
+        step=control.step,
+        data={"operation": operation.id, "queued": True},
+    )
     push: Command = ("RPUSH", scope.keys.inbox, decoding.inbox_entry(operation))
     watched.commit("act.push", [push, *event_commands(scope, [event])])
     return ActionResult("queued", "", found.version)

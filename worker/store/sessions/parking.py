@@ -26,7 +26,7 @@ def park(context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = F
         ("ZREM", scope.keys.shard.due, scope.session_id),
         entry.command(context, scope.keys.shard),
     ]
-    event = NewEvent("parked", ref.execution_id, ref.step, {"reason": reason})
+    event = NewEvent(type="parked", execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
     try:
         scope.retry(
             lambda: _park(scope, None if any_step else ref, event, commands),

@@ -122,7 +122,7 @@ class SessionSave:
         )
 
     def _grow(self) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
-        """What the lists gain, from each state to the next."""
+        """Compute what the lists gain, from each state to the next."""
         growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
         before = self.before
         for state in (self.next_state.ended, self.next_state.state):
@@ -133,7 +133,7 @@ class SessionSave:
 
     def _next_bookkeeping(self) -> Bookkeeping:
         known, settings = self.bookkeeping, self.scope.settings
-        notify = fields.packed(self._notify()) if self.next_state.notify else known.notify
+        notify = fields.to_json(self._notify()) if self.next_state.notify else known.notify
         return Bookkeeping(
             operations=(*known.operations, *self.next_state.operations)[-settings.operations_kept :],
             executions=self._executions(),
@@ -149,7 +149,7 @@ class SessionSave:
         return (*known, execution.execution_id)[-self.scope.settings.executions_kept :]
 
     def _notify(self) -> dict[str, Any]:
-        """Whom to tell of an execution's end, by operation."""
+        """The callbacks to make at an execution's end, by operation."""
         stored = self.bookkeeping.notify
         found: object = fields.read_json(stored, "notify") if stored else {}
         if not isinstance(found, dict):
@@ -163,13 +163,13 @@ class SessionSave:
         if next_state.definition is not None:
             words += ["definition", next_state.definition]
         if next_state.operations:
-            words += ["ops", fields.packed(known.operations)]
+            words += ["ops", fields.to_json(known.operations)]
         if known.executions != self.bookkeeping.executions:
-            words += ["executions", fields.packed(known.executions)]
+            words += ["executions", fields.to_json(known.executions)]
         if next_state.notify:
             words += ["notify", known.notify or b""]
-        for ended in self._ended():
-            words += [f"e:{ended.execution_id}", fields.packed(_as_json(ended))]
+        for ended in self._ended_executions():
+            words += [f"e:{ended.execution_id}", fields.to_json(_as_json(ended))]
         return ("HSET", self.scope.keys.session, *words)
 
     def _schedule_callbacks(self) -> Iterator[Command]:
@@ -177,12 +177,12 @@ class SessionSave:
         if self.bookkeeping.notify is None and not self.next_state.notify:
             return
         wanted = self._notify()
-        for record in self._ended():
+        for record in self._ended_executions():
             for kind in wanted.get(record.operation_id or "", ()):
                 note = callback_note(self.scope.session_id, record.execution_id, kind, record.retries)
                 yield ("ZADD", self.scope.keys.shard.callbacks, self.now_ms, note)
 
-    def _ended(self) -> Iterator[ExecutionRecord]:
+    def _ended_executions(self) -> Iterator[ExecutionRecord]:
         """The results of executions that end with this save."""
         for state in (self.next_state.ended, self.next_state.state):
             if state is not None and state.execution is not None and state.execution.status.is_terminal():

@@ -1,4 +1,4 @@
-"""What an action reads of a session under its WATCH, before it decides."""
+"""The snapshot of a session that an action reads under its WATCH, before it decides."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class ClaimRequest:
         return self.scope.keys.journal(self.ref.execution_id, self.ref.step)
 
     def begin_execution(self, now_ms: int) -> list[Command]:
-        """What the first claim of an execution writes besides the claim."""
-        event = NewEvent("execution_started", self.ref.execution_id, self.ref.step, {})
+        """Commands that the first claim of an execution writes besides the claim."""
+        event = NewEvent(type="execution_started", execution_id=self.ref.execution_id, step=self.ref.step, data={})
         return [
             ("HSET", self.scope.keys.ctl, "started", now_ms),
             ("HSET", self.scope.keys.session, "status", "in_progress"),

@@ -26,9 +26,8 @@ from ..control import ControlFields, control_command
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..records import Claim, Claimed, Committed, LoadedSession, NextState, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
-from ..sessions import loading
 from ..sessions.saving import SessionSave, next_step
-from .claim_request import first_claimed, load_claimed
+from .claim_request import first_claimed
 from .journals import StepJournal
 from .leases import release
 
@@ -51,7 +50,7 @@ def commit(
 
 
 def commit_id(claim: Claim) -> str:
-    """What a commit leaves behind, so that its own worker recognizes it."""
+    """The mark that a commit leaves in the session, so that its own worker recognizes it."""
     return f"{claim.ref.step}:{claim.id}"
 
 
@@ -66,7 +65,7 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a commit reads under its WATCH."""
+    """The session as a commit reads it under its WATCH."""
 
     version: int
     last: str
@@ -230,7 +229,7 @@ class _Commit:
         return _Prepared(commands, session, committed)
 
     def _step_commands(self, next_state: NextState, entries: int, now_ms: int, *, carried: bool) -> list[Command]:
-        """What the commit does to the inbox, the journal and the lease."""
+        """Commands of the commit for the inbox, the journal and the lease."""
         scope, keys, ref = self.scope, self.scope.keys, self.claim.ref
         commands: list[Command] = []
         if entries:
@@ -289,31 +288,3 @@ class _Commit:
             kept = replace(claim, ref=following)
             is_published = release(self.scope.context, kept, delay_ms=None, give_back=True) is None
         return Committed(version=stored.version, state=None, next=following, is_published=is_published, again=True)
-
-
-def reload(context: StoreContext, claim: Claim) -> LoadedSession:
-    """Load the session as stored now, for a step whose version moved. See `StepStore.reload`."""
-    scope = context.session(claim.ref.session_id)
-    held = scope.cache.get(scope.session_id)
-    return scope.retry(lambda: _reload(scope, claim, held), purpose="be read")
-
-
-def _reload(scope: SessionScope, claim: Claim, held: CachedSession | None) -> LoadedSession:
-    keys, ref = scope.keys, claim.ref
-    reads = [
-        control_command(keys),
-        scope.clock.now(),
-        ("HGETALL", keys.journal(ref.execution_id, ref.step)),
-        *loading.reads(scope, ref.execution_id, held),
-    ]
-    with scope.database.watch("reload.read", (keys.session, keys.ctl), reads) as watched:
-        control = ControlFields.read(watched.replies[0])
-        if not control.is_claimed_by(claim.id, ref):
-            raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
-        session = loading.finish(scope, ref.execution_id, held, watched, watched.replies[3:])
-        (version,) = watched.pipeline("reload.check", [("HGET", keys.session, "version")])
-        if fields.number(version) != session.version:
-            raise Changed
-        journal = decoding.journal(watched.replies[2])
-        asked = replace(claim, now_ms=scope.clock.milliseconds(watched.replies[1]))
-        return load_claimed(asked, session, control, journal)

@@ -25,7 +25,7 @@ _PLACE: Final = ("execution", "step", "phase")
 
 @dataclass(frozen=True, slots=True)
 class BeginResult:
-    """What may begin.
+    """The tool calls that may begin.
 
     Attributes:
         mine: Indexes of the calls that this claim began now, or had begun under the same claim.

@@ -31,7 +31,7 @@ _STEPS_READ: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a worker expects of a session whose step it claims, and what it reads with the claim.
+    """The expectation of a worker that claims a step, and the reads that go with the claim.
 
     Attributes:
         point: The name of the round trip.
@@ -115,7 +115,7 @@ class _ScriptedClaim:
         counting = publisher.waiting()
         writes = [*self._claim_commands(), *self.plan.writes, *counting]
         replies = scope.database.compare_and_apply(
-            self.plan.point, [*self._unclaimed(), *self.plan.guards], [*writes, *self.plan.reads]
+            self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
         )
         if replies is None:
             return None
@@ -130,7 +130,8 @@ class _ScriptedClaim:
         started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
         return first_claimed(claim, session, started_ms, waiting)
 
-    def _unclaimed(self) -> list[Guard]:
+    def _unclaimed_guards(self) -> list[Guard]:
+        """Expect that nobody has begun the step."""
         request = self.request
         names = ("execution", "step", *UNCLAIMED)
         expected = (request.ref.execution_id, request.ref.step, *UNCLAIMED.values())
@@ -140,7 +141,7 @@ class _ScriptedClaim:
         ]
 
     def _claim_commands(self) -> list[Command]:
-        """What the claim writes; the first command is one that a full Redis refuses, the second reads the time."""
+        """Commands of the claim; a full Redis refuses the first one, and the second reads the time."""
         request = self.request
         return [
             (

@@ -16,12 +16,12 @@ from ..records import (
     Transition,
 )
 from ..sessions import parking
-from . import claims, commits, leases
+from . import claims, commits, leases, reloading
 from .journals import BeginResult, StepJournal
 
 
 class StepStore(Protocol):
-    """What the engine needs to run one step."""
+    """The store as the engine needs it to run one step."""
 
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         """Take the right to run a step, and load the session with it.
@@ -157,6 +157,7 @@ class DatabaseStepStore:
     def begin_calls(
         self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
     ) -> BeginResult:
+        """See `StepStore.begin_calls`."""
         return self._journal(claim).begin_calls(timeouts_ms, at_ms, again)
 
     def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
@@ -177,7 +178,7 @@ class DatabaseStepStore:
 
     def reload(self, claim: Claim) -> LoadedSession:
         """See `StepStore.reload`."""
-        return commits.reload(self._context, claim)
+        return reloading.reload(self._context, claim)
 
     def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
         """See `StepStore.release`."""

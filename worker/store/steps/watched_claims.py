@@ -103,5 +103,6 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         commands += request.begin_execution(claim.now_ms)
     elif claim.attempt > 1:
         data = {"attempt": claim.attempt, "worker": claim.worker}
-        commands += event_commands(scope, [NewEvent("step_recovered", ref.execution_id, ref.step, data)])
+        event = NewEvent(type="step_recovered", execution_id=ref.execution_id, step=ref.step, data=data)
+        commands += event_commands(scope, [event])
     return commands
