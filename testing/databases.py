@@ -44,14 +44,14 @@ class DatabaseUnderFire:
 
     @contextmanager
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> Generator[WatchedTransaction]:
-        """See `Tables.watch`."""
+        """See `Database.watch`."""
         self._world.at(f"before {point}")
         with self._inner.watch(point, keys, reads) as watched:
             self._world.at(f"after {point}")
             yield _WatchedUnderFire(watched, self._world)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """See `Tables.script`."""
+        """See `Database.script`."""
         self._world.at(f"before {point}")
         reply = self._inner.script(point, name, keys, args)
         self._world.at(f"after {point}")
@@ -139,7 +139,7 @@ class RedisOnVirtualTime:
     def watch(
         self, point: str, keys: Sequence[str], reads: Sequence[Command]
     ) -> AbstractContextManager[WatchedTransaction]:
-        """See `Tables.watch`."""
+        """See `Database.watch`."""
         return self._watch(point, keys, reads)
 
     @contextmanager
@@ -148,7 +148,7 @@ class RedisOnVirtualTime:
             yield _WatchedOnVirtualTime(self, watched, reads)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """See `Tables.script`."""
+        """See `Database.script`."""
         self._expire()
         return self._redis.script(point, name, keys, args)
 

@@ -324,7 +324,7 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
         commands(
             *(
                 f"sessions/{name}.py"
-                for name in ("submitting", "acting", "stopping", "retrying", "parking", "snapshots")
+                for name in ("submitting", "acting", "stopping", "retrying", "parking", "watched_sessions")
             ),
             *("sessions/saving.py", "sessions/lists.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
         )

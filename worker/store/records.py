@@ -89,13 +89,13 @@ class LoadedSession:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
-        held: The session itself, which the worker holds until the step has ended.
+        session: The session itself, which the worker holds until the step has ended.
         cancel: The execution, when somebody asked it to stop.
         delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.
     """
 
-    held: CachedSession
+    session: CachedSession
     journal: Journal
     cancel: str | None
     attempts: int
@@ -107,17 +107,17 @@ class LoadedSession:
     @property
     def state(self) -> AgentState:
         """The session's state."""
-        return self.held.state
+        return self.session.state
 
     @property
     def version(self) -> int:
         """The version that the session stood at."""
-        return self.held.version
+        return self.session.version
 
     @property
     def agent(self) -> str:
         """The name of the session's agent."""
-        return self.held.agent
+        return self.session.agent
 
 
 class NotClaimedReason(StrEnum):

@@ -13,7 +13,7 @@ from ..events import event_commands
 from ..records import ActionResult, NewEvent, Operation, Snapshot, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave, is_active
-from .snapshots import SessionSnapshot
+from .watched_sessions import WatchedSession
 
 
 def act(context: StoreContext, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
@@ -24,10 +24,10 @@ def act(context: StoreContext, session_id: str, operation: Operation, transition
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
     keys = scope.keys
-    reads: list[Command] = [*SessionSnapshot.reads(scope), ("LRANGE", keys.inbox, 0, -1)]
+    reads: list[Command] = [*WatchedSession.reads(scope), ("LRANGE", keys.inbox, 0, -1)]
     with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        *snapshot, entries = watched.replies
-        found = SessionSnapshot.parse(scope, snapshot)
+        *session, entries = watched.replies
+        found = WatchedSession.parse(scope, session)
         if _is_known(found, operation, entries):
             return ActionResult("again", "", found.version)
         if found.control.phase == "run" and (found.control.claim or _has_journal(found, watched)):
@@ -35,18 +35,18 @@ def _act(scope: SessionScope, operation: Operation, transition: Transition) -> A
         return _apply(found, operation, transition, watched)
 
 
-def _is_known(found: SessionSnapshot, operation: Operation, entries: Sequence[bytes]) -> bool:
+def _is_known(found: WatchedSession, operation: Operation, entries: Sequence[bytes]) -> bool:
     """Whether the operation was applied, or waits in the inbox: its reply was lost."""
     known = found.bookkeeping.operations
     return operation.id in known or any(entry.id == operation.id for entry in decoding.inbox(entries, known))
 
 
-def _has_journal(found: SessionSnapshot, watched: WatchedTransaction) -> bool:
+def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
     (exists,) = watched.pipeline("act.journal", [("EXISTS", found.journal)])
     return bool(exists)
 
 
-def _queue(found: SessionSnapshot, operation: Operation, waiting: int, watched: WatchedTransaction) -> ActionResult:
+def _queue(found: WatchedSession, operation: Operation, waiting: int, watched: WatchedTransaction) -> ActionResult:
     """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
     scope, control = found.scope, found.control
     if waiting >= scope.settings.inbox_limit:
@@ -66,7 +66,7 @@ def _queue(found: SessionSnapshot, operation: Operation, waiting: int, watched: 
 
 
 def _apply(
-    found: SessionSnapshot, operation: Operation, transition: Transition, watched: WatchedTransaction
+    found: WatchedSession, operation: Operation, transition: Transition, watched: WatchedTransaction
 ) -> ActionResult:
     """Apply an operation at once."""
     before = found.load_state(watched)

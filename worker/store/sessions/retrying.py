@@ -10,7 +10,7 @@ from ..database import Command, WatchedTransaction
 from ..records import ActionResult, Snapshot, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave
-from .snapshots import SessionSnapshot
+from .watched_sessions import WatchedSession
 
 
 def retry(context: StoreContext, session_id: str, transition: Transition) -> ActionResult:
@@ -37,19 +37,19 @@ class _Retry:
     def run(self) -> ActionResult:
         """Make one attempt."""
         scope, keys = self.scope, self.scope.keys
-        reads = SessionSnapshot.reads(scope)
+        reads = WatchedSession.reads(scope)
         with scope.database.watch("retry.read", (keys.session, keys.ctl), reads) as watched:
-            found = SessionSnapshot.parse(scope, watched.replies)
+            found = WatchedSession.parse(scope, watched.replies)
             is_parked = found.control.phase == "parked"
             if self.written is not None and (self._is_applied(found) or (self.was_parked and not is_parked)):
                 return self.written
             self.was_parked = is_parked
             return self._unpark(found, watched) if is_parked else self._continue(found, watched)
 
-    def _is_applied(self, found: SessionSnapshot) -> bool:
+    def _is_applied(self, found: WatchedSession) -> bool:
         return self.operation_id in found.bookkeeping.operations
 
-    def _unpark(self, found: SessionSnapshot, watched: WatchedTransaction) -> ActionResult:
+    def _unpark(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let a parked session wait for the same step again."""
         keys, context = self.scope.keys, self.scope.context
         publication = context.publisher.commands(found.step, found.now_ms)
@@ -68,7 +68,7 @@ class _Retry:
         watched.commit("retry.unpark", commands)
         return self.written
 
-    def _continue(self, found: SessionSnapshot, watched: WatchedTransaction) -> ActionResult:
+    def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let an ended execution go on."""
         before = found.load_state(watched)
         next_state = self.transition(Snapshot(state=before, inbox=(), entries=0, now_ms=found.now_ms, cancel=None))

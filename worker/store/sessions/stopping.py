@@ -11,7 +11,7 @@ from ..keys import WAKE_CHANNEL
 from ..records import ActionResult, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave
-from .snapshots import SessionSnapshot
+from .watched_sessions import WatchedSession
 
 
 def stop(context: StoreContext, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
@@ -45,13 +45,13 @@ class _Stop:
     def _stop(self) -> ActionResult:
         scope, keys = self.scope, self.scope.keys
         reads: list[Command] = [
-            *SessionSnapshot.reads(scope),
+            *WatchedSession.reads(scope),
             ("HGET", keys.ctl, "worker"),
             ("LRANGE", keys.inbox, 0, -1),
         ]
         with scope.database.watch("stop.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-            *snapshot, worker, entries = watched.replies
-            found = SessionSnapshot.parse(scope, snapshot)
+            *session, worker, entries = watched.replies
+            found = WatchedSession.parse(scope, session)
             control = found.control
             wanted = self.written.execution_id if self.written is not None else self.execution_id
             if control.phase == "end" or (wanted is not None and control.execution != wanted):
@@ -63,7 +63,7 @@ class _Stop:
                 return self._ask(found, fields.text(worker) if is_alive else None, watched)
             return self._end(found, entries, watched)
 
-    def _ask(self, found: SessionSnapshot, worker: str | None, watched: WatchedTransaction) -> ActionResult:
+    def _ask(self, found: WatchedSession, worker: str | None, watched: WatchedTransaction) -> ActionResult:
         """Ask for the stop: the worker that has the step, or the next one, commits what there is and ends.
 
         Args:
@@ -87,7 +87,7 @@ class _Stop:
         watched.commit("stop.ask", commands)
         return self.written
 
-    def _end(self, found: SessionSnapshot, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
+    def _end(self, found: WatchedSession, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
         """End an execution whose step nobody has begun."""
         execution_id = found.control.execution
         before = found.load_state(watched)

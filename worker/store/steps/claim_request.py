@@ -62,7 +62,7 @@ def first_claimed(claim: Claim, session: CachedSession, started_ms: int, waiting
         waiting: Messages in the queue; None: not known.
     """
     loaded = LoadedSession(
-        held=session,
+        session=session,
         journal=Journal(),
         cancel=None,
         attempts=claim.attempt,
@@ -77,7 +77,7 @@ def first_claimed(claim: Claim, session: CachedSession, started_ms: int, waiting
 def load_claimed(claim: Claim, session: CachedSession, control: ControlFields, journal: Journal) -> LoadedSession:
     """The session of a claim, as its control fields and its journal were read with it."""
     return LoadedSession(
-        held=session,
+        session=session,
         journal=journal,
         cancel=control.requested_stop,
         attempts=claim.attempt,

@@ -136,7 +136,7 @@ class _Commit:
         next_state = self.transition(Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None))
         if next_state.keep_journal:  # it has to hold the results first
             return None
-        prepared = self._prepare(next_state, base.held.bookkeeping, 0, now_ms)
+        prepared = self._prepare(next_state, base.session.bookkeeping, 0, now_ms)
         keys, ref = scope.keys, claim.ref
         guards: list[Guard] = [
             (("HMGET", keys.session, "version"), (base.version,)),
@@ -213,7 +213,7 @@ class _Commit:
         session = CachedSession(
             version=base.version + 1,
             state=next_state.state,
-            size=base.held.size + save.size,
+            size=base.session.size + save.size,
             agent=base.agent,
             bookkeeping=save.bookkeeping,
         )

@@ -1,4 +1,4 @@
-"""The snapshot of a session that an action reads under its WATCH, before it decides."""
+"""A session as an action reads it under WATCH, before it decides."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from . import loading
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSnapshot:
-    """A session without its state, as stored at one moment.
+class WatchedSession:
+    """A session under WATCH, without its state, as stored at one moment.
 
     Attributes:
         now_ms: Redis time of the moment.
@@ -40,7 +40,7 @@ class SessionSnapshot:
         ]
 
     @classmethod
-    def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> SessionSnapshot:
+    def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> WatchedSession:
         """Parse the replies to `reads`.
 
         Raises:
@@ -68,7 +68,7 @@ class SessionSnapshot:
         return self.scope.keys.journal(self.control.execution, self.control.step)
 
     def load_state(self, watched: WatchedTransaction) -> AgentState:
-        """Load the state that belongs to this snapshot.
+        """Load the state that belongs to this version.
 
         Raises:
             Changed: The session has been saved since.
