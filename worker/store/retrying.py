@@ -33,7 +33,7 @@ def retry_transaction(
     Args:
         attempt: Reads, decides and writes; raises `Changed` after a conflict.
         message: What the error says when there are too many conflicts.
-        lost_replies: How often an attempt is repeated after `StoreUnavailable`; more often each time later. Only for
+        lost_replies: How often an attempt is repeated after `StoreUnavailable`, each after a longer pause. Only for
             attempts that find out whether they were applied before.
     Raises:
         TooManyConflicts: Each attempt met a conflict.

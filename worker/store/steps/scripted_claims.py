@@ -37,7 +37,7 @@ class _Plan:
         point: The name of the round trip.
         session: The session as this process holds it; None: it holds nothing that it could go on from.
         is_current: `session` is what is stored, if the guards hold.
-        reads: Read by the script. None: whatever is missing is read behind it.
+        reads: Read by the script. Empty: whatever is missing is read behind it.
     """
 
     point: str
