@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from ..config.celery import is_redis
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
-from ..worker.store import StepRef
+from ..worker.store import StepRef, Store
 from ..worker.store.database import Command
 from .message_template import MessageTemplate, message_options, record_message
 from .names import PUBLISHED_HEADER, STEP
@@ -143,13 +143,9 @@ def _database_of(url: str) -> tuple[str, str, int, str]:
     return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, parts.path.strip("/") or "0")
 
 
-def oldest_queued_ms(pipeline: Any, queue: str) -> int:
-    """Return when the message at the queue's end was published (store's ms); -1: empty queue, 0: unknown.
-
-    Args:
-        pipeline: `Database.pipeline` of the database that holds the queue.
-    """
-    (entry,) = pipeline("queue.oldest", [("LINDEX", queue, -1)])
+def oldest_queued_ms(store: Store, queue: str) -> int:
+    """Return when the message at the end of the queue was published (store ms); -1: empty queue, 0: unknown."""
+    entry = store.housekeeping.oldest_message(queue)
     if entry is None:
         return -1
     try:

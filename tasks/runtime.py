@@ -24,7 +24,7 @@ from ..worker.engine import (
 )
 from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
-from ..worker.store.housekeeping.sweeps import worker_name
+from ..worker.store.housekeeping.registry import worker_name
 from .consumer.features import missing_internals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness

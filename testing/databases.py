@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from ..worker.errors import ConfigurationError
-from ..worker.store.database import Command, Database, Guard, Meanwhile, Reply, WatchedTransaction, Word
+from ..worker.store.database import Command, Database, Guard, Reply, WatchedTransaction, Word
 from ..worker.store.redis.database import RedisDatabase, connect
 from .world import World
 
@@ -28,10 +28,10 @@ class FaultyDatabase:
         self._world.at(f"after {point}")
         return replies
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """See `Database.transaction`."""
         self._world.at(f"before {point}")
-        replies = self._inner.transaction(point, commands, meanwhile)
+        replies = self._inner.transaction(point, commands)
         self._world.at(f"after {point}")
         return replies
 
@@ -127,9 +127,9 @@ class RedisOnVirtualTime:
         """See `Database.pipeline`."""
         return self._read_replies(commands, self._redis.pipeline(point, self._prepare(commands)))
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """See `Database.transaction`."""
-        return self._read_replies(commands, self._redis.transaction(point, self._prepare(commands), meanwhile))
+        return self._read_replies(commands, self._redis.transaction(point, self._prepare(commands)))
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """See `Database.compare_and_apply`."""

@@ -112,7 +112,7 @@ class CallbackCaller:
     def _call(self, callback: Callback) -> None:
         try:
             self._send(callback)
-            self._store.housekeeping.callback_made(callback)
+            self._store.housekeeping.finish_callback(callback)
         except CeleryAgentsError as error:
             log.warning("callback of execution %s is due again later: %s", callback.execution_id, error)
         except Exception as error:  # noqa: BLE001 - whatever a broker's or a web server's client raises
@@ -158,7 +158,7 @@ class CallbackCaller:
         delay_ms = None if attempts >= _MOST_ATTEMPTS else round(delay * 1000)
         log.warning("callback of execution %s failed (%d): %s", callback.execution_id, attempts, reason)
         try:
-            self._store.housekeeping.callback_failed(callback, delay_ms=delay_ms, reason=reason)
+            self._store.housekeeping.fail_callback(callback, delay_ms=delay_ms, reason=reason)
         except CeleryAgentsError as error:
             log.warning(
                 "callback of execution %s is due again without its failure being counted: %s",

@@ -96,7 +96,7 @@ class Sweep:
     def _queue_snapshot(self, runtime: Runtime) -> QueueSnapshot:
         """The age of the queue's oldest message where Redis is the broker, else the number of free slots."""
         if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store.context.database.pipeline, runtime.publisher.queue_key)
+            oldest = oldest_queued_ms(runtime.store, runtime.publisher.queue_key)
             if oldest:
                 return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
         free = sum(
@@ -143,10 +143,7 @@ class Prune:
 
 def _publish(runtime: Runtime, result: SweepResult) -> None:
     """Publish lost steps: in one round trip where the queue is in the store's database."""
-    publisher = runtime.store.context.publisher
-    commands = [command for ref in result.lost for command in publisher.commands(ref, result.at_ms)]
-    if commands:
-        runtime.store.context.database.pipeline("sweep.publish", commands)
+    if runtime.store.housekeeping.publish(result.lost, result.at_ms):
         return
     for ref in result.lost:
         runtime.separate_publisher.publish(ref, result.at_ms)

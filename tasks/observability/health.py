@@ -81,10 +81,9 @@ def _read_longest_wait(store: Store, settings: Settings, now_ms: int) -> float:
     """Read how many seconds the queue's oldest message has waited; 0 where the broker is not the store's Redis."""
     if settings.broker != settings.redis_url:
         return 0.0
-    (entry,) = store.context.database.pipeline("health.queue", [("LINDEX", settings.queue, -1)])
-    if entry is None:
+    if store.housekeeping.oldest_message(settings.queue) is None:
         return 0.0
     from ..publishing import oldest_queued_ms  # imports Celery, which an empty queue does not need
 
-    published_ms = oldest_queued_ms(store.context.database.pipeline, settings.queue)
+    published_ms = oldest_queued_ms(store, settings.queue)
     return (now_ms - published_ms) / 1000 if published_ms > 0 else 0.0

@@ -339,11 +339,22 @@ def commands(*modules: str) -> set[str]:
 
 def test_each_user_may_give_the_commands_of_its_part() -> None:
     store = ROOT / "worker" / "store"
-    stored = [str(path.relative_to(store)) for path in store.rglob("*.py") if path.parent.name != "memory"]
+    stored = [
+        str(path.relative_to(store))
+        for path in [*store.rglob("*.py"), *store.rglob("*.lua")]
+        if path.parent.name != "memory"
+    ]
     assert {"ZADD", "XADD", "PTTL", "INFO"} <= commands(*stored) <= rights("worker")
     assert {"SCRIPT LOAD", "SUBSCRIBE", "BRPOP"} <= rights("worker")
     assert (
-        commands("sessions/actions.py", "sessions/saving.py", "sessions/loading.py", "events.py") - rights("producer")
+        commands(
+            *(
+                f"sessions/{name}.py"
+                for name in ("submitting", "acting", "stopping", "retrying", "parking", "watched_sessions")
+            ),
+            *("sessions/saving.py", "sessions/lists.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
+        )
+        - rights("producer")
         == set()
     )
     assert commands("sessions/reads.py", "sessions/loading.py") - {"EXEC"} - rights("monitor") == set()

@@ -12,6 +12,7 @@ from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.database import connect
 
 from support.fiber_thread import DatabaseInFibers, FiberThread
+from support.plain_socket import plain_socket
 from support.store import Bench
 
 
@@ -21,7 +22,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
         yield MemoryDatabase()
         return
     url = request.getfixturevalue("redis_url")
-    opened = connect(url, timeout_seconds=5, connections=16, name="contract")
+    opened = connect(url, timeout_seconds=5, connections=16, name="contract", plain_socket=plain_socket)
     if request.param == "redis":
         yield opened
     else:

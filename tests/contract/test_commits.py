@@ -244,7 +244,7 @@ def test_a_claim_that_slept_before_it_read_changes_nothing_of_what_others_did_me
     ref = bench.follow_up()
 
     def take_over() -> None:
-        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.end_lease(Claim("slept", "worker", ref, 1, 0))
         bench.commit(bench.claim(), final=True)
 
     bench.spy.before(Points.CLAIM_LOAD, take_over)
@@ -259,7 +259,7 @@ def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Da
     ref = bench.follow_up()
 
     def stop() -> None:
-        bench.end_lease(Claim("slept", "worker", ref, 1, 1, 0))
+        bench.end_lease(Claim("slept", "worker", ref, 1, 0))
         bench.store.sessions.stop(bench.session, None, stop_transition)
 
     bench.spy.before(Points.CLAIM_LOAD, stop)

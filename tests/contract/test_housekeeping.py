@@ -82,10 +82,10 @@ def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
         "https://example.com/ended",
         "failed",
     )
-    told.store.housekeeping.callback_failed(callback, delay_ms=0, reason="nobody there")
+    told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
     (again,) = _due_callbacks(told)
     assert (again.result, again.attempts) == (callback.result, 1)
-    told.store.housekeeping.callback_made(again)
+    told.store.housekeeping.finish_callback(again)
     assert _due_callbacks(told) == []
 
 
@@ -94,9 +94,9 @@ def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: B
     (before,) = _due_callbacks(told)
     _end_retried(told)
     if heard:
-        told.store.housekeeping.callback_made(before)
+        told.store.housekeeping.finish_callback(before)
     else:
-        told.store.housekeeping.callback_failed(before, delay_ms=None, reason="nobody there")
+        told.store.housekeeping.fail_callback(before, delay_ms=None, reason="nobody there")
     (after,) = _due_callbacks(told)
     assert (after.result.status, after.result.retries, after.attempts) == ("completed", 1, 0)
 
@@ -105,11 +105,20 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     _end_retried(told)
     (callback,) = _due_callbacks(told)
     assert (callback.result.status, callback.result.retries) == ("completed", 1)
-    told.store.housekeeping.callback_made(callback)
+    told.store.housekeeping.finish_callback(callback)
     outbox = told.store.context.keys(told.session).shard.callbacks
     assert not [
         note for note in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf") if told.session.encode() in note
     ]
+
+
+def test_a_callback_is_put_off_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
+    (callback,) = _due_callbacks(told)
+    session = told.store.context.keys(told.session).session
+    told.spy.before("callbacks.later", lambda: told.database("HSET", session, "beside", 1))
+    told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
+    (again,) = _due_callbacks(told)
+    assert again.attempts == 1
 
 
 def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
@@ -230,3 +239,21 @@ def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> Non
         inner.keys() if isinstance(inner, MemoryDatabase) else [name.decode() for name in bench.database("KEYS", "*")]
     )
     assert [n for n in names if bench.database("PTTL", n) == -1 and not PERMANENT.match(n)] == []
+
+
+def test_a_queue_in_the_store_s_redis_tells_its_length_and_what_leaves_next(bench: Bench) -> None:
+    house, queue = bench.store.housekeeping, f"queue-{bench.session}"
+    assert (house.queue_length(queue), house.oldest_message(queue)) == (0, None)
+    bench.database("LPUSH", queue, "first", "second")
+    assert (house.queue_length(queue), house.oldest_message(queue)) == (2, b"first")
+    bench.database("DEL", queue)
+
+
+def test_lost_steps_are_not_published_where_the_queue_is_elsewhere(bench: Bench) -> None:
+    assert not bench.store.housekeeping.publish([bench.ref()], 1)
+
+
+def test_a_worker_that_does_not_tell_what_it_misses_misses_nothing(bench: Bench) -> None:
+    bench.store.registry.register("mute", {"slots": 1}, {})
+    assert bench.store.registry.workers()["mute"]["missing"] == []
+    bench.store.registry.unregister("mute")

@@ -36,7 +36,7 @@ from celery_agents.worker.store import (
 )
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.memory.database import MemoryDatabase
-from celery_agents.worker.store.sessions.saving import next_step, saving
+from celery_agents.worker.store.sessions.saving import SessionSave, next_step
 
 BEGINNING_MS = 1_790_000_000_000
 
@@ -209,10 +209,15 @@ class Bench:
         context = self.store.context
         keys = context.keys(session_id)
         replies = context.database.pipeline("test", [("HMGET", keys.session, *BOOKKEEPING)])
-        save = saving(
-            context, keys, stored.state, NextState(change(stored.state)), Bookkeeping.read(*replies[0]),
-            version=stored.version + 1, now_ms=self.clock.now_ms(), work_changed=False,
-        )  # fmt: skip
+        save = SessionSave(
+            scope=context.session(keys.session_id),
+            before=stored.state,
+            next_state=NextState(change(stored.state)),
+            bookkeeping=Bookkeeping.read(*replies[0]),
+            version=stored.version + 1,
+            now_ms=self.clock.now_ms(),
+            work_changed=False,
+        ).prepare()
         context.database.transaction("test", save.commands)
 
     def key_names(self) -> list[str]:

@@ -41,7 +41,7 @@ from celery_agents.worker.store import (
 )
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import NoPublisher
-from celery_agents.worker.store.database import Command, Database, Guard, Meanwhile
+from celery_agents.worker.store.database import Command, Database, Guard
 
 from .points import Points
 
@@ -84,9 +84,9 @@ class SpyDatabase:
         self._note(point, commands)
         return self._heard(point, self.inner.pipeline(point, commands))
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Any]:
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Any]:
         self._note(point, commands)
-        return self._heard(point, self.inner.transaction(point, commands, meanwhile))
+        return self._heard(point, self.inner.transaction(point, commands))
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         self._note(point, [])

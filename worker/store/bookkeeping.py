@@ -1,4 +1,4 @@
-"""What the store knows of a session beside its state. It changes with the session's version only."""
+"""The bookkeeping of a session: what the store knows beside its state. It changes with the session's version only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from . import fields
 
 BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage")
 _MARK_BYTES: Final = 4
-# Who holds a session as it was more saves ago reads it in full.
+# A process that holds a session as it was more saves ago reads it in full.
 _MARKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Bookkeeping:
-    """What the store knows of a session beside its state.
+    """A session's bookkeeping at one version.
 
     Attributes:
         operations: Recent operation ids, oldest first.
@@ -35,16 +35,21 @@ class Bookkeeping:
     def read(
         cls, operations: bytes | None, executions: bytes | None, notify: bytes | None, lineage: bytes | None
     ) -> Bookkeeping:
-        """From the fields `BOOKKEEPING` of a session's hash."""
-        return cls(fields.strings(operations), fields.strings(executions), notify, lineage or b"")
+        """Parse the fields `BOOKKEEPING` of a session's hash."""
+        return cls(
+            operations=fields.strings(operations),
+            executions=fields.strings(executions),
+            notify=notify,
+            lineage=lineage or b"",
+        )
 
     def next_lineage(self) -> bytes:
-        """Of the save that follows."""
+        """Make the lineage of the next save: a new mark before the older ones."""
         return (unique_bytes(_MARK_BYTES) + self.lineage)[: _MARKS * _MARK_BYTES]
 
 
 def remembers(saves: int) -> bool:
-    """Whether a lineage reaches back so many saves."""
+    """Whether a lineage holds the marks of so many saves."""
     return saves < _MARKS
 
 

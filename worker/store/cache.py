@@ -1,7 +1,7 @@
-"""Sessions this process saw last, so that a claim reads only what is new.
+"""A cache of the sessions that this process read or saved last, so that a claim reads only what is new.
 
-Correctness never rests on it: an entry is used as it is only under a WATCH that proves its version, and an older one
-only as the beginning of what is read.
+Correctness never rests on it: an entry is used as it is only where its version and lineage are the stored ones, and an
+older one only as the beginning of what is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .bookkeeping import Bookkeeping
 # hold the same text, and 12.9 kB where they were read (docs/decisions/0007).
 _OBJECTS_BYTES: Final = 800
 _READ_TIMES: Final = 2
-# Of the time after which sessions come back: what it is taken for before any has, how much of it each that comes back
-# tells, how much of it is forgotten with each that does not, and how many times it has to have passed.
-_FIRST_RETURN: Final = 65_536.0
-_LEARN: Final = 1 / 64
-_FORGET: Final = 1 / 1024
-_MUCH_LONGER: Final = 2
-_NOTHING: Final = (None, 0)
+# The average time after which sessions are asked for again: its first value, the weight of each session that is asked
+# for again, the share that each miss takes off, and how many times it has to pass before a session may be evicted.
+_FIRST_RETURN_TIME: Final = 65_536.0
+_HIT_WEIGHT: Final = 1 / 64
+_MISS_DECAY: Final = 1 / 1024
+_EVICTION_FACTOR: Final = 2
+_NO_ENTRY: Final = (None, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class CachedSession:
     """A session as it stood at a version.
 
     Attributes:
-        size: The memory of its texts, about: bytes of JSON that this process wrote, and `as_read` of those it read.
-        weight: The memory it takes, about: its texts, and what the objects of each message and step need besides.
+        size: About the memory of its texts: bytes of JSON that this process wrote, and `as_read` of those it read.
+        weight: About the memory it takes: its texts, and the objects of its messages and steps.
     """
 
     version: int
@@ -49,29 +49,30 @@ class CachedSession:
         object.__setattr__(self, "weight", self.size + _OBJECTS_BYTES * (1 + steps + messages))
 
     def is_at(self, version: int, lineage: bytes) -> bool:
-        """Whether the session with this version and lineage is the one that is held."""
+        """Whether this is the session with that version and lineage."""
         return self.version == version and self.bookkeeping.lineage == lineage
 
 
 def as_read(stored_bytes: int) -> int:
-    """The `size` of what was read: its texts are held by messages and steps apart, with more objects around them."""
+    """The `size` of stored bytes once they are read: messages and steps hold their texts apart from each other."""
     return _READ_TIMES * stored_bytes
 
 
 class SessionCache:
     """Sessions that are likely to be asked for again, bounded by bytes.
 
-    Sessions take turns in a queue: of more than there is room for, the least recently used is the one that comes next,
-    and whoever drops that one never finds any. Therefore first those leave that were not asked for in a much longer
-    time than sessions usually come back after; they have ended, or are another worker's now. Where there are none, a
-    session that is not held is not kept, and one that has grown takes the place of the most recently used, which come
-    last.
+    Sessions take turns in a queue. If there are more than fit, the least recently used one is the next to be asked
+    for, so a cache that evicts it never has a hit. Therefore sessions are evicted first that were not asked for in
+    twice the time after which sessions usually come back: they have ended, or another worker has them now. Where there
+    are none, a session that is not in the cache stays out, and one that has grown evicts the most recently used ones,
+    which come last. Qureshi et al., "Adaptive insertion policies for high performance caching" (2007), describe the
+    pattern.
 
-    Time is counted in sessions put here.
+    Time is counted in calls of `put`.
 
     Attributes:
-        has_met_newer: A newer version of this package has written a session that this process claimed. Others may be
-            like it: what is not held is looked at before it is claimed from then on.
+        has_met_newer: A newer version of this package has written a session that this process claimed. From then on
+            the process looks at sessions that are not in the cache before it claims them.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -82,94 +83,97 @@ class SessionCache:
         self.has_met_newer = False
         self._limit = limit_bytes
         self._size = 0
-        self._held: OrderedDict[str, tuple[CachedSession, int]] = (
-            OrderedDict()
-        )  # with the time they were asked for last
-        self._announced: dict[str, CachedSession] = {}
+        # Each with the time at which it was asked for last.
+        self._entries: OrderedDict[str, tuple[CachedSession, int]] = OrderedDict()
+        self._staged: dict[str, CachedSession] = {}
         self._puts = 0
-        self._return: float = _FIRST_RETURN  # after how long sessions come back
+        self._return_time: float = _FIRST_RETURN_TIME
         self._lock = threading.Lock()
 
     def get(self, session_id: str) -> CachedSession | None:
-        """What is held of a session, of whatever version."""
+        """The session at whatever version it is cached; None when it is not."""
         with self._lock:
-            return self._found(session_id)
+            return self._find(session_id)
 
     def stage(self, session_id: str, held: CachedSession) -> None:
-        """What a session will be if a commit goes through.
+        """Announce what a session will be if a commit goes through.
 
         The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
         """
         with self._lock:
-            self._announced[session_id] = held
+            self._staged[session_id] = held
 
     def latest(self, session_id: str) -> CachedSession | None:
-        """The newest that may be stored: what was announced, or what was proven."""
+        """The newest version that may be stored: the staged one, or the cached one."""
         with self._lock:
-            staged, held = self._announced.get(session_id), self._found(session_id)
+            staged, held = self._staged.get(session_id), self._find(session_id)
             if staged is not None and (held is None or held.version < staged.version):
                 return staged
             return held
 
     def staged(self, session_id: str, version: int, lineage: bytes) -> CachedSession | None:
-        """What was announced, when the stored version and lineage prove that it came true."""
+        """The staged session, when the stored version and lineage prove that its commit went through."""
         with self._lock:
-            found = self._announced.get(session_id)
+            found = self._staged.get(session_id)
         return found if found is not None and found.is_at(version, lineage) else None
 
     def unstage(self, session_id: str) -> None:
-        """It did not come true, or nobody knows."""
+        """Withdraw an announcement: the commit did not go through, or nobody knows."""
         with self._lock:
-            self._announced.pop(session_id, None)
+            self._staged.pop(session_id, None)
 
     def put(self, session_id: str, held: CachedSession) -> None:
-        """Keep the newer of two versions, if there is room for it."""
+        """Cache the newer of two versions, if there is room for it."""
         with self._lock:
-            staged = self._announced.get(session_id)
+            staged = self._staged.get(session_id)
             if staged is not None and staged.version <= held.version:
-                del self._announced[session_id]
+                del self._staged[session_id]
             self._puts += 1
-            before = self._taken(session_id)
+            before = self._remove(session_id)
             if before is not None and before.version >= held.version:
                 held = before
-            if self._make_room(held.weight, for_one_of_them=before is not None):
-                self._held[session_id] = held, self._puts
+            if self._make_room(held.weight, replaces=before is not None):
+                self._entries[session_id] = held, self._puts
                 self._size += held.weight
 
     def drop(self, session_id: str) -> None:
-        """Forget a session."""
+        """Remove a session from the cache, staged or not."""
         with self._lock:
-            self._announced.pop(session_id, None)
-            self._taken(session_id)
+            self._staged.pop(session_id, None)
+            self._remove(session_id)
 
-    def _found(self, session_id: str) -> CachedSession | None:
-        found = self._held.get(session_id)
+    def _find(self, session_id: str) -> CachedSession | None:
+        found = self._entries.get(session_id)
         if found is None:
-            self._return -= self._return * _FORGET
+            self._return_time -= self._return_time * _MISS_DECAY
             return None
         held, asked = found
-        if asked != self._puts:  # else it is asked for again at once
-            self._return += (self._puts - asked - self._return) * _LEARN
-        self._held[session_id] = held, self._puts
-        self._held.move_to_end(session_id)
+        if asked != self._puts:  # else the same step asks again
+            self._return_time += (self._puts - asked - self._return_time) * _HIT_WEIGHT
+        self._entries[session_id] = held, self._puts
+        self._entries.move_to_end(session_id)
         return held
 
-    def _taken(self, session_id: str) -> CachedSession | None:
-        held, _ = self._held.pop(session_id, _NOTHING)
+    def _remove(self, session_id: str) -> CachedSession | None:
+        held, _ = self._entries.pop(session_id, _NO_ENTRY)
         if held is not None:
             self._size -= held.weight
         return held
 
-    def _make_room(self, weight: int, *, for_one_of_them: bool) -> bool:
-        """Let those leave that may leave for so much; whether there is room for it then."""
+    def _make_room(self, weight: int, *, replaces: bool) -> bool:
+        """Evict what may be evicted; whether there is room for so much then.
+
+        Args:
+            replaces: The session was in the cache before.
+        """
         if weight > self._limit:
             return False
         while self._size + weight > self._limit:
-            oldest = next(iter(self._held))
-            if self._puts - self._held[oldest][1] > _MUCH_LONGER * self._return:
-                self._taken(oldest)
-            elif for_one_of_them:
-                self._taken(next(reversed(self._held)))
+            oldest = next(iter(self._entries))
+            if self._puts - self._entries[oldest][1] > _EVICTION_FACTOR * self._return_time:
+                self._remove(oldest)
+            elif replaces:
+                self._remove(next(reversed(self._entries)))
             else:
                 return False
         return True

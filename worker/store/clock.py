@@ -1,4 +1,4 @@
-"""Where time comes from: Redis's own clock, asked in the round trip that needs it.
+"""The store's clock: Redis's own, asked in the round trip that needs the time.
 
 The store never compares the clocks of two machines. A simulation puts its own `Clock` here and thereby decides what
 time it is and when a lease ends.
@@ -17,20 +17,20 @@ _ESTIMATE_SECONDS: Final = 60.0
 
 
 class Clock(Protocol):
-    """Gives the commands that read the time and that let a lease live."""
+    """Makes the commands that read the time and that start and renew leases."""
 
     def now(self) -> Command:
         """A command whose reply `milliseconds` understands."""
         ...
 
     def milliseconds(self, reply: Reply) -> int:
-        """Unix time in milliseconds from the reply to `now`."""
+        """Parse the reply to `now`: Unix time in milliseconds."""
         ...
 
     def estimate_ms(self) -> int | None:
-        """What `now` would answer, about: the last answer, carried on by this machine's own clock.
+        """Estimate what `now` would answer, from its last answer and this machine's own clock.
 
-        None: there is none yet, or it is too long ago.
+        None: there is no answer yet, or it is too old.
         """
         ...
 
@@ -39,7 +39,7 @@ class Clock(Protocol):
         ...
 
     def uptime_seconds(self, reply: Reply) -> float:
-        """Seconds since Redis started; while it was down, leases ended that nobody gave up."""
+        """Parse the reply to `uptime`: seconds since Redis started; leases may have ended while it was down."""
         ...
 
     def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
@@ -47,7 +47,7 @@ class Clock(Protocol):
         ...
 
     def renew_lease(self, key: str, lease_ms: int) -> Command:
-        """Extend a lease that still exists; the reply is true, or not when it has ended."""
+        """Extend a lease that still exists; the reply is false when it has ended."""
         ...
 
     def pause(self, seconds: float) -> None:
@@ -65,14 +65,14 @@ class RedisClock:
         """
         self._monotonic = monotonic
         self._ahead_ms = 0.0
-        self._estimates_until = 0.0  # of this machine's clock
+        self._estimates_until = 0.0  # by this machine's clock
 
     def now(self) -> Command:
         """`TIME`."""
         return ("TIME",)
 
     def milliseconds(self, reply: Reply) -> int:
-        """Seconds and microseconds, as Redis gives them."""
+        """Parse seconds and microseconds, and set the estimate by them."""
         now_ms = int(reply[0]) * 1000 + int(reply[1]) // 1000
         here = self._monotonic()
         self._ahead_ms = now_ms - here * 1000
@@ -80,7 +80,7 @@ class RedisClock:
         return now_ms
 
     def estimate_ms(self) -> int | None:
-        """Behind by what the last answer took to arrive."""
+        """Estimate Redis's time; it is behind by what the last answer took to arrive."""
         here = self._monotonic()
         return round(self._ahead_ms + here * 1000) if here < self._estimates_until else None
 
@@ -89,7 +89,7 @@ class RedisClock:
         return ("INFO", "server")
 
     def uptime_seconds(self, reply: Reply) -> float:
-        """Its line `uptime_in_seconds`."""
+        """Parse the line `uptime_in_seconds`."""
         for line in reply.decode().splitlines():
             if line.startswith("uptime_in_seconds:"):
                 return float(line.partition(":")[2])
@@ -104,5 +104,5 @@ class RedisClock:
         return ("PEXPIRE", key, lease_ms)
 
     def pause(self, seconds: float) -> None:
-        """This machine's own clock will do."""
+        """Sleep by this machine's clock."""
         time.sleep(seconds)

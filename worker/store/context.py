@@ -1,33 +1,39 @@
-"""What all parts of the step store stand on: a database, a clock, the settings and how messages go out."""
+"""The context of every part of the store: a database, a clock, the settings, and how step messages are published.
+
+`StoreContext` is one for the whole store, `SessionScope` is one session of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ...config.settings import Settings
 from .cache import SessionCache
 from .clock import Clock
-from .database import Command, Database
+from .database import Command, Database, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .records import StepRef
+from .retrying import retry_transaction
+
+Answer = TypeVar("Answer")
 
 
 class StepPublisher(Protocol):
-    """How the message of the next step leaves."""
+    """Publishes step messages inside the store's transactions."""
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """Commands that publish the message inside a transaction of the store; none where that is not possible."""
         ...
 
     def waiting(self) -> Sequence[Command]:
-        """One command that counts the messages in the queue; none where the store's database does not know."""
+        """One command that counts the messages in the queue; none where the queue is not in the store's database."""
         ...
 
 
 class NoPublisher:
-    """Messages are published by somebody else, after the transaction."""
+    """Publishes nothing: the caller publishes messages after the transaction."""
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """None."""
@@ -41,7 +47,11 @@ class NoPublisher:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """Shared by claims, journal, commits, actions, sweep and reads."""
+    """The parts of a store share one context.
+
+    Attributes:
+        shards: The keys of each shard, by number.
+    """
 
     database: Database
     clock: Clock
@@ -54,31 +64,90 @@ class StoreContext:
         object.__setattr__(self, "shards", shard_keys(self.settings.shards))
 
     def keys(self, session_id: str) -> SessionKeys:
-        """Keys of a session."""
+        """Name the keys of a session."""
         return self.shards[shard_of(session_id, len(self.shards))].session(session_id)
+
+    def session(self, session_id: str) -> SessionScope:
+        """Take one session of the store."""
+        return SessionScope(self, self.keys(session_id))
 
     @property
     def lease_ms(self) -> int:
-        """Life of a lease."""
+        """How long a lease lives without renewal."""
         return round(self.settings.lease_seconds * 1000)
 
     @property
     def grace_ms(self) -> int:
-        """From a lease's end to the sweep's next look."""
+        """How long after a lease's end the sweep looks at its step."""
         return round(self.settings.lease_grace_seconds * 1000)
 
     @property
     def due_ms(self) -> int:
-        """From a publication to the sweep's look at it."""
+        """How long after a publication the sweep looks at the step."""
         return round(self.settings.due_seconds * 1000)
 
     @property
     def journal_ms(self) -> int:
-        """Life of a journal after its commit."""
+        """How long a journal lives after its commit."""
         return round(self.settings.journal_seconds * 1000)
 
     @property
     def retention_ms(self) -> int | None:
-        """Life of a session's keys after its last execution."""
+        """How long a session's keys live after its last execution; None: for ever."""
         seconds = self.settings.retention_seconds
         return None if seconds is None else round(seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionScope:
+    """One session of a store: what each of its transactions needs."""
+
+    context: StoreContext
+    keys: SessionKeys
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.keys.session_id
+
+    @property
+    def database(self) -> Database:
+        """The store's database."""
+        return self.context.database
+
+    @property
+    def clock(self) -> Clock:
+        """The store's clock."""
+        return self.context.clock
+
+    @property
+    def cache(self) -> SessionCache:
+        """The sessions that this process read last."""
+        return self.context.cache
+
+    @property
+    def settings(self) -> Settings:
+        """The store's settings."""
+        return self.context.settings
+
+    def retry(self, attempt: Callable[[], Answer], *, purpose: str, lost_replies: int = 0) -> Answer:
+        """Repeat an attempt after conflicts and lost replies; see `retry_transaction`.
+
+        Raises:
+            TooManyConflicts: The session changed each time.
+        """
+        message = f"session {self.session_id} changes too fast to {purpose}; try again"
+        return retry_transaction(attempt, clock=self.clock, message=message, lost_replies=lost_replies)
+
+    def start_lease(self, claim_id: str, worker: str, now_ms: int) -> list[Command]:
+        """Start a lease, and have the sweep look at the session after its end."""
+        context, due_ms = self.context, now_ms + self.context.lease_ms + self.context.grace_ms
+        return [
+            self.clock.start_lease(self.keys.shard.lease(claim_id), worker, context.lease_ms),
+            ("ZADD", self.keys.shard.due, "XX", due_ms, self.session_id),
+        ]
+
+    def is_lease_alive(self, claim_id: str, point: str, watched: WatchedTransaction) -> bool:
+        """Ask whether a claim's lease has not ended."""
+        (alive,) = watched.pipeline(point, [("EXISTS", self.keys.shard.lease(claim_id or "-"))])
+        return bool(alive)

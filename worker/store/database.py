@@ -1,29 +1,27 @@
-"""What the store needs of a database: atomic batches of a few commands, and WATCH.
+"""The database interface: atomic batches of a few commands, and WATCH.
 
-Two implementations: Redis (`redis_tables`) and memory (`memory_tables`). The protocol of a step is written once, above
-them, so that the two cannot drift apart; the contract suite runs on both.
+It has two implementations, `redis.database` and `memory.database`. The protocol of a step is written once, above them,
+so that the two cannot drift apart; the contract suite runs on both.
 
-Every call is one round trip with a name. The name is where tests crash, delay or lose a reply.
+Every call is one round trip with a name, its `point`. At these names tests crash, delay or lose a reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 Word = str | bytes | int | float
 Command = tuple[Word, ...]
-# A read, and what it has to answer word by word; "" for what is not there.
+# A read and the words that it has to answer; "" for a missing one.
 Guard = tuple[Command, Sequence[Word]]
-# Redis replies are what they are: bytes, int, None or lists of them. Decoding stays in `fields`.
+# bytes, int, None or lists of them; `fields` decodes them.
 Reply = Any
-# What may be done while Redis works; see `Database.transaction`.
-Meanwhile = Callable[[], None]
 
 
 class Changed(Exception):
-    """A watched key was changed, or so the database says: nothing of *this* answer proves that nothing was applied."""
+    """The database says that a watched key was changed. This does not prove that nothing was applied."""
 
 
 class WatchedTransaction(Protocol):
@@ -32,7 +30,7 @@ class WatchedTransaction(Protocol):
     replies: list[Reply]
 
     def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
-        """Read more under the same WATCH, from now on of the keys `also` too; one round trip."""
+        """Read more under the same WATCH, which covers the keys `also` from now on; one round trip."""
         ...
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
@@ -53,20 +51,15 @@ class Database(Protocol):
         """Run the commands in one round trip, not atomically."""
         ...
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
-        """Run the commands in one MULTI/EXEC and one round trip.
-
-        Args:
-            meanwhile: Called once or not at all: while the answer is awaited, when the commands will get there
-                whatever becomes of this process. It asks Redis for nothing, and raises nothing.
-        """
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run the commands in one MULTI/EXEC and one round trip."""
         ...
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
         """Run the commands if every guard holds, atomically and in one round trip.
 
         Returns:
-            Their replies. None: nothing was applied, because a guard does not hold or it is too much for one script.
+            Their replies. None: nothing was applied; a guard does not hold, or it is too much for one script.
         Raises:
             StoreFull: Redis refused to write; nothing was applied, if the first command that writes needs memory.
             StoreUnavailable: No answer in time. The commands may have been applied.
@@ -80,5 +73,5 @@ class Database(Protocol):
         ...
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """Run one of the named scripts of `scripts` atomically."""
+        """Run one of the named scripts of `redis.scripts` atomically."""
         ...

@@ -1,4 +1,4 @@
-"""Journals and inboxes as they are stored."""
+"""Parsing stored journals and inboxes."""
 
 from __future__ import annotations
 
@@ -11,41 +11,38 @@ from .records import BeginRecord, InboxKind, Journal, Operation
 
 
 def journal(reply: list[bytes]) -> Journal:
-    """A step's journal from its hash."""
+    """Parse a step's journal, the reply to HGETALL."""
     if not reply:
         return Journal()
-    tries, answer = 0, None
+    answer = None
     begun: dict[int, BeginRecord] = {}
     results: dict[int, bytes] = {}
-    failures: list[bytes] = []
     auxiliary: dict[str, bytes] = {}
     for name, value in fields.pairs(reply).items():
         if name == "llm":
             answer = value
-        elif name.startswith("try:"):
-            tries += 1
-        elif name.startswith("err:"):
-            failures.append(value)
         elif name.startswith("x:"):
             auxiliary[name[2:]] = value
+        elif name.startswith(("try:", "err:")):
+            continue  # for those who account for model calls
         elif name.endswith(":s"):
-            begun[_place(name)] = begun_record(value)
+            begun[_call_index(name)] = begun_record(value)
         elif name.endswith(":r"):
-            results[_place(name)] = value
-    return Journal(tries, answer, begun, results, tuple(failures), auxiliary)
+            results[_call_index(name)] = value
+    return Journal(answer=answer, begun=begun, results=results, auxiliary=auxiliary)
 
 
 def begun_record(value: bytes) -> BeginRecord:
-    """`<claim> <redis ms> <timeout ms>`."""
+    """Parse a begin record: `<claim> <redis ms> <timeout ms>`."""
     try:
         claim, at_ms, timeout_ms = value.decode().split(" ")
-        return BeginRecord(claim, int(at_ms), int(timeout_ms))
+        return BeginRecord(claim=claim, at_ms=int(at_ms), timeout_ms=int(timeout_ms))
     except ValueError:
-        raise StateUnreadable("journal", "a call's beginning is not noted as it should be") from None
+        raise StateUnreadable("journal", "a begin record has not three words") from None
 
 
-def _place(name: str) -> int:
-    """Of a call, from the name of its field: `t3:s`."""
+def _call_index(name: str) -> int:
+    """Parse the index of a call from the name of its field, such as `t3:s`."""
     try:
         return int(name[1:-2])
     except ValueError:
@@ -53,21 +50,21 @@ def _place(name: str) -> int:
 
 
 def inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operation, ...]:
-    """Entries that were not applied before, first come first."""
+    """Parse inbox entries and leave out those that were applied before."""
     seen = set(known)
     fresh: list[Operation] = []
     for entry in entries:
-        operation = _operation(entry)
+        operation = _parse_operation(entry)
         if operation.id not in seen:
             seen.add(operation.id)
             fresh.append(operation)
     return tuple(fresh)
 
 
-def _operation(entry: bytes) -> Operation:
+def _parse_operation(entry: bytes) -> Operation:
     data = fields.read_json(entry, "inbox")
     try:
-        operation = Operation(data["id"], InboxKind(data["kind"]), data["payload"])
+        operation = Operation(id=data["id"], kind=InboxKind(data["kind"]), payload=data["payload"])
     except (KeyError, TypeError, ValueError):
         raise StateUnreadable("inbox", "an entry is no operation") from None
     named = isinstance(cast("object", operation.id), str) and fields.is_text(operation.id)
@@ -77,5 +74,5 @@ def _operation(entry: bytes) -> Operation:
 
 
 def inbox_entry(operation: Operation) -> bytes:
-    """How an operation is stored."""
-    return fields.packed({"id": operation.id, "kind": operation.kind, "payload": operation.payload})
+    """Encode an operation as it is stored."""
+    return fields.to_json({"id": operation.id, "kind": operation.kind, "payload": operation.payload})

@@ -5,30 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from . import fields
-from .context import StoreContext
+from .context import SessionScope
 from .database import Command, Reply
-from .keys import SessionKeys
 from .records import Event, NewEvent
 
 
-def event_commands(context: StoreContext, keys: SessionKeys, events: Iterable[NewEvent]) -> list[Command]:
-    """Commands that append the events."""
+def event_commands(scope: SessionScope, events: Iterable[NewEvent]) -> list[Command]:
+    """Commands that append events to the session's stream."""
     return [
         (
-            "XADD", keys.events, "MAXLEN", "~", context.settings.events_kept, "*",
+            "XADD", scope.keys.events, "MAXLEN", "~", scope.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
-            "data", fields.packed(event.data),
+            "data", fields.to_json(event.data),
         )
         for event in events
     ]  # fmt: skip
 
 
 def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
-    """Events from the reply to XRANGE or XREAD."""
-    return [_event(session_id, entry[0].decode(), entry[1]) for entry in entries if entry[1]]
+    """Parse the reply to XRANGE or XREAD."""
+    return [_parse_event(session_id, entry[0].decode(), entry[1]) for entry in entries if entry[1]]
 
 
-def _event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
+def _parse_event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
     found = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
     return Event(
         id=entry_id,

@@ -1,6 +1,6 @@
-"""Reading replies: bytes, None and lists become what the store works with.
+"""Parsing replies of Redis: bytes, None and lists become texts, numbers and JSON values.
 
-What somebody else wrote there, or a flipped bit, raises `StateUnreadable`: it concerns one session and no other.
+A value that somebody else wrote, or a flipped bit, raises `StateUnreadable`: it concerns one session and no other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def text(value: bytes | None) -> str:
-    """Decoded, "" when missing."""
+    """Decode a text; "" when it is missing."""
     try:
         return value.decode() if value else ""
     except UnicodeDecodeError:
@@ -23,7 +23,7 @@ def text(value: bytes | None) -> str:
 
 
 def number(value: bytes | None) -> int:
-    """As an integer, 0 when missing."""
+    """Parse an integer; 0 when it is missing."""
     try:
         return int(value) if value else 0
     except ValueError:
@@ -35,20 +35,20 @@ _LAST_MS: Final = 253_402_300_799_999
 
 
 def milliseconds(value: bytes | None) -> int:
-    """A time in Unix milliseconds, 0 when missing."""
+    """Parse a time in Unix milliseconds; 0 when it is missing."""
     found = number(value)
     if not 0 <= found <= _LAST_MS:
         raise StateUnreadable("a field", "it is no time")
     return found
 
 
-def packed(value: Any) -> bytes:
-    """Compact JSON."""
+def to_json(value: Any) -> bytes:
+    """Encode a value as compact JSON."""
     return _encode(value).encode()
 
 
 def strings(value: bytes | None) -> tuple[str, ...]:
-    """A stored list of strings."""
+    """Parse a stored list of strings."""
     found: object = read_json(value, "a list of ids") if value else []
     if not isinstance(found, list):
         raise StateUnreadable("a list of ids", "it is no list")
@@ -59,7 +59,7 @@ def strings(value: bytes | None) -> tuple[str, ...]:
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can hold it; half of a surrogate pair it cannot."""
+    """Whether UTF-8 can encode a text; it cannot encode half of a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def is_text(value: str) -> bool:
 
 
 def read_json(value: bytes, part: str) -> Any:
-    """A stored JSON value, of whatever kind."""
+    """Parse a stored JSON value of any kind."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -76,5 +76,5 @@ def read_json(value: bytes, part: str) -> Any:
 
 
 def pairs(reply: list[bytes]) -> dict[str, bytes]:
-    """A flat list of fields and values."""
+    """Parse a flat list of fields and values, the reply to HGETALL."""
     return {text(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}

@@ -1,4 +1,4 @@
-"""Every Redis key of the product, its type, life and writer, in one place.
+"""Every Redis key of the product in one place, with its type, life and writer.
 
 All keys of a session share the hash tag `{k}`, so that a transaction over them stays in one slot.
 
@@ -35,14 +35,19 @@ from typing import Final
 AGENTS: Final = "ca:agents"
 WORKERS: Final = "ca:workers"
 SHARDS: Final = "ca:shards"
-# Published to, never stored: a worker listens on its own.
+# A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|callbacks|dead))$")
 
 
-def shard_of(root_session_id: str, shards: int) -> int:
-    """The shard of a session and of all its children."""
-    return zlib.crc32(root_session_id.encode()) % shards
+def root_of(session_id: str) -> str:
+    """The id of the session at the root of a tree: children and forks are called `<root>.<32 hex>`."""
+    return session_id.partition(".")[0]
+
+
+def shard_of(session_id: str, shards: int) -> int:
+    """The shard of a session, which is its root's: a transaction may cover a parent and its child."""
+    return zlib.crc32(root_of(session_id).encode()) % shards
 
 
 class ShardKeys:
@@ -62,11 +67,11 @@ class ShardKeys:
         self.sweeper = self.prefix + "sweeper"
 
     def lease(self, claim: str) -> str:
-        """Exists as long as the claim is alive."""
+        """A claim's lease; the key exists as long as the claim is alive."""
         return f"{self.prefix}lease:{claim}"
 
     def session(self, session_id: str) -> SessionKeys:
-        """Keys of one session of this shard."""
+        """Name the keys of one session of this shard."""
         return SessionKeys(self, session_id)
 
 
@@ -84,7 +89,7 @@ class SessionKeys:
         self.events = self.session + ":events"
 
     def section(self, section: str, generation: int) -> str:
-        """Messages of one generation of a section."""
+        """The list of messages of one generation of a section."""
         return f"{self.session}:m:{section}:{generation}"
 
     def part(self, name: str, generation: int) -> str:
@@ -92,19 +97,19 @@ class SessionKeys:
         return f"{self.session}:p:{name}:{generation}"
 
     def steps(self, execution_id: str) -> str:
-        """Committed steps of an execution."""
+        """The list of committed steps of an execution."""
         return f"{self.session}:x:{execution_id}"
 
     def journal(self, execution_id: str, step: int) -> str:
-        """What a step has obtained and not yet committed."""
+        """The journal of a step: what it has obtained and not yet committed."""
         return f"{self.session}:j:{execution_id}:{step}"
 
 
 def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:
-    """What a shard's callbacks keep of one end of an execution; another end, after a retry, has another."""
+    """The outbox entry for one end of an execution; the end after a retry has another one."""
     return f"{session_id} {execution_id} {kind} {retries}"
 
 
 def shard_keys(shards: int) -> tuple[ShardKeys, ...]:
-    """All shards, by number."""
+    """Name the keys of all shards, by number."""
     return tuple(ShardKeys(number) for number in range(shards))

@@ -1,4 +1,4 @@
-"""What the step store takes and gives: small frozen values, and closed sets of answers."""
+"""The values that the store takes and gives: small, frozen, and with closed sets of answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .cache import CachedSession
 
 @dataclass(frozen=True, slots=True)
 class StepRef:
-    """What a step message says: that this step may be due.
+    """A reference to a step, as a step message holds it: this step may be due.
 
     Attributes:
-        retries: How often the execution was retried; only the task's id shows it.
+        retries: How often the execution was retried; part of the task's id only.
     """
 
     session_id: str
@@ -40,7 +40,6 @@ class Claim:
 
     Attributes:
         id: Fresh for every attempt, kept when a lost reply makes the worker ask again.
-        fence: Grows with every claim of the session.
         attempt: 1 for the first claim of the step.
         now_ms: Redis time of the claim.
     """
@@ -48,7 +47,6 @@ class Claim:
     id: str
     worker: str
     ref: StepRef
-    fence: int
     attempt: int
     now_ms: int
 
@@ -69,22 +67,18 @@ class BeginRecord:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What a step has obtained before its commit.
+    """The journal of a step: what it has obtained before its commit.
 
     Attributes:
-        tries: Claims under which the driver may have been called.
         answer: The driver's raw answer, or None.
         begun: Tool calls that were begun, by index.
         results: Results of tool calls, by index.
-        failures: Driver attempts without an answer, as recorded.
         auxiliary: Raw answers of auxiliary calls, by key.
     """
 
-    tries: int = 0
     answer: bytes | None = None
     begun: Mapping[int, BeginRecord] = field(default_factory=dict[int, BeginRecord])
     results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
-    failures: tuple[bytes, ...] = ()
     auxiliary: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
@@ -103,13 +97,13 @@ class LoadedSession:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
-        held: The session itself, as its worker holds it until the step has ended.
-        cancel: Somebody asked for this execution to stop.
-        delays: How often the step was put off already; `delayed_since_ms` when that began (Redis ms, 0 never).
+        session: The session itself, which the worker holds until the step has ended.
+        cancel: The execution, when somebody asked it to stop.
+        delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.
     """
 
-    held: CachedSession
+    session: CachedSession
     journal: Journal
     cancel: str | None
     attempts: int
@@ -120,19 +114,22 @@ class LoadedSession:
 
     @property
     def state(self) -> AgentState:
-        return self.held.state
+        """The session's state."""
+        return self.session.state
 
     @property
     def version(self) -> int:
-        return self.held.version
+        """The version that the session stood at."""
+        return self.session.version
 
     @property
     def agent(self) -> str:
-        return self.held.agent
+        """The name of the session's agent."""
+        return self.session.agent
 
 
 class NotClaimedReason(StrEnum):
-    """Why a delivery had nothing to do."""
+    """Why a step could not be claimed."""
 
     MISSING = "missing"
     STALE = "stale"
@@ -146,10 +143,10 @@ class NotClaimedReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The step is this worker's.
+    """The step belongs to this worker now.
 
     Attributes:
-        waiting: Messages in the queue when it was claimed; None: not known.
+        waiting: Messages in the queue at the time of the claim; None: not known.
     """
 
     claim: Claim
@@ -159,14 +156,14 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The step ended without an answer too often; claim it again when nothing else runs in this process."""
+    """The step ended its processes too often; claim it again when nothing else runs in this process."""
 
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
-    """Nothing to do; nothing was changed."""
+    """The step was not claimed, and nothing was changed."""
 
     reason: NotClaimedReason
 
@@ -175,7 +172,7 @@ ClaimResult = Claimed | Suspect | NotClaimed
 
 
 class InboxKind(StrEnum):
-    """What may arrive while a step runs."""
+    """The kinds of operations that may arrive while a step runs."""
 
     MESSAGE = "message"
     METADATA = "metadata"
@@ -188,8 +185,7 @@ class Operation:
     """A change that somebody else makes to a session.
 
     Attributes:
-        id: Made by the caller and kept in its retries, so that it is applied once.
-        kind: What it is.
+        id: Made by the caller and the same when it is sent again, so that it is applied once.
         payload: JSON values of the change.
     """
 
@@ -200,7 +196,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """Something to tell watchers, written in the transaction that makes it true."""
+    """An event for watchers, to be written in the transaction that makes it true."""
 
     type: str
     execution_id: str
@@ -210,7 +206,7 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a session.
+    """An event of a session, as watchers read it.
 
     Attributes:
         id: Position in the session's stream; give it back to resume after it.
@@ -233,7 +229,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a settlement is computed from: the session as stored now.
+    """The session as stored now, from which a transition computes its next state.
 
     Attributes:
         inbox: Operations that arrived while the step ran and were not applied before.
@@ -249,17 +245,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class NextState:
-    """What a commit or an action makes of a session.
+    """A session as a commit or an action makes it.
 
     Attributes:
         state: The session afterwards. What is due next follows from its execution's status.
-        ended: The session when the claimed execution ended, where `state` already holds the next execution.
-        events: Told to watchers in the same transaction.
+        ended: The session at the end of the claimed execution, when `state` already holds the next execution.
+        events: Written for watchers in the same transaction.
         operations: Ids of the operations applied.
         keep_journal: The step did not commit an answer and may be retried: its journal stays with the session.
         dead: Reason for an entry in the list of dead steps; None for none.
         definition: The agent's definition, as JSON, where it is stored with this save.
-        notify: Whom to tell how an execution ended, by the operation that starts it.
+        notify: Callbacks to make when an execution ends, by the operation that starts it.
     """
 
     state: AgentState
@@ -277,14 +273,14 @@ Transition = Callable[[Snapshot], NextState]
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A step made real.
+    """A step that was committed.
 
     Attributes:
         state: The session afterwards; None when the commit had been applied before (`again`).
         next: The step that follows; None when the session needs none.
-        is_published: The next message went out with the commit; otherwise somebody has to publish it.
-        again: This claim had committed already; the reply had been lost.
-        carried: The claim of the next step, where the caller carries on itself.
+        is_published: The next message left with the commit; otherwise the caller has to publish it.
+        again: This claim had committed before; the reply was lost.
+        carried: The claim of the next step, when the commit kept the claim.
     """
 
     version: int
@@ -297,7 +293,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Answer to a heartbeat for one claim."""
+    """The answer to a heartbeat for one claim."""
 
     alive: bool
     cancel: str | None
@@ -305,7 +301,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a listing shows of a session, without loading it."""
+    """The facts of a session that a listing shows without loading it."""
 
     session_id: str
     agent: str
@@ -370,12 +366,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """A task or a webhook that waits to be told how an execution ended.
+    """A callback to be made: somebody wants to know how an execution ended.
 
     Attributes:
         kind: "task" or "webhook".
         target: The task, or the webhook's URL, as given at submit.
-        attempts: How often it was tried before.
+        attempts: How often it failed before.
     """
 
     kind: str
@@ -396,10 +392,10 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a pass over the due index found.
+    """The result of a pass over the due index.
 
     Attributes:
-        at_ms: When it looked; the time that the messages of the lost steps have to bear, since it is noted with them.
+        at_ms: Redis time of the pass; messages of the lost steps have to carry it, since the pass has stored it.
     """
 
     lost: tuple[StepRef, ...] = ()
@@ -410,7 +406,7 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """What became of an operation.
+    """The result of an operation.
 
     Attributes:
         outcome: "joined" a running execution at once, "queued" behind its running step, "started" an execution,

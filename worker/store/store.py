@@ -1,4 +1,4 @@
-"""The whole store of sessions and steps: four parts by trade, on one database."""
+"""The store of sessions and steps: four parts by trade, on one database."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .database import Database
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.store import Housekeeping
 from .memory.database import MemoryDatabase
+from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
 from .sessions.store import SessionActions
 from .steps.store import DatabaseStepStore, StepStore
@@ -25,12 +26,19 @@ class Store:
         sessions: What clients do to sessions and read of them.
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
+        context: What the parts share.
     """
 
     steps: StepStore
 
     def __init__(self, database: Database, settings: Settings, *, clock: Clock, publisher: StepPublisher) -> None:
-        self.context = StoreContext(database, clock, settings, publisher, SessionCache(settings.cache_bytes))
+        self.context = StoreContext(
+            database=database,
+            clock=clock,
+            settings=settings,
+            publisher=publisher,
+            cache=SessionCache(settings.cache_bytes),
+        )
         self.steps = DatabaseStepStore(self.context)
         self.sessions = SessionActions(self.context)
         self.housekeeping = Housekeeping(self.context)
@@ -38,14 +46,27 @@ class Store:
 
 
 def redis_store(
-    settings: Settings, *, name: str, publisher: StepPublisher | None = None, database: RedisDatabase | None = None
+    settings: Settings,
+    *,
+    name: str,
+    publisher: StepPublisher | None = None,
+    database: RedisDatabase | None = None,
+    plain_socket: PlainSocket | None = None,
 ) -> Store:
-    """A store on the Redis of the settings; nothing is sent yet."""
+    """Make a store on the Redis of the settings; nothing is sent yet.
+
+    Args:
+        name: Shown by `CLIENT LIST`.
+        publisher: Publishes next steps inside the store's transactions. None: the caller publishes them.
+        database: Used instead of a new connection pool.
+        plain_socket: Lets the fibers of a loop share one connection; see `PlainSocket`.
+    """
     chosen = database or connect(
         settings.redis_url,
         timeout_seconds=settings.redis_timeout_seconds,
         connections=max(settings.redis_connections, 2 * settings.concurrency + 16),
         name=name,
+        plain_socket=plain_socket,
     )
     return Store(chosen, settings, clock=RedisClock(), publisher=publisher or NoPublisher())
 
@@ -53,6 +74,6 @@ def redis_store(
 def memory_store(
     settings: Settings, *, now_ms: Callable[[], int] | None = None, publisher: StepPublisher | None = None
 ) -> Store:
-    """A store that lives as long as the object."""
+    """Make a store that lives as long as the object."""
     clock = RedisClock() if now_ms is None else RedisClock(lambda: now_ms() / 1000)
     return Store(MemoryDatabase(now_ms), settings, clock=clock, publisher=publisher or NoPublisher())

@@ -97,8 +97,8 @@ def check_queue(installation: Installation) -> Iterator[Finding]:
         return
     options = dict(installation.app.conf.broker_transport_options or {})
     key = f"{options.get('global_keyprefix', '')}{settings.queue}"
-    (length,) = store.context.database.pipeline("queue.length", [("LLEN", key)])
-    oldest = oldest_queued_ms(store.context.database.pipeline, key)
+    length = store.housekeeping.queue_length(key)
+    oldest = oldest_queued_ms(store, key)
     age = ""
     if length and oldest > 0:
         age = f", the oldest for {max(0, store.housekeeping.now_ms() - oldest) / 1000:.1f} s"

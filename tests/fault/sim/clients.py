@@ -22,10 +22,10 @@ from celery_agents.worker.errors import (
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import ActionResult, InboxKind, NextState, Operation, StepRef, Store, fields
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.database import Changed
 from celery_agents.worker.store.sessions import loading
-from celery_agents.worker.store.sessions.saving import saving
-from celery_agents.worker.store.steps.claims import ControlFields, control_command
+from celery_agents.worker.store.sessions.saving import SessionSave
 
 from .observing import History
 from .plan import Action
@@ -153,20 +153,25 @@ class Clients:
                     if ctl.phase != "run" or action.operation in bookkeeping.operations:
                         action.refused = "" if action.operation in bookkeeping.operations else "over"
                         return None
-                    held = context.cache.get(action.session)
+                    scope, held = context.session(action.session), context.cache.get(action.session)
                     stored = loading.finish(
-                        context, keys, ctl.execution, held, watched,
-                        watched.pipeline("beside.load", loading.reads(keys, ctl.execution, held)),
+                        scope, ctl.execution, held, watched,
+                        watched.pipeline("beside.load", loading.reads(scope, ctl.execution, held)),
                     ).state  # fmt: skip
                     now_ms = context.clock.milliseconds(now_reply)
                     now = moment(now_ms)
                     after = stored.with_metadata(action.operation, 1, now=now)
                     if with_message:
                         after = stored.with_user_message(Message.user(MESSAGE + action.operation), now=now)
-                    save = saving(
-                        context, keys, stored, NextState(after, operations=(action.operation,)), bookkeeping,
-                        version=fields.number(version) + 1, now_ms=now_ms, work_changed=False,
-                    )  # fmt: skip
+                    save = SessionSave(
+                        scope=scope,
+                        before=stored,
+                        next_state=NextState(after, operations=(action.operation,)),
+                        bookkeeping=bookkeeping,
+                        version=fields.number(version) + 1,
+                        now_ms=now_ms,
+                        work_changed=False,
+                    ).prepare()
                     watched.commit("beside.exec", save.commands)
                     return ActionResult("changed", ctl.execution, 0)
             except Changed:

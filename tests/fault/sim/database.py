@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from celery_agents.worker.store.database import Command, Guard, Meanwhile, Reply, Word
+from celery_agents.worker.store.database import Command, Guard, Reply, Word
 from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.store.redis.database import RedisDatabase
 
@@ -121,9 +121,7 @@ class SimTables(RedisDatabase):
         else:
             self._world.tally.answers[f"{point} {'refused' if isinstance(reply, Exception) else 'declined'}"] += 1
 
-    def _round_trip(
-        self, point: str, connection: Any, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Reply]:
+    def _round_trip(self, point: str, connection: Any, commands: Sequence[Command]) -> list[Reply]:
         world = self._world
         if world.current is None:
             return super()._round_trip(point, connection, self._sent(commands))
@@ -137,8 +135,6 @@ class SimTables(RedisDatabase):
             self._observe_attempt(point, replies[0])
         else:
             self._observe(point, sent, replies)
-        if meanwhile is not None:
-            meanwhile()
         if fault == "swallow":
             raise ConnectionError("the reply was lost")
         world.point(f">{point}")

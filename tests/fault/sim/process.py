@@ -159,8 +159,8 @@ class SimSteps(DatabaseStepStore):
             actor.facts.setdefault("claims", []).append(claim_id)
         return answer
 
-    def record_answer(self, claim: Claim, raw: bytes, *options: Any) -> bytes:
-        stored = super().record_answer(claim, raw, *options)
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        stored = super().record_answer(claim, raw)
         if stored != raw:
             self.world.tally.answers["adopted"] += 1
         return stored

@@ -1,4 +1,4 @@
-"""A connection's two ways, on a real Redis and on servers that end, stall or stop in the middle of a reply."""
+"""A connection by redis-py's calls, on a real Redis and on servers that end, stall or stop in the middle of a reply."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 from redis.retry import Retry
 
-from celery_agents.worker.store.redis import connection as redis_wire
-from celery_agents.worker.store.redis.connection import RedisConnection, wire_over
+from celery_agents.worker.store.redis.connection import RedisConnection
 
 from support.redis_server import RedisServer
 
@@ -30,12 +29,6 @@ def connected(port: int, limit: float | None = 5.0) -> Any:
     )  # fmt: skip
     connection.connect()
     return connection
-
-
-@pytest.fixture(params=["bare", "redis-py"])
-def speak(request: pytest.FixtureRequest) -> Callable[[Any], RedisConnection]:
-    """One of the two ways."""
-    return wire_over if request.param == "bare" else RedisConnection
 
 
 @pytest.fixture
@@ -63,30 +56,8 @@ def said() -> Iterator[Callable[..., int]]:
         end.close()
 
 
-def test_plain_connections_take_the_bare_way(redis_server: RedisServer) -> None:
-    connection = connected(redis_server.port)
-    assert type(wire_over(connection)) is not RedisConnection
-    assert connection._sock.gettimeout() is None, "Python would poll before each call"
-    connection.disconnect()
-
-
-def test_without_hiredis_or_a_limit_redis_py_does_it(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_limit = connected(redis_server.port, None)
-    assert type(wire_over(without_limit)) is RedisConnection
-    monkeypatch.setattr(redis_wire, "hiredis", None)
-    connection = connected(redis_server.port)
-    assert type(wire_over(connection)) is RedisConnection
-    assert connection._sock.gettimeout() == 5.0
-    connection.disconnect()
-    without_limit.disconnect()
-
-
-def test_replies_come_in_their_order_with_errors_among_them(
-    redis_server: RedisServer, speak: Callable[[Any], RedisConnection]
-) -> None:
-    wire = speak(connected(redis_server.port))
+def test_replies_come_in_their_order_with_errors_among_them(redis_server: RedisServer) -> None:
+    wire = RedisConnection(connected(redis_server.port))
     large = b"x" * 300_000
     replies = wire.exchange(
         [
@@ -106,19 +77,17 @@ def test_replies_come_in_their_order_with_errors_among_them(
 
 
 @pytest.mark.parametrize("answer", [b"", b"$10\r\nabc", b"+OK\r\n"])
-def test_a_connection_that_ends_early_is_lost(
-    said: Callable[..., int], speak: Callable[[Any], RedisConnection], answer: bytes
-) -> None:
-    wire = speak(connected(said(answer, closes=True)))
+def test_a_connection_that_ends_early_is_lost(said: Callable[..., int], answer: bytes) -> None:
+    wire = RedisConnection(connected(said(answer, closes=True)))
     with pytest.raises((ConnectionLost, OSError)):
         wire.exchange([("GET", "a"), ("GET", "b")])
 
 
 @pytest.mark.parametrize("answer", [b"", b"$10\r\nabc", b"+OK\r\n"])
 def test_a_reply_that_does_not_come_is_waited_for_no_longer_than_allowed(
-    said: Callable[..., int], speak: Callable[[Any], RedisConnection], answer: bytes
+    said: Callable[..., int], answer: bytes
 ) -> None:
-    wire = speak(connected(said(answer, closes=False), LIMIT))
+    wire = RedisConnection(connected(said(answer, closes=False), LIMIT))
     begun = time.monotonic()
     with pytest.raises(TimedOut):
         wire.exchange([("GET", "a"), ("GET", "b")])
@@ -128,9 +97,7 @@ def test_a_reply_that_does_not_come_is_waited_for_no_longer_than_allowed(
 @pytest.mark.parametrize(
     "answer", [b"-LOADING Redis is loading the dataset in memory\r\n", b"-NOAUTH\r\n", b"junk\r\n"]
 )
-def test_an_answer_that_ends_what_can_be_said_is_raised(
-    said: Callable[..., int], speak: Callable[[Any], RedisConnection], answer: bytes
-) -> None:
-    wire = speak(connected(said(answer, closes=False), LIMIT))
+def test_an_answer_that_ends_what_can_be_said_is_raised(said: Callable[..., int], answer: bytes) -> None:
+    wire = RedisConnection(connected(said(answer, closes=False), LIMIT))
     with pytest.raises(RedisError):
         wire.exchange([("GET", "a")])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +12,14 @@ from typing import Any
 import pytest
 from redis import Connection
 
-from celery_agents.worker.concurrency import fibers
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store.database import Changed
-from celery_agents.worker.store.redis import connections as redis_connections
+from celery_agents.worker.store.redis.connection import PlainSocket
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
 from support.fiber_thread import FiberThread
+from support.plain_socket import plain_socket
 from support.redis_server import RedisServer
-from support.wait import wait_until
 
 LIMIT = 0.4
 
@@ -36,7 +32,9 @@ def thread() -> Iterator[FiberThread]:
 
 @pytest.fixture
 def database(redis_url: str) -> Iterator[RedisDatabase]:
-    with contextlib.closing(connect(redis_url, timeout_seconds=LIMIT, connections=8, name="lane")) as opened:
+    with contextlib.closing(
+        connect(redis_url, timeout_seconds=LIMIT, connections=8, name="lane", plain_socket=plain_socket)
+    ) as opened:
         yield opened
 
 
@@ -255,7 +253,9 @@ def test_an_answer_that_is_none_ends_the_connection(
     thread: FiberThread, stalls: Callable[[bytes], int], answer: bytes
 ) -> None:
     url = f"redis://127.0.0.1:{stalls(answer)}/0"
-    with contextlib.closing(connect(url, timeout_seconds=LIMIT, connections=4, name="")) as database:
+    with contextlib.closing(
+        connect(url, timeout_seconds=LIMIT, connections=4, name="", plain_socket=plain_socket)
+    ) as database:
         assert isinstance(thread.start(echoing(database, "alone")).exception(30), StoreUnavailable)
         answers = thread.together([echoing(database, str(n)) for n in range(3)])
         assert all(isinstance(each, StoreUnavailable) or each == [b"a"] for each in answers)
@@ -265,83 +265,19 @@ def test_an_answer_that_is_none_ends_the_connection(
 def test_nobody_listening_is_said_to_all(thread: FiberThread) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"redis://127.0.0.1:{free.getsockname()[1]}/0"
-    with contextlib.closing(connect(url, timeout_seconds=LIMIT, connections=4, name="lane")) as database:
+    with contextlib.closing(
+        connect(url, timeout_seconds=LIMIT, connections=4, name="lane", plain_socket=plain_socket)
+    ) as database:
         answers = thread.together([echoing(database, str(n)) for n in range(10)])
     assert all(isinstance(answer, StoreUnavailable) for answer in answers)
 
 
-def test_where_no_lane_can_be_each_fiber_takes_a_connection(
-    thread: FiberThread, database: RedisDatabase, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("plain", [None, lambda connection: None])
+def test_without_a_plain_socket_each_fiber_takes_a_connection(
+    thread: FiberThread, redis_url: str, plain: PlainSocket | None
 ) -> None:
-    monkeypatch.setattr(redis_connections, "speaks_plainly", lambda connection: False)
-    answers = thread.together([echoing(database, str(n)) for n in range(8)])
+    with contextlib.closing(
+        connect(redis_url, timeout_seconds=LIMIT, connections=8, name="", plain_socket=plain)
+    ) as database:
+        answers = thread.together([echoing(database, str(n)) for n in range(8)])
     assert answers == [[f"{n}-0".encode()] for n in range(8)]
-
-
-# Sets a key and dies while it waits for the answer.
-_DIES = """
-import os, signal, sys
-
-sys.path[:0] = sys.argv[2:]
-from celery_agents.worker.store.redis.database import connect
-from support.fiber_thread import FiberThread
-
-tables = connect(sys.argv[1], timeout_seconds=5, connections=2, name="dies")
-thread = FiberThread()
-thread.run(lambda: tables.pipeline("test", [("PING",)]))
-thread.run(lambda: tables.transaction("test", [("SET", "lane:last", "words")], lambda: os.kill(os.getpid(), signal.SIGKILL)))
-"""
-
-
-def test_commands_get_there_when_their_process_is_killed_meanwhile(
-    redis_url: str, database: RedisDatabase, redis_server: RedisServer
-) -> None:
-    died = subprocess.run([sys.executable, "-c", _DIES, redis_url, *sys.path], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
-    with redis_server.client() as client:
-        wait_until(lambda: client.get("lane:last") == "words", "Redis has read the commands", 5)
-        client.delete("lane:last")
-
-
-def test_meanwhile_is_over_when_the_answer_is_told_and_never_comes_with_others_at_work(
-    thread: FiberThread, database: RedisDatabase
-) -> None:
-    thread.run(echoing(database, "first"))
-    done: list[str] = []
-
-    def applied(name: str) -> list[Any]:
-        return [*database.transaction("test", [("ECHO", name)], lambda: done.append(name)), *done]
-
-    assert thread.run(applied, "alone") == [b"alone", "alone"]
-    assert thread.together([lambda name=name: applied(name) for name in "abc"]) == [
-        [name.encode(), "alone"] for name in "abc"
-    ]
-
-
-def test_meanwhile_is_left_out_while_commands_are_not_all_on_their_way(
-    thread: FiberThread, database: RedisDatabase
-) -> None:
-    thread.run(echoing(database, "first"))
-    word = b"x" * 30_000_000
-    done: list[bool] = []
-    answer = thread.run(lambda: database.transaction("test", [("ECHO", word)], lambda: done.append(True)))
-    assert answer == [word]
-    assert not done
-
-
-def test_what_ends_a_step_meanwhile_leaves_no_answer_for_the_next(thread: FiberThread, database: RedisDatabase) -> None:
-    thread.run(echoing(database, "first"))
-
-    def leave() -> None:
-        raise SystemExit
-
-    left = thread.start(lambda: database.transaction("test", [("ECHO", "left")], leave))
-    assert isinstance(left.exception(5), SystemExit)
-    assert thread.run(echoing(database, "next")) == [b"next-0"]
-
-
-def test_who_waits_meanwhile_hears_that_the_answer_is_lost(thread: FiberThread, database: RedisDatabase) -> None:
-    thread.run(echoing(database, "first"))
-    waits = thread.start(lambda: database.transaction("test", [("ECHO", "lost")], lambda: fibers.sleep(0.1)))
-    assert isinstance(waits.exception(5), StoreUnavailable)
-    assert thread.run(echoing(database, "next")) == [b"next-0"]

@@ -1,1 +1,1 @@
-"""Work that nobody asked for: the sweep, callbacks at the end of an execution, the registry of workers."""
+"""Housekeeping: the sweep, callbacks at the end of an execution, the registry of workers, the number of shards."""

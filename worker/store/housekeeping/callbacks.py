@@ -1,4 +1,4 @@
-"""Executions whose end somebody wants to hear of: an outbox, filled by the transaction that ends them."""
+"""The outbox of callbacks: whom to tell how an execution ended. The transaction that ends it fills the outbox."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from ...errors import SessionNotFound, StateUnreadable
 from .. import fields
-from ..context import StoreContext
+from ..context import SessionScope, StoreContext
 from ..database import Command
+from ..dead import DeadEntry
 from ..keys import ShardKeys, callback_note
 from ..records import Callback, Result
 from ..sessions import reads
-from ..sessions.saving import dead_entry
 
 
 def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
-    """Callbacks to be made now; each is out of sight of others for `hold_ms`, and comes again unless it is ended."""
+    """Take callbacks that are due, each for `hold_ms`; it comes again unless it is finished. See `Housekeeping`."""
     (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
     now_ms = context.clock.milliseconds(now_reply)
     (members,) = context.database.pipeline(
@@ -26,11 +26,11 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
         context.database.pipeline("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
         note = member.decode("utf-8", "backslashreplace")
         try:
-            callback = _callback(context, note)
+            callback = _read_callback(context, note)
         except StateUnreadable as error:  # the callbacks of others are to be made
             session_id, execution_id, *_ = [*note.split(" "), ""]
-            entry = dead_entry(context, shard, "callback", session_id, execution_id, 0, str(error))
-            context.database.pipeline("callbacks.unreadable", [entry])
+            entry = DeadEntry(kind="callback", reason=str(error), session_id=session_id, execution_id=execution_id)
+            context.database.pipeline("callbacks.unreadable", [entry.command(context, shard)])
             callback = None
         if callback is None:
             context.database.pipeline("callbacks.gone", [("ZREM", shard.callbacks, member)])
@@ -39,8 +39,11 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
     return found
 
 
-def _callback(context: StoreContext, note: str) -> Callback | None:
-    """None when the session has expired, or the execution was retried and has ended again, which has its own note."""
+def _read_callback(context: StoreContext, note: str) -> Callback | None:
+    """Read what an entry of the outbox is about.
+
+    None when the session has expired, or the execution was retried and has ended again, which has its own entry.
+    """
     try:
         session_id, execution_id, kind, retries = note.split(" ")
     except ValueError:
@@ -53,7 +56,7 @@ def _callback(context: StoreContext, note: str) -> Callback | None:
         return None
     keys = context.keys(session_id)
     notify, attempts = context.database.pipeline(
-        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _count(result, kind))]
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _attempts_field(result, kind))]
     )
     wanted: Any = fields.read_json(notify or b"{}", "notify")
     try:
@@ -65,36 +68,50 @@ def _callback(context: StoreContext, note: str) -> Callback | None:
     return Callback(kind=kind, target=target, result=result, attempts=fields.number(attempts))
 
 
-def callback_made(context: StoreContext, callback: Callback) -> None:
-    """It was heard; it does not come again."""
+def finish_callback(context: StoreContext, callback: Callback) -> None:
+    """Take a callback that was made out of the outbox. See `Housekeeping.finish_callback`."""
     keys = context.keys(callback.session_id)
     context.database.pipeline(
         "callbacks.made",
         [
             ("ZREM", keys.shard.callbacks, _member(callback)),
-            ("HDEL", keys.session, _count(callback.result, callback.kind)),
+            ("HDEL", keys.session, _attempts_field(callback.result, callback.kind)),
         ],
     )
 
 
-def callback_failed(context: StoreContext, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
-    """It was not heard: again after `delay_ms`; None gives it up, with an entry among the dead."""
-    keys = context.keys(callback.session_id)
+def fail_callback(context: StoreContext, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+    """Put a callback off, or give it up. See `Housekeeping.fail_callback`."""
     if delay_ms is None:
-        entry = dead_entry(
-            context, keys.shard, "callback", callback.session_id, callback.execution_id,
-            callback.result.step_count, reason,
-        )  # fmt: skip
-        context.database.transaction("callbacks.lost", [("ZREM", keys.shard.callbacks, _member(callback)), entry])
+        _give_up(context, callback, reason)
         return
     (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
-    due = context.clock.milliseconds(now_reply) + delay_ms
-    tried = ("HSET", keys.session, _count(callback.result, callback.kind), callback.attempts + 1)
+    due_ms = context.clock.milliseconds(now_reply) + delay_ms
+    scope = context.session(callback.session_id)
+    scope.retry(lambda: _put_off(scope, callback, due_ms), purpose="put a callback off")
+
+
+def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
+    shard = context.keys(callback.session_id).shard
+    entry = DeadEntry(
+        kind="callback",
+        reason=reason,
+        session_id=callback.session_id,
+        execution_id=callback.execution_id,
+        step=callback.result.step_count,
+    )
+    gone: Command = ("ZREM", shard.callbacks, _member(callback))
+    context.database.transaction("callbacks.lost", [gone, entry.command(context, shard)])
+
+
+def _put_off(scope: SessionScope, callback: Callback, due_ms: int) -> None:
+    session = scope.keys.session
+    count: Command = ("HSET", session, _attempts_field(callback.result, callback.kind), callback.attempts + 1)
     # The session may expire at this very moment; a count must not bring its hash back to life.
-    with context.database.watch("callbacks.session", (keys.session,), [("EXISTS", keys.session)]) as watched:
-        commands: list[Command] = [("ZADD", keys.shard.callbacks, "XX", due, _member(callback))]
+    with scope.database.watch("callbacks.session", (session,), [("EXISTS", session)]) as watched:
+        commands: list[Command] = [("ZADD", scope.keys.shard.callbacks, "XX", due_ms, _member(callback))]
         if watched.replies[0]:
-            commands.append(tried)
+            commands.append(count)
         watched.commit("callbacks.later", commands)
 
 
@@ -102,6 +119,6 @@ def _member(callback: Callback) -> str:
     return callback_note(callback.session_id, callback.execution_id, callback.kind, callback.result.retries)
 
 
-def _count(result: Result, kind: str) -> str:
-    """The field of the session that counts how often an end was told in vain."""
+def _attempts_field(result: Result, kind: str) -> str:
+    """The field of the session's hash that counts how often an end was told in vain."""
     return f"told:{result.execution_id}:{kind}:{result.retries}"

@@ -1,29 +1,49 @@
-"""Work that nobody asked for: the sweep, callbacks, pruning, and what operators look at."""
+"""Housekeeping: the sweep, callbacks, pruning, and what operators look at."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..context import StoreContext
-from ..records import Callback, SweepResult
-from ..sessions import actions, reads
-from . import callbacks, sweeps
+from ..records import Callback, StepRef, SweepResult
+from ..sessions import parking, reads
+from . import callbacks, queues, shards, sweeps
 from .sweeps import QueueSnapshot
 
 
 class Housekeeping:
-    """What every worker does beside its steps, shard by shard."""
+    """The work of workers beside their steps, shard by shard, and the facts that operators look at."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
 
     def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
-        """Look at what is due in a shard, move every entry looked at, and name the steps whose message is lost.
+        """Look at what is due in a shard, put off every entry it looks at, and name the steps whose message is lost.
 
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
         """
         return sweeps.sweep(self._context, self._context.shards[shard], queue)
 
+    def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
+        """Publish the messages of lost steps in one round trip.
+
+        Args:
+            at_ms: The time of the sweep that found them.
+        Returns:
+            False: The queue is not in the store's database, and nothing was published.
+        """
+        return sweeps.publish(self._context, refs, at_ms)
+
+    def queue_length(self, queue_key: str) -> int:
+        """How many messages wait in a queue that is in the store's Redis."""
+        return queues.queue_length(self._context, queue_key)
+
+    def oldest_message(self, queue_key: str) -> bytes | None:
+        """Read the message that leaves next from a queue in the store's Redis; None when the queue is empty."""
+        return queues.oldest_message(self._context, queue_key)
+
     def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
-        """Be the one who sweeps a shard for the next milliseconds."""
+        """Take the lock of a shard's sweep, or keep it, for `hold_ms`; False: another worker has it."""
         return sweeps.lock(self._context, self._context.shards[shard], worker, hold_ms)
 
     def prune(self, shard: int) -> int:
@@ -31,16 +51,16 @@ class Housekeeping:
         return sweeps.prune(self._context, self._context.shards[shard])
 
     def due_callbacks(self, shard: int, *, limit: int, hold_ms: int) -> list[Callback]:
-        """Ends of executions to tell somebody of now; each comes again after `hold_ms` unless it was made."""
+        """Take callbacks that are due; each comes again after `hold_ms` unless it is finished."""
         return callbacks.due_callbacks(self._context, self._context.shards[shard], limit=limit, hold_ms=hold_ms)
 
-    def callback_made(self, callback: Callback) -> None:
-        """It was heard; it does not come again."""
-        callbacks.callback_made(self._context, callback)
+    def finish_callback(self, callback: Callback) -> None:
+        """Record that a callback was made; it does not come again."""
+        callbacks.finish_callback(self._context, callback)
 
-    def callback_failed(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
-        """It was not heard: again after `delay_ms`, or never (None), with an entry among the dead."""
-        callbacks.callback_failed(self._context, callback, delay_ms=delay_ms, reason=reason)
+    def fail_callback(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+        """Record that a callback failed: again after `delay_ms`, or never (None), with an entry in the dead list."""
+        callbacks.fail_callback(self._context, callback, delay_ms=delay_ms, reason=reason)
 
     def dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Parked steps and quarantined messages, newest first."""
@@ -51,17 +71,17 @@ class Housekeeping:
         return reads.backlog(self._context)
 
     def server_facts(self) -> dict[str, str]:
-        """What Redis says of itself (`INFO`), and its time as `now_ms`."""
+        """Ask Redis for `INFO`, by its names, and for its time as `now_ms`."""
         return reads.server_facts(self._context)
 
     def quarantine(self, payload: str, reason: str) -> None:
         """Keep a malformed message, cut and escaped, with the reason."""
-        actions.quarantine(self._context, payload, reason)
+        parking.quarantine(self._context, payload, reason)
 
     def now_ms(self) -> int:
-        """Redis's time."""
+        """Ask Redis for its time in milliseconds."""
         return sweeps.now_ms(self._context)
 
     def check_shards(self) -> None:
         """Refuse a Redis that was used with another number of shards."""
-        sweeps.check_shards(self._context)
+        shards.check_shards(self._context)

@@ -1,4 +1,4 @@
-"""`Database` in memory: Redis's commands, as far as the store uses them, under one lock.
+"""The database interface in memory: Redis's commands, as far as the store uses them, under one lock.
 
 For tests and for a first try without a server. State lives as long as the object.
 """
@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 from ...errors import StateUnreadable
-from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
+from ..database import Changed, Command, Guard, Reply, Word
 
 Score = tuple[float, bytes]
 
 
 class MemoryDatabase:
-    """A dictionary that answers like Redis."""
+    """A dictionary that answers like Redis. Safe between threads."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         """
@@ -36,20 +36,17 @@ class MemoryDatabase:
         self.grown = threading.Condition(self._lock)
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """Run in order."""
+        """Run the commands in order."""
         del point
         with self._lock:
             return [self._run(command) for command in commands]
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
-        """Run in order; under one lock that is atomic."""
-        replies = self.pipeline(point, commands)
-        if meanwhile is not None:
-            meanwhile()
-        return replies
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run the commands in order, under one lock."""
+        return self.pipeline(point, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
-        """Look and run under one lock."""
+        """Compare and run the commands under one lock."""
         del point
         with self._lock:
             for read, answers in guards:
@@ -68,13 +65,13 @@ class MemoryDatabase:
         yield watched
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """The scripts of `scripts`, in Python."""
+        """Run the Python counterpart of a script of `redis.scripts`."""
         del point
         with self._lock:
             return {"sweep": self._sweep, "prune": self._prune, "journal_when_full": self._journal}[name](keys, args)
 
     def keys(self) -> list[str]:
-        """All keys that have not expired."""
+        """List all keys that have not expired."""
         with self._lock:
             return [key for key in list(self._values) if self._alive(key)]
 
@@ -417,7 +414,7 @@ def _bytes(value: Word) -> bytes:
 
 
 def _count(value: bytes | None) -> float | None:
-    """As Lua's `tonumber`: None for what is no number."""
+    """Parse a number as Lua's `tonumber` does; None when it is none."""
     try:
         return float(value) if value is not None else None
     except ValueError:

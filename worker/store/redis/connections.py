@@ -1,9 +1,9 @@
-"""Connections of one process, taken and given back without asking them each time whether they still live.
+"""The open connections of one process, taken and given back without asking each time whether they still live.
 
-redis-py's pool looks at a connection each time it hands it out. Ours are used many times a second; one that has died is
-noticed at its next use, and with it all idle ones are closed, since what ended one has mostly ended them all. Only one
-that nobody has used for a while is looked at first: a client that acts once an hour is not to fail at each restart.
-What a burst of work needed is closed a minute after it.
+redis-py's pool checks a connection whenever it hands it out. Ours are used many times a second, so a dead one is
+noticed at its next use; whatever ended it has mostly ended the others too, so all idle ones are closed with it. Only a
+connection that nobody has used for a while is checked first: a client that acts once an hour must not fail at each
+restart of Redis. Connections that a burst of work opened are closed after a minute without use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from ...concurrency import fibers
-from .connection import RedisConnection, speaks_plainly, wire_over
+from .connection import PlainSocket, RedisConnection
 from .multiplexed import MultiplexedConnection
 
 _TRUSTED_SECONDS: Final = 1.0
@@ -27,37 +27,42 @@ _KEPT_SECONDS: Final = 60.0
 class Connections:
     """A stack of open connections over a pool of redis-py, which makes and counts them. Safe between threads."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
+        """
+        Args:
+            pool: redis-py's.
+            plain_socket: Gives the socket that the fibers of a loop share. None: each fiber takes a connection.
+        """
         self._pool = pool
+        self._plain_socket = plain_socket
         self._idle: deque[tuple[RedisConnection, float]] = deque()
         self._pid = os.getpid()
-        self._lane: MultiplexedConnection | None = None
+        self._multiplexed: MultiplexedConnection | None = None
         self._opening: concurrent.futures.Future[MultiplexedConnection | None] | None = None
-        self._may_share = True
 
     def take(self, *, alone: bool = False) -> RedisConnection:
-        """A connection of this process's own.
+        """Take a connection of this process; `give` or `discard` it afterwards.
 
         Args:
-            alone: Nobody else is to speak on it meanwhile. Otherwise the fibers of a loop share one.
+            alone: Nobody else may use it meanwhile, as WATCH needs. Otherwise the fibers of a loop share one.
         Raises:
             RedisError, OSError: Redis cannot be reached, or there are too many connections.
         """
-        if not alone and (fiber := fibers.current()) is not None and (lane := self._shared(fiber)) is not None:
-            return lane
-        if self._pid != os.getpid():  # a forked child must not speak on its parent's connections
+        if not alone and (fiber := fibers.current()) is not None and (shared := self._share(fiber)) is not None:
+            return shared
+        if self._pid != os.getpid():  # a forked child must not use its parent's connections
             self._idle, self._pid = deque(), os.getpid()
         try:
             wire, given = self._idle.pop()
         except IndexError:
-            return fibers.run_in_thread(self._opened)
+            return fibers.run_in_thread(self._open)
         if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(wire):
             return wire
         self.discard(wire)
-        return fibers.run_in_thread(self._opened)
+        return fibers.run_in_thread(self._open)
 
     def give(self, wire: RedisConnection) -> None:
-        """It was used up to its last reply."""
+        """Give back a connection whose every reply was read."""
         if isinstance(wire, MultiplexedConnection):
             return
         now = time.monotonic()
@@ -74,50 +79,49 @@ class Connections:
             self._idle.append((oldest, given))
 
     def discard(self, wire: RedisConnection) -> None:
-        """It is broken, or has replies on the wire that belong to nobody: close it and all idle ones."""
-        if isinstance(wire, MultiplexedConnection):  # of all who hear that it broke, who replaces it closes it
+        """Close a connection that broke or has unread replies, and all idle ones with it."""
+        if isinstance(wire, MultiplexedConnection):  # every fiber on it hears that it broke; its successor closes it
             return
         self._close(wire)
         self._close_idle()
 
     def close(self) -> None:
-        """Give all connections back to the system."""
+        """Close all connections."""
         self._close_idle()
         self._pool.disconnect()
 
-    def _opened(self) -> RedisConnection:
-        return wire_over(self._pool.get_connection())
+    def _open(self) -> RedisConnection:
+        return RedisConnection(self._pool.get_connection())
 
-    def _shared(self, fiber: fibers.Fiber) -> MultiplexedConnection | None:
-        """The connection of this loop's fibers; None where there can be none (TLS).
+    def _share(self, fiber: fibers.Fiber) -> MultiplexedConnection | None:
+        """The connection that the fibers of this loop share; None where there is no plain socket.
 
-        The first that needs a new one opens it, the others wait for it.
+        The first fiber that needs a new one opens it, and the others wait for it.
         """
-        if self._lane is not None:
-            if self._lane.serves(fiber.among.loop):
-                return self._lane
-            broken, self._lane = self._lane, None
+        if self._multiplexed is not None:
+            if self._multiplexed.serves(fiber.among.loop):
+                return self._multiplexed
+            broken, self._multiplexed = self._multiplexed, None
             self._close(broken)
             self._close_idle()
-        if not self._may_share:
+        if self._plain_socket is None:
             return None
         if self._opening is not None:
             return fibers.result(self._opening)
         opening = self._opening = concurrent.futures.Future[MultiplexedConnection | None]()
         try:
             connection = fibers.run_in_thread(self._pool.get_connection)
-            if speaks_plainly(connection):
-                self._lane = MultiplexedConnection(connection, fiber.among.loop)
-            else:
-                self._may_share = False
-                self.give(wire_over(connection))
-            opening.set_result(self._lane)
+            self._multiplexed = MultiplexedConnection.over(connection, self._plain_socket, fiber.among.loop)
+            if self._multiplexed is None:
+                self._plain_socket = None
+                self.give(RedisConnection(connection))
+            opening.set_result(self._multiplexed)
         except BaseException as error:
             opening.set_exception(error)
             raise
         finally:
             self._opening = None
-        return self._lane
+        return self._multiplexed
 
     def _close_idle(self) -> None:
         while self._idle:
@@ -132,7 +136,7 @@ class Connections:
 
 
 def _is_open(wire: RedisConnection) -> bool:
-    """Whether nothing waits to be read; the end of the stream would."""
+    """Whether nothing waits to be read; at the end of the stream something would."""
     try:
         return not wire.connection.can_read()
     except (RedisError, OSError):

@@ -1,7 +1,8 @@
 """`Database` on a real Redis, over redis-py's connections.
 
 redis-py's own pipelines need a round trip for WATCH alone and retry commands by default; both are wrong here
-(PROTOCOL, "Redis client rules"). So this module packs the commands of one round trip itself and retries nothing.
+(docs/protocol.md, "Rules for talking to Redis"). So this module packs the commands of one round trip itself and retries
+nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 from redis.retry import Retry
 
 from ...errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
-from ..database import Changed, Command, Guard, Meanwhile, Reply, Word
-from .connection import RedisConnection
+from ..database import Changed, Command, Guard, Reply, Word
+from .connection import PlainSocket, RedisConnection
 from .connections import Connections
 from .scripts import SCRIPTS
 
@@ -24,13 +25,15 @@ from .scripts import SCRIPTS
 _ConnectionPool: Final[Any] = ConnectionPool
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
-# redis-py keeps a buffer of this size for each connection, which a plain one does not use (see `redis_wire`).
-_READ_BYTES: Final = 4_096
+# redis-py keeps a buffer of this size for each connection; there may be hundreds.
+_READ_BYTES: Final = 16_384
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
 
-def connect(url: str, *, timeout_seconds: float, connections: int, name: str) -> RedisDatabase:
+def connect(
+    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
+) -> RedisDatabase:
     """Open a pool of connections; nothing is sent yet.
 
     Args:
@@ -38,6 +41,7 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
         timeout_seconds: An answer later than this counts as lost.
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
+        plain_socket: Lets the fibers of a loop share one connection. None: each round trip takes a connection alone.
     Raises:
         ConfigurationError: The URL cannot be read.
     """
@@ -58,82 +62,78 @@ def connect(url: str, *, timeout_seconds: float, connections: int, name: str) ->
         )
     except ValueError as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
-    return RedisDatabase(pool)
+    return RedisDatabase(pool, plain_socket)
 
 
 class RedisDatabase:
     """Commands in packed round trips on pooled connections."""
 
-    def __init__(self, pool: Any) -> None:
-        self._connections = Connections(pool)
+    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
+        self._connections = Connections(pool, plain_socket)
         self._loaded: dict[str, str] = {}
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """One round trip, not atomic."""
+        """Run the commands in one round trip. See `Database.pipeline`."""
         with _Use(self._connections) as wire:
-            return _checked(self._round_trip(point, wire, commands))
+            return _raise_errors(self._round_trip(point, wire, commands))
 
-    def transaction(self, point: str, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
-        """One MULTI/EXEC."""
+    def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
         with _Use(self._connections) as wire:
-            return self._transaction(point, wire, commands, meanwhile)
+            return self._transaction(point, wire, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
-        """One script."""
+        """Compare and apply by one script. See `Database.compare_and_apply`."""
         words: list[Word] = [len(guards)]
         for read, answers in guards:
             words += (len(read), len(answers), *read, *answers)
         for command in commands:
             words.append(len(command))
             words += command
-        return self.script(point, "attempt", (), words) if len(words) <= _MOST_WORDS else None
+        return self.script(point, "compare_and_apply", (), words) if len(words) <= _MOST_WORDS else None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
-        """WATCH and reads in one round trip."""
+        """WATCH and read in one round trip. See `Database.watch`."""
         return _RedisWatched(self, point, keys, reads)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        """EVALSHA; the script is loaded again when Redis has forgotten it."""
+        """Run a script by EVALSHA, and load it when Redis does not know it. See `Database.script`."""
         with _Use(self._connections) as wire:
             sha = self._loaded.get(name) or self._load(wire, name)
             for _ in range(2):
                 reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
                 if not isinstance(reply, NoScriptError):
-                    return _checked([reply])[0]
+                    return _raise_errors([reply])[0]
                 sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
     def close(self) -> None:
-        """Give all connections back to the system."""
+        """Close all connections."""
         self._connections.close()
 
     def _load(self, wire: RedisConnection, name: str) -> str:
-        sha = _checked(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+        sha = _raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
         self._loaded[name] = sha
         return sha
 
-    def _transaction(
-        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Reply]:
-        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC], meanwhile)
+    def _transaction(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
+        replies = self._round_trip(point, wire, [_MULTI, *commands, _EXEC])
         result = replies[-1]
         if result is None:
             raise Changed
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason stands at the command that was not queued.
-            raise _error(next(reply for reply in replies if isinstance(reply, Exception)))
-        return _checked(result)
+            raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
+        return _raise_errors(result)
 
-    def _round_trip(
-        self, point: str, wire: RedisConnection, commands: Sequence[Command], meanwhile: Meanwhile | None = None
-    ) -> list[Reply]:
-        """Send all, then read all. `point` names the round trip for those who override this to cause faults."""
+    def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
+        """Send all commands, then read all replies. Tests override this to cause faults at a `point`."""
         del point
-        return wire.exchange(commands, meanwhile)
+        return wire.exchange(commands)
 
 
 class _Use:
-    """A connection for a `with` block; whatever breaks it inside is told in terms of this package."""
+    """A connection for a `with` block; errors of redis-py become errors of this package."""
 
     __slots__ = ("_alone", "_connections", "_taken")
 
@@ -150,7 +150,7 @@ class _Use:
         return self._taken
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # Of these every reply was read, so that the connection is as good as before.
+        # Before these errors every reply was read, so the connection can be used again.
         if error is None or isinstance(error, (Changed, CeleryAgentsError, ResponseError)):
             self._connections.give(self._taken)
         else:
@@ -193,21 +193,21 @@ class _RedisWatched:
     def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
         watching: list[Command] = [("WATCH", *also)] if also else []
         replies = self._database._round_trip(point, self._wire, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
-        return _checked(replies)[len(watching) :]
+        return _raise_errors(replies)[len(watching) :]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         self._open = False  # EXEC ends the watch, whatever its answer
         return self._database._transaction(point, self._wire, commands)  # pyright: ignore[reportPrivateUsage]
 
 
-def _checked(replies: list[Reply]) -> list[Reply]:
+def _raise_errors(replies: list[Reply]) -> list[Reply]:
     for reply in replies:
         if isinstance(reply, Exception):
-            raise _error(reply)
+            raise _translate(reply)
     return replies
 
 
-def _error(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     text = str(error)
     if "OOM" in text or text.startswith("command not allowed when used memory"):
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
@@ -219,7 +219,7 @@ def _error(error: Exception) -> Exception:
 
 
 def _unavailable(error: Exception) -> Exception:
-    refused = _error(error)
+    refused = _translate(error)
     if refused is not error:
         return refused
     if isinstance(error, AuthenticationError):

@@ -1,38 +1,48 @@
-"""One connection for all fibers of a loop: what they ask in the same turn leaves in one write.
+"""One connection for all fibers of a loop: the commands that they send in the same loop turn leave in one write.
 
-A round trip of its own costs a step two calls to the kernel and Redis two more. Steps that share a thread share these:
-their commands stand one behind the other on the wire, and Redis answers in that order. A transaction stays one, since
-its commands stand together. WATCH does not fit here, as it belongs to a connection; who watches takes one alone.
+A round trip costs two system calls here and two in Redis. Steps that share a thread share these calls too: Redis reads
+their commands in the order of the writes and answers in that order. A transaction stays whole, since its commands are
+written together. WATCH belongs to a connection, so a transaction that watches takes a connection alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as TimedOut
 
 from ...concurrency import fibers
-from ..database import Command, Meanwhile, Reply
-from .connection import INCOMPLETE, RedisConnection, packed, replies_of, waits_at_most
+from ..database import Command, Reply
+from .connection import PlainSocket, RedisConnection
 
+try:
+    import hiredis
+except ImportError:  # no wheel for this machine
+    hiredis = None
+
+_hiredis: Final[Any] = cast("Any", hiredis)
+_MICROSECONDS: Final = 1_000_000
+# What the parser gives while a reply is not there in full.
+_INCOMPLETE: Final = object()
 _READ_BYTES: Final = 65_536
-# A step that is alone keeps the loop for so long; an answer that takes longer is waited for by turns.
+# A lone fiber keeps the loop for so long while it waits for its reply; for a longer one it parks.
 _ALONE_SECONDS: Final = 0.005
-# Before it sleeps it asks again and again: most answers come within a tenth of a millisecond, and a core that has slept
-# takes twice as long for what follows.
+# Before it blocks it polls: most replies come within a tenth of a millisecond, and a core that has slept takes twice as
+# long for what follows.
 AWAKE_SECONDS: Final = 0.001
 _GRACE_SECONDS: Final = 0.05
 
 
-class _Asking:
-    """A fiber that waits for so many replies, until this time of the loop's clock; for ever, while nothing is sent."""
+class _Request:
+    """A fiber that waits for so many replies until this time of the loop's clock; for ever while nothing is sent."""
 
     __slots__ = ("fiber", "replies", "until")
 
@@ -43,72 +53,88 @@ class _Asking:
 
 
 class MultiplexedConnection(RedisConnection):
-    """A connected plain socket with many round trips under way. Used on the thread of its loop only."""
+    """A plain socket with many round trips under way at once. Used on the thread of its loop only."""
 
-    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        plain: socket.socket,
+        parse_error: Callable[[bytes], Exception],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         """
         Args:
-            connection: One of redis-py, connected, for which `speaks_plainly` holds.
-            loop: The one that runs.
+            connection: One of redis-py, connected, with a time limit.
+            plain: Its socket, without TLS.
+            parse_error: Makes an exception of redis-py's kinds of an error reply.
+            loop: The loop that runs the fibers.
         """
         super().__init__(connection)
         self._loop = loop
-        self._socket: socket.socket = connection._sock
-        if not waits_at_most(self._socket, _ALONE_SECONDS):
+        self._socket = plain
+        if not _limit_blocking(self._socket, _ALONE_SECONDS):
             self._socket.setblocking(False)
         self._limit: float = connection.socket_timeout
-        self._parser: Any = replies_of(connection)
+        self._parser: Any = _hiredis.Reader(
+            protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_INCOMPLETE
+        )
         self._unsent: list[bytes] = []
-        self._asking: deque[_Asking] = deque()
-        self._new: list[_Asking] = []  # of those, whose commands are not on their way
-        self._late: _Asking | None = None
+        self._requests: deque[_Request] = deque()
+        self._unsent_requests: list[_Request] = []
+        self._late: _Request | None = None
         self._replies: list[Reply] = []
         self._is_sending = False
         self._timer: asyncio.TimerHandle | None = None
         self.broken: Exception | None = None
         self._loop.add_reader(self._socket, self._read)
 
+    @classmethod
+    def over(
+        cls, connection: Any, plain_socket: PlainSocket, loop: asyncio.AbstractEventLoop
+    ) -> MultiplexedConnection | None:
+        """Multiplex a connection of redis-py; None without a plain socket, hiredis or a time limit."""
+        found = plain_socket(connection) if hiredis is not None and connection.socket_timeout else None
+        return None if found is None else cls(connection, found[0], found[1], loop)
+
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether fibers of this loop can use it."""
         return self.broken is None and self._loop is loop
 
-    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile | None = None) -> list[Reply]:
-        """See `Wire.exchange`. Other fibers go on while one waits; where there are none, there is `meanwhile`.
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send all commands and wait for their replies, while other fibers go on.
 
         Raises:
-            RedisError, OSError: The connection is of no use any more, for none of those that wait on it.
+            RedisError, OSError: The connection is of no use any more, for none of the fibers that wait on it.
         """
         fiber = fibers.current()
         assert fiber is not None
         if self.broken is not None:
             raise self.broken
-        data = packed(commands)
+        data = b"".join(map(_hiredis.pack_command, commands))
         replies: list[Reply] | None = None
-        if fiber.among.alive == 1 and not self._asking:
-            replies = self._at_once(data, len(commands), meanwhile)
+        if fiber.among.alive == 1 and not self._requests:
+            replies = self._exchange_alone(data, len(commands))
         else:
             self._unsent.append(data)
         if replies is None:
-            replies = self._in_turn(fiber, len(commands))
+            replies = self._wait_for_replies(fiber, len(commands))
         for reply in replies:
-            if isinstance(reply, ConnectionLost):  # such as LOADING: an answer that ends what can be said here
+            if isinstance(reply, ConnectionLost):  # such as LOADING: Redis answers nothing else on this connection
                 self.close(reply)
                 raise reply
         return replies
 
-    def _at_once(self, data: bytes, count: int, meanwhile: Meanwhile | None) -> list[Reply] | None:
-        """Of a step that is alone: send and read without turning the loop. None: the answer takes its time."""
+    def _exchange_alone(self, data: bytes, count: int) -> list[Reply] | None:
+        """Send and read without a turn of the loop. None: the commands are under way, and the replies take longer."""
         try:
-            if (sent := self._sent(data)) < len(data):
+            if (sent := self._write(data)) < len(data):
                 self._unsent.append(data[sent:])
                 return None
-            if meanwhile is not None:
-                self._let(meanwhile)
             sleeps_at = self._loop.time() + AWAKE_SECONDS
             while len(self._replies) < count:
-                self._replies += self._arrived_awake(sleeps_at)
+                self._replies += self._receive_awake(sleeps_at)
             if len(self._replies) > count:
-                raise InvalidResponse("Redis said more than it was asked")
+                raise InvalidResponse("Redis sent more replies than commands were sent")
         except BlockingIOError:
             return None
         except Exception as error:
@@ -117,45 +143,35 @@ class MultiplexedConnection(RedisConnection):
         replies, self._replies = self._replies, []
         return replies
 
-    def _let(self, meanwhile: Meanwhile) -> None:
-        """Whatever it does, nobody takes the answer that is under way for one of theirs."""
-        try:
-            meanwhile()
-        except BaseException:
-            self.close(ConnectionLost("a step ended before its answer came"))
-            raise
-        if self.broken is not None:  # it has turned the loop, which read an answer that nobody waited for
-            raise self.broken
-
-    def _in_turn(self, fiber: fibers.Fiber, count: int) -> list[Reply]:
-        """Replies to what is sent or about to be; meanwhile other fibers go on."""
-        asking = _Asking(fiber, count, self._loop.time() + self._limit)
-        self._asking.append(asking)
+    def _wait_for_replies(self, fiber: fibers.Fiber, count: int) -> list[Reply]:
+        """Park the fiber until its replies are there; its commands are sent, or leave in this turn."""
+        request = _Request(fiber, count, self._loop.time() + self._limit)
+        self._requests.append(request)
         if self._unsent:
-            asking.until = inf
-            self._new.append(asking)
+            request.until = inf
+            self._unsent_requests.append(request)
             if not self._is_sending:
                 self._is_sending = True
                 self._loop.call_soon(self._send)
         if self._timer is None:
-            self._timer = self._loop.call_later(self._limit, self._look)
+            self._timer = self._loop.call_later(self._limit, self._check_deadline)
         answer = fiber.park()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def close(self, why: Exception) -> None:
-        """Of no use any more: everybody who waits hears why."""
+        """Give the connection up, and tell every fiber that waits on it why."""
         if self.broken is not None:
             return
         self.broken = why
-        if self._socket.fileno() >= 0:  # else the whole process gives its connections up
+        if self._socket.fileno() >= 0:  # negative where the whole process gives its connections up
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
         if self._timer is not None:
             self._timer.cancel()
-        asking, self._asking = self._asking, deque[_Asking]()
-        for each in asking:
+        requests, self._requests = self._requests, deque[_Request]()
+        for each in requests:
             self._loop.call_soon(each.fiber.resume, why)
 
     def _send(self) -> None:
@@ -164,11 +180,11 @@ class MultiplexedConnection(RedisConnection):
         data = b"".join(self._unsent)
         self._unsent.clear()
         until = self._loop.time() + self._limit
-        for each in self._new:
+        for each in self._unsent_requests:
             each.until = until
-        self._new.clear()
+        self._unsent_requests.clear()
         try:
-            sent = self._sent(data)
+            sent = self._write(data)
         except OSError as error:
             self.close(error)
             return
@@ -179,8 +195,8 @@ class MultiplexedConnection(RedisConnection):
             self._is_sending = False
             self._loop.remove_writer(self._socket)
 
-    def _sent(self, data: bytes) -> int:
-        """Bytes that the kernel took."""
+    def _write(self, data: bytes) -> int:
+        """Write as many bytes as the kernel takes; how many these were."""
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -188,47 +204,62 @@ class MultiplexedConnection(RedisConnection):
 
     def _read(self) -> None:
         try:
-            replies = self._arrived(socket.MSG_DONTWAIT)
+            replies = self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except Exception as error:  # noqa: BLE001 - the connection, or an answer that is none: nobody knows what follows it
+        except Exception as error:  # noqa: BLE001 - lost, or not a reply: nobody knows where the next one begins
             self.close(error)
             return
         for reply in replies:
-            if not self._asking:
-                self.close(InvalidResponse("Redis said something that nobody had asked"))
+            if not self._requests:
+                self.close(InvalidResponse("Redis sent a reply that no command asked for"))
                 return
             self._replies.append(reply)
-            if len(self._replies) == self._asking[0].replies:
+            if len(self._replies) == self._requests[0].replies:
                 whole, self._replies = self._replies, []
-                self._asking.popleft().fiber.resume(whole)
+                self._requests.popleft().fiber.resume(whole)
 
-    def _arrived_awake(self, until: float) -> list[Reply]:
-        """As `_arrived`, which sleeps only from this time of the loop's clock on."""
+    def _receive_awake(self, until: float) -> list[Reply]:
+        """Receive by polling up to this time of the loop's clock, then by blocking."""
         while self._loop.time() < until:
             try:
-                return self._arrived(socket.MSG_DONTWAIT)
+                return self._receive(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
-        return self._arrived(0)
+        return self._receive(0)
 
-    def _arrived(self, flags: int) -> list[Reply]:
-        """Replies that are complete after one more read."""
+    def _receive(self, flags: int) -> list[Reply]:
+        """Read once; the replies that are complete then."""
         chunk = self._socket.recv(_READ_BYTES, flags)
         if not chunk:
             raise ConnectionLost("the connection was closed by Redis")
         self._parser.feed(chunk)
-        return list(iter(self._parser.gets, INCOMPLETE))
+        return list(iter(self._parser.gets, _INCOMPLETE))
 
-    def _look(self) -> None:
-        """Whether the answer that is due next is late. It may lie here, if the loop was kept from reading it."""
+    def _check_deadline(self) -> None:
+        """Give the connection up when the next reply is late, unless the busy loop has only not read it yet."""
         self._timer = None
-        if not self._asking:
+        if not self._requests:
             return
-        first = self._asking[0]
+        first = self._requests[0]
         left = min(first.until - self._loop.time(), self._limit)
         if left <= 0 and first is self._late:
             self.close(TimedOut("no answer within the time limit"))
             return
         self._late = first if left <= 0 else None
-        self._timer = self._loop.call_later(max(left, _GRACE_SECONDS), self._look)
+        self._timer = self._loop.call_later(max(left, _GRACE_SECONDS), self._check_deadline)
+
+
+def _limit_blocking(plain: socket.socket, seconds: float) -> bool:
+    """Have a blocking call on the socket raise BlockingIOError after so long; False where the kernel has no limit.
+
+    Python's own time limit costs a poll before each call, and each poll lets another thread go first.
+    """
+    limit = struct.pack("@ll", *divmod(round(seconds * _MICROSECONDS), _MICROSECONDS))
+    try:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    except OSError:
+        return False
+    plain.settimeout(None)
+    return True

@@ -1,4 +1,4 @@
-"""What clients do to sessions: submit, act, stop, retry, read.
+"""Sessions as clients use them: submit, act, stop, retry, read.
 
 The commands of a running step are in `steps`.
 """

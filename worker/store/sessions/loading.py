@@ -1,7 +1,7 @@
-"""Reading a session: whole, or only what is new since the version a worker holds.
+"""Reading a session: in full, or only what is new since the version that this process holds.
 
-A session is a head of bounded size and lists that only grow. Who holds an older version reads the head and the tails of
-the lists; `join` refuses parts that do not fit, and then everything is read.
+A session is a head of bounded size and lists that only grow. A process with an older version reads the head and the
+tails of the lists; `join` refuses parts that do not fit, and then everything is read.
 """
 
 from __future__ import annotations
@@ -15,37 +15,53 @@ from ...state import DEFAULT, AgentState, Head, Message, StepExecution, join, re
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read
-from ..context import StoreContext
+from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, Reply, WatchedTransaction
-from ..keys import SessionKeys
 
 _TORN_READS: Final = 20
+# A new session has one message; if the second is there, too, it is not new.
+_NEW_MESSAGES: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as read."""
+    """A session as clients read it."""
 
     state: AgentState
     version: int
     agent: str
 
 
-def reads(keys: SessionKeys, execution_id: str, held: CachedSession | None) -> list[Command]:
-    """Commands for the first round trip; `finish` understands their replies."""
-    first: Command = ("HMGET", keys.session, "version", "agent", *BOOKKEEPING, "head")
+def reads(scope: SessionScope, execution_id: str, held: CachedSession | None) -> list[Command]:
+    """Commands for the first round trip; `finish` and `join_replies` understand their replies.
+
+    Args:
+        held: What this process holds, where that may be the beginning of what is stored.
+    """
     if held is not None:  # most likely another worker has made a step since
-        return [first, *_tails(keys, held.state)]
+        return [_head_command(scope), *_tail_commands(scope, held.state)]
+    return [_head_command(scope), *_list_commands(scope, execution_id, -1)]
+
+
+def reads_of_new(scope: SessionScope, execution_id: str) -> list[Command]:
+    """As `reads`, for a session that has perhaps just one message: it reads no more than two."""
+    return [_head_command(scope), *_list_commands(scope, execution_id, _NEW_MESSAGES)]
+
+
+def _head_command(scope: SessionScope) -> Command:
+    return ("HMGET", scope.keys.session, "version", "agent", *BOOKKEEPING, "head")
+
+
+def _list_commands(scope: SessionScope, execution_id: str, last: int) -> list[Command]:
+    """Read the lists that most sessions have, up to an index."""
     return [
-        first,
-        ("LRANGE", keys.section(DEFAULT, 0), 0, -1),
-        ("LRANGE", keys.steps(execution_id), 0, -1),
+        ("LRANGE", scope.keys.section(DEFAULT, 0), 0, last),
+        ("LRANGE", scope.keys.steps(execution_id), 0, last),
     ]
 
 
 def finish(
-    context: StoreContext,
-    keys: SessionKeys,
+    scope: SessionScope,
     execution_id: str,
     held: CachedSession | None,
     watched: WatchedTransaction,
@@ -58,79 +74,91 @@ def finish(
         StateUnreadable: A part cannot be read; the parts that could are untouched.
         Changed: Somebody saved between two of the reads.
     """
-    version, agent, bookkeeping = _known(replies[0])
+    version, agent, bookkeeping = _parse_head(replies[0])
     if not version:
-        raise SessionNotFound(keys.session_id)
+        raise SessionNotFound(scope.session_id)
     if held is not None and held.is_at(version, bookkeeping.lineage):
         return held
-    staged = context.cache.staged(keys.session_id, version, bookkeeping.lineage)
+    staged = scope.cache.staged(scope.session_id, version, bookkeeping.lineage)
     if staged is not None:
         return staged
     try:
-        stored = _present(replies[0][-1])
+        stored = _require_head(replies[0][-1])
         head, size = read_head(stored), len(stored)
         found = None
         if held is None:
-            found = _guessed(head, size, execution_id, replies[1:])
+            found = _join_usual(head, size, execution_id, replies[1:])
         elif _descends(version, bookkeeping, held):
-            found = _newer(held, head, replies[1:])
+            found = _join_tails(held, head, replies[1:])
         else:
-            context.cache.drop(keys.session_id)  # it may be of a higher version, which Redis has lost
-        state, size = found or _read_all(keys, head, size, watched)
+            scope.cache.drop(scope.session_id)  # it may be of a higher version, which Redis has lost
+        state, size = found or _read_all(scope, head, size, watched)
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
-        (now,) = watched.pipeline("load.check", [("HGET", keys.session, "version")])
+        (now,) = watched.pipeline("load.check", [("HGET", scope.keys.session, "version")])
         if fields.number(now) != version:
             raise Changed from None
         raise
-    return _kept(context, keys, CachedSession(version, state, size, agent, bookkeeping))
+    return _cache(scope, CachedSession(version=version, state=state, size=size, agent=agent, bookkeeping=bookkeeping))
 
 
-def at_once(
-    context: StoreContext, keys: SessionKeys, execution_id: str, held: CachedSession | None, replies: Sequence[Reply]
+def join_replies(
+    scope: SessionScope,
+    execution_id: str,
+    held: CachedSession | None,
+    replies: Sequence[Reply],
+    *,
+    limited: bool = False,
 ) -> CachedSession | None:
-    """The session from what is held and the replies to `reads`, which were made at one moment.
+    """The session from what is held and the replies to `reads` or `reads_of_new`, which were made at one moment.
 
+    Args:
+        limited: They are the replies to `reads_of_new`.
     Returns:
-        None: Its lists are not those that are held, gone on, or not the usual ones; it has to be read in full.
+        None: More has to be read: its lists do not continue those that are held, are not the usual ones, or are longer.
     Raises:
         StateTooNew: A newer version of this package has written it.
         StateUnreadable: A part cannot be read.
     """
-    version, agent, bookkeeping = _known(replies[0])
+    version, agent, bookkeeping = _parse_head(replies[0])
     if not version or (held is not None and not _descends(version, bookkeeping, held)):
         return None
-    stored = _present(replies[0][-1])
+    stored = _require_head(replies[0][-1])
     head, lists = read_head(stored), replies[1:]
-    found = _newer(held, head, lists) if held is not None else _guessed(head, len(stored), execution_id, lists)
+    if held is not None:
+        found = _join_tails(held, head, lists)
+    elif _is_cut(lists, limited=limited):
+        found = None
+    else:
+        found = _join_usual(head, len(stored), execution_id, lists)
     if found is None:
         return None
     state, size = found
-    return _kept(context, keys, CachedSession(version, state, size, agent, bookkeeping))
+    return _cache(scope, CachedSession(version=version, state=state, size=size, agent=agent, bookkeeping=bookkeeping))
 
 
 def load(context: StoreContext, session_id: str) -> StoredSession:
-    """The session as stored now, read in full.
+    """Read the session as stored now in full.
 
     Raises:
         SessionNotFound: There is none.
         StateUnreadable: A part of it cannot be read.
     """
-    keys = context.keys(session_id)
-    with context.database.watch(
-        "load.read", (keys.session,), [("HMGET", keys.session, "version", "agent", "head")]
-    ) as w:
-        version, agent, head = w.replies[0]
+    scope = context.session(session_id)
+    session = scope.keys.session
+    reads: list[Command] = [("HMGET", session, "version", "agent", "head")]
+    with context.database.watch("load.read", (session,), reads) as watched:
+        version, agent, head = watched.replies[0]
         if version is None:
             raise SessionNotFound(session_id)
         for _ in range(_TORN_READS):
             state, problem = None, None
             try:
-                state, _size = _read_all(keys, read_head(_present(head)), len(head), w)
+                state, _size = _read_all(scope, read_head(_require_head(head)), len(head), watched)
             except StateUnreadable as error:
                 problem = error
             # Nothing is written here that would prove the WATCH: the version tells whether the parts belong together.
-            again, head_now = w.pipeline("load.check", [("HMGET", keys.session, "version", "head")])[0]
+            again, head_now = watched.pipeline("load.check", [("HMGET", session, "version", "head")])[0]
             if again == version:
                 if state is None:
                     assert problem is not None
@@ -140,44 +168,45 @@ def load(context: StoreContext, session_id: str) -> StoredSession:
     raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
-def _kept(context: StoreContext, keys: SessionKeys, read: CachedSession) -> CachedSession:
-    context.cache.put(keys.session_id, read)
-    return read
+def _cache(scope: SessionScope, session: CachedSession) -> CachedSession:
+    scope.cache.put(scope.session_id, session)
+    return session
 
 
-def _known(reply: Sequence[bytes | None]) -> tuple[int, str, Bookkeeping]:
-    """Version (0: there is no session), agent and standing from the reply to the first of `reads`."""
+def _parse_head(reply: Sequence[bytes | None]) -> tuple[int, str, Bookkeeping]:
+    """Parse version (0: there is no session), agent and bookkeeping from the reply to `_head_command`."""
     return fields.number(reply[0]), fields.text(reply[1]), Bookkeeping.read(*reply[2:6])
 
 
 def _descends(version: int, bookkeeping: Bookkeeping, held: CachedSession) -> bool:
-    """Whether what is stored is what is held, gone on; what Redis has lost was nobody's beginning."""
+    """Whether what is stored continues what is held; it does not continue a version that Redis has lost."""
     return descends(bookkeeping.lineage, held.bookkeeping.lineage, version - held.version)
 
 
-def _present(head: bytes | None) -> bytes:
+def _require_head(head: bytes | None) -> bytes:
     if head is None:
         raise StateUnreadable("head", "the session has no state head")
     return head
 
 
-def _tails(keys: SessionKeys, old: AgentState) -> list[Command]:
-    """What the lists have gained since: of each section, then of the steps."""
+def _tail_commands(scope: SessionScope, old: AgentState) -> list[Command]:
+    """Read what the lists have gained since: each section's, then the steps'."""
     commands: list[Command] = [
-        ("LRANGE", keys.section(name, section.generation), len(section.messages), -1)
+        ("LRANGE", scope.keys.section(name, section.generation), len(section.messages), -1)
         for name, section in old.store.sections.items()
     ]
     commands += [
-        ("LRANGE", keys.part(name, items.generation), len(items.items), -1) for name, items in old.part_lists.items()
+        ("LRANGE", scope.keys.part(name, items.generation), len(items.items), -1)
+        for name, items in old.part_lists.items()
     ]
     if old.execution is not None:
         place = len(old.execution.step_executions)
-        commands.append(("LRANGE", keys.steps(old.execution.execution_id), place, -1))
+        commands.append(("LRANGE", scope.keys.steps(old.execution.execution_id), place, -1))
     return commands
 
 
-def _newer(held: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
-    """From the head and the replies to `_tails`; None when what is held is not the beginning."""
+def _join_tails(held: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
+    """Join the head and the replies to `_tail_commands`; None when what is held is not the beginning."""
     old = held.state
     if not _continues(old, head):
         return None
@@ -205,8 +234,18 @@ def _continues(old: AgentState, head: Head) -> bool:
     return held == {name: section.generation for name, section in new.store.sections.items()}
 
 
-def _guessed(head: Head, size: int, execution_id: str, lists: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
-    """Where the guess of `reads` is right, as for most sessions: one section, never replaced, and this execution."""
+def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:
+    """Whether a list of `reads_of_new` may be longer than what was read of it."""
+    return limited and any(len(items) > _NEW_MESSAGES for items in lists)
+
+
+def _join_usual(
+    head: Head, size: int, execution_id: str, lists: Sequence[list[bytes]]
+) -> tuple[AgentState, int] | None:
+    """Join the head and the replies to `_list_commands`.
+
+    None for a session with other lists than most have: one section, never replaced, and this execution's steps.
+    """
     messages, steps = lists
     generations = {name: section.generation for name, section in head.state.store.sections.items()}
     execution = head.state.execution
@@ -214,11 +253,12 @@ def _guessed(head: Head, size: int, execution_id: str, lists: Sequence[list[byte
         return None
     if head.lists:
         return None
-    return _joined(head, size, {DEFAULT: messages} if generations else {}, steps)
+    return _join(head, size, {DEFAULT: messages} if generations else {}, steps)
 
 
-def _read_all(keys: SessionKeys, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
-    sections = head.state.store.sections
+def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
+    """Read every list that the head names."""
+    keys, sections = scope.keys, head.state.store.sections
     names = list(sections)
     commands: list[Command] = [("LRANGE", keys.section(n, sections[n].generation), 0, -1) for n in names]
     lists = head.state.part_lists
@@ -229,10 +269,10 @@ def _read_all(keys: SessionKeys, head: Head, size: int, watched: WatchedTransact
     replies = watched.pipeline("load.all", commands) if commands else []
     steps: list[bytes] = replies[-1] if execution is not None else []
     read = dict(zip(lists, replies[len(names) :], strict=False))
-    return _joined(head, size, dict(zip(names, replies, strict=False)), steps, read)
+    return _join(head, size, dict(zip(names, replies, strict=False)), steps, read)
 
 
-def _joined(
+def _join(
     head: Head,
     size: int,
     sections: dict[str, list[bytes]],

@@ -1,4 +1,4 @@
-"""Looking at sessions without changing them: headers, listings, events, results."""
+"""Reading of sessions what does not need their state: headers, listings, events, results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..records import Event, Header, Result
 
 _HEADER: Final = ("version", "agent", "status", "created", "updated")
 _CTL: Final = ("execution", "step")
-_GOING_ON: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
+_ACTIVE: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
 
 
 def header(context: StoreContext, session_id: str) -> Header:
-    """What a listing shows.
+    """Read what a listing shows of a session.
 
     Raises:
         SessionNotFound: There is no such session, or it has expired.
     """
-    found = _headers(context, [context.keys(session_id)])[0]
+    found = _read_headers(context, [context.keys(session_id)])[0]
     if found is None:
         raise SessionNotFound(session_id)
     return found
@@ -34,7 +34,7 @@ def header(context: StoreContext, session_id: str) -> Header:
 def headers(
     context: StoreContext, *, index: str, newest_ms: int | None, oldest_ms: int | None, limit: int
 ) -> tuple[list[Header], int | None]:
-    """A page of sessions by last update, newest first, and where the next page begins (ms); None at the end.
+    """Read a page of sessions by last update, newest first, and where the next page begins (ms; None at the end).
 
     Args:
         index: "sessions", or "failed" for those whose last execution failed.
@@ -53,11 +53,11 @@ def headers(
         scored += [(int(float(reply[i + 1])), reply[i].decode()) for i in range(0, len(reply), 2)]
     scored.sort(reverse=True)
     page, rest = scored[:limit], scored[limit:]
-    found = _headers(context, [context.keys(session_id) for _, session_id in page])
+    found = _read_headers(context, [context.keys(session_id) for _, session_id in page])
     return [item for item in found if item is not None], rest[0][0] if rest else None
 
 
-def _headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
+def _read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
     if not all_keys:
         return []
     commands = [
@@ -67,31 +67,47 @@ def _headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Hea
         replies = context.database.pipeline("headers", commands)
     except StateUnreadable as error:  # a key of another type: of one session, and the others are to be seen
         if len(all_keys) == 1:
-            return [_unreadable(all_keys[0].session_id, b"", error)]
-        return [header for keys in all_keys for header in _headers(context, [keys])]
-    return [_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]
+            return [_unreadable_header(all_keys[0].session_id, b"", error)]
+        return [header for keys in all_keys for header in _read_headers(context, [keys])]
+    return [_parse_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]
 
 
-def _header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
+def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
     version, agent, status, created, updated = session
     if version is None:
         return None
     try:
         return Header(
-            session_id, fields.text(agent), fields.text(status), fields.text(ctl[0]), fields.number(ctl[1]),
-            fields.number(version), fields.number(created), fields.number(updated),
-        )  # fmt: skip
+            session_id=session_id,
+            agent=fields.text(agent),
+            status=fields.text(status),
+            execution_id=fields.text(ctl[0]),
+            step=fields.number(ctl[1]),
+            version=fields.number(version),
+            created_ms=fields.number(created),
+            updated_ms=fields.number(updated),
+        )
     except StateUnreadable as error:
-        return _unreadable(session_id, agent, error)
+        return _unreadable_header(session_id, agent, error)
 
 
-def _unreadable(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
+def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
     name = (agent or b"").decode("utf-8", "replace")
-    return Header(session_id, name, "unreadable", "", 0, 0, 0, 0, problem=str(error))
+    return Header(
+        session_id=session_id,
+        agent=name,
+        status="unreadable",
+        execution_id="",
+        step=0,
+        version=0,
+        created_ms=0,
+        updated_ms=0,
+        problem=str(error),
+    )
 
 
 def definition(context: StoreContext, session_id: str) -> dict[str, Any]:
-    """The agent's definition as it was when the session was created."""
+    """Read the agent's definition as it was when the session was created."""
     keys = context.keys(session_id)
     (stored,) = context.database.pipeline("definition", [("HGET", keys.session, "definition")])
     if stored is None:
@@ -100,7 +116,7 @@ def definition(context: StoreContext, session_id: str) -> dict[str, Any]:
 
 
 def record(context: StoreContext, session_id: str, execution_id: str) -> Result | None:
-    """How an execution ended last, whether it was retried since or not; None where it never has.
+    """Read how an execution ended last, whether it was retried since or not; None when it never has.
 
     Raises:
         SessionNotFound: There is no such session, or it has expired.
@@ -111,22 +127,22 @@ def record(context: StoreContext, session_id: str, execution_id: str) -> Result 
 
 
 def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result | None:
-    """How an execution ended; None as long as it has not, or goes on after a retry.
+    """Read how an execution ended; None while it has not, or goes on after a retry.
 
     Raises:
         SessionNotFound: There is no such session, or it has expired.
     """
     keys = context.keys(session_id)
-    # In this order, and status and record at one moment: a retried execution that ends meanwhile is not taken for one
-    # that ended as it did before.
+    # In this order, with status and record at one moment: else a retried execution that ends between the two reads
+    # would give its former result.
     reads = [
         ("HGET", keys.ctl, "execution"),
         ("HMGET", keys.session, "version", f"e:{execution_id}", "status"),
     ]
     current, (version, stored, status) = context.database.pipeline("outcome", reads)
-    goes_on = fields.text(current) == execution_id and fields.text(status) in _GOING_ON
+    is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
     found = _result(session_id, version, stored)
-    return None if goes_on else found
+    return None if is_active else found
 
 
 def _result(session_id: str, version: Reply, stored: Reply) -> Result | None:
@@ -138,7 +154,7 @@ def _result(session_id: str, version: Reply, stored: Reply) -> Result | None:
 
 
 def events(context: StoreContext, session_id: str, after: str | None, limit: int) -> list[Event]:
-    """Stored events after an event id; None: from the beginning."""
+    """Read stored events after an event id; None: from the beginning."""
     keys = context.keys(session_id)
     first = "-" if after is None else f"({after}"
     (entries,) = context.database.pipeline("events", [("XRANGE", keys.events, first, "+", "COUNT", limit)])
@@ -146,7 +162,7 @@ def events(context: StoreContext, session_id: str, after: str | None, limit: int
 
 
 def watch(context: StoreContext, session_id: str, after: str, block_ms: int) -> list[Event]:
-    """Events after an event id, waiting for the first of them no longer than `block_ms`; none then."""
+    """Read events after an event id, and wait for the first of them no longer than `block_ms`."""
     keys = context.keys(session_id)
     (reply,) = context.database.pipeline(
         "watch", [("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", keys.events, after)]
@@ -155,7 +171,7 @@ def watch(context: StoreContext, session_id: str, after: str, block_ms: int) -> 
 
 
 def dead(context: StoreContext, limit: int) -> list[dict[str, str]]:
-    """The newest parked steps and quarantined messages."""
+    """Read the newest entries of the dead list: parked steps, quarantined messages, lost callbacks."""
     found: list[dict[str, str]] = []
     for shard in context.shards:
         (entries,) = context.database.pipeline("dead", [("XREVRANGE", shard.dead, "+", "-", "COUNT", limit)])
@@ -166,7 +182,7 @@ def dead(context: StoreContext, limit: int) -> list[dict[str, str]]:
 
 
 def backlog(context: StoreContext) -> tuple[int, int, int]:
-    """Sessions in the due index, how many of them are overdue, and by how many milliseconds the oldest is."""
+    """Count the sessions in the due index and those overdue; the third number is how late the oldest is (ms)."""
     total, late, oldest = 0, 0, 0
     for shard in context.shards:
         (now_reply,) = context.database.pipeline("backlog.now", [context.clock.now()])
@@ -186,7 +202,7 @@ def backlog(context: StoreContext) -> tuple[int, int, int]:
 
 
 def server_facts(context: StoreContext) -> dict[str, str]:
-    """What Redis says of itself: the lines of `INFO`, and its time in milliseconds as `now_ms`."""
+    """Ask Redis for the lines of `INFO`, by their names, and for its time in milliseconds as `now_ms`."""
     info, now_reply = context.database.pipeline("facts", [("INFO",), context.clock.now()])
     lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value for name, _, value in lines} | {"now_ms": str(context.clock.milliseconds(now_reply))}

@@ -1,6 +1,6 @@
 """The commands that make a session's next version, from the difference between two states.
 
-Bounded whatever the session's length: the head, what was appended, and the bookkeeping of the due index.
+Bounded whatever the session's length: the head, what was appended, and the entries of the indexes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from datetime import datetime
 from typing import Any, cast
 
 from ...errors import StateUnreadable
-from ...state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
+from ...state import AgentState, ExecutionState, ExecutionStatus, StateChanges, changes
 from .. import fields
 from ..bookkeeping import Bookkeeping
-from ..context import StoreContext
+from ..context import SessionScope
 from ..database import Command, Word
+from ..dead import DeadEntry
 from ..events import event_commands
-from ..keys import SessionKeys, ShardKeys, callback_note
+from ..keys import callback_note
 from ..records import NextState, Result, StepRef
+from .lists import append_commands, session_key_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Save:
         size: Bytes that were appended, for the cache.
         next: The step that the session waits for, if any.
         is_published: The commands publish it.
-        standing: What the store knows of the session afterwards.
+        bookkeeping: What the store knows of the session afterwards.
     """
 
     commands: list[Command]
@@ -50,120 +52,214 @@ def next_step(session_id: str, state: AgentState) -> StepRef | None:
     execution = state.execution
     if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
         return None
-    return StepRef(session_id, execution.execution_id, execution.step_count + 1, execution.retries)
+    return StepRef(
+        session_id=session_id,
+        execution_id=execution.execution_id,
+        step=execution.step_count + 1,
+        retries=execution.retries,
+    )
 
 
-def saving(
-    context: StoreContext,
-    keys: SessionKeys,
-    before: AgentState | None,
-    next_state: NextState,
-    bookkeeping: Bookkeeping,
-    *,
-    version: int,
-    now_ms: int,
-    extra: Sequence[Word] = (),
-    carried: bool = False,
-    work_changed: bool = True,
-) -> Save:
-    """Commands that store `next_state` over `before` as `version`.
+def milliseconds(moment: datetime) -> int:
+    """Unix time in milliseconds."""
+    return round(moment.timestamp() * 1000)
 
-    Args:
+
+@dataclass(frozen=True, slots=True)
+class SessionSave:
+    """A save of one session: `next_state` over `before`, as `version`.
+
+    Attributes:
         before: What is stored; None for a new session.
-        extra: Further fields of the session's hash.
+        bookkeeping: What the store knows of the session beside its state, as stored.
+        now_ms: Redis time of the save.
+        extra: Further fields and values of the session's hash.
         carried: The claim goes on with the next step: nothing is published and the lease stays.
         work_changed: Which step is due may have changed. False for a change beside the running execution, whose
             message and due entry stay as they are.
     """
-    after = next_state.state
-    due = next_step(keys.session_id, after)
-    growth = _growth(before, next_state)
-    appended = [command for state, change, base in growth for command in _appended(keys, state, change, base)]
-    executions, lineage = _executions(context, bookkeeping.executions, after), bookkeeping.next_lineage()
-    commands = [
-        _session_hash(
-            context, keys, next_state, bookkeeping, executions, version, now_ms, growth[-1][1].head, lineage, extra
-        ),
-        *appended,
-        ("ZADD", keys.shard.sessions, now_ms, keys.session_id),
-        *_forgotten(keys, bookkeeping.executions, executions),
-        *event_commands(context, keys, next_state.events),
-        *_lives(context, keys, before, next_state, executions, now_ms),
-        *_callbacks(keys, next_state, bookkeeping, now_ms),
-    ]
-    publication: list[Command] = []
-    if work_changed:
-        commands += _ctl(keys, before, after, due, now_ms, carried)
-        commands.append(_due(context, keys, due, now_ms, carried))
-        publication = list(context.publisher.commands(due, now_ms)) if due and not carried else []
-    if next_state.dead is not None:
-        commands.append(_dead(context, keys, after, next_state.dead))
-    size = sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes))
-    known = Bookkeeping(
-        _operations(context, next_state, bookkeeping), executions, _all_notify(next_state, bookkeeping), lineage
-    )
-    return Save([*commands, *publication], size, due if work_changed else None, bool(publication), known)
+
+    scope: SessionScope
+    before: AgentState | None
+    next_state: NextState
+    bookkeeping: Bookkeeping
+    version: int
+    now_ms: int
+    extra: Sequence[Word] = ()
+    carried: bool = False
+    work_changed: bool = True
+
+    def prepare(self) -> Save:
+        """Make the commands."""
+        scope, state = self.scope, self.next_state.state
+        due = next_step(scope.session_id, state)
+        growth = self._grow()
+        appended = [
+            command for after, change, base in growth for command in append_commands(scope, after, change, base)
+        ]
+        known = self._next_bookkeeping()
+        commands = [
+            self._session_hash(known, growth[-1][1].head),
+            *appended,
+            ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
+            *self._forget_executions(known.executions),
+            *event_commands(scope, self.next_state.events),
+            *self._set_lives(known.executions),
+            *self._schedule_callbacks(),
+        ]
+        publication: list[Command] = []
+        if self.work_changed:
+            commands += [self._control_fields(due), self._due_entry(due)]
+            publication = list(scope.context.publisher.commands(due, self.now_ms)) if due and not self.carried else []
+        if self.next_state.dead is not None:
+            commands.append(self._dead_entry(self.next_state.dead))
+        return Save(
+            commands=[*commands, *publication],
+            size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
+            next=due if self.work_changed else None,
+            is_published=bool(publication),
+            bookkeeping=known,
+        )
+
+    def _grow(self) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
+        """Compute what the lists gain, from each state to the next."""
+        growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
+        before = self.before
+        for state in (self.next_state.ended, self.next_state.state):
+            if state is not None:
+                growth.append((state, changes(before, state), before))
+                before = state
+        return growth
+
+    def _next_bookkeeping(self) -> Bookkeeping:
+        known, settings = self.bookkeeping, self.scope.settings
+        notify = fields.to_json(self._notify()) if self.next_state.notify else known.notify
+        return Bookkeeping(
+            operations=(*known.operations, *self.next_state.operations)[-settings.operations_kept :],
+            executions=self._executions(),
+            notify=notify,
+            lineage=known.next_lineage(),
+        )
+
+    def _executions(self) -> tuple[str, ...]:
+        """Executions whose steps stay, the current one last."""
+        known, execution = self.bookkeeping.executions, self.next_state.state.execution
+        if execution is None or execution.execution_id in known:
+            return known
+        return (*known, execution.execution_id)[-self.scope.settings.executions_kept :]
+
+    def _notify(self) -> dict[str, Any]:
+        """The callbacks to make at an execution's end, by operation."""
+        stored = self.bookkeeping.notify
+        found: object = fields.read_json(stored, "notify") if stored else {}
+        if not isinstance(found, dict):
+            raise StateUnreadable("notify", "it is no JSON object")
+        return {**cast("dict[str, Any]", found), **self.next_state.notify}
+
+    def _session_hash(self, known: Bookkeeping, head: bytes) -> Command:
+        execution, next_state = self.next_state.state.execution, self.next_state
+        words: list[Word] = ["version", self.version, "head", head, "updated", self.now_ms]
+        words += ["status", execution.status.value if execution else "idle", "lineage", known.lineage, *self.extra]
+        if next_state.definition is not None:
+            words += ["definition", next_state.definition]
+        if next_state.operations:
+            words += ["ops", fields.to_json(known.operations)]
+        if known.executions != self.bookkeeping.executions:
+            words += ["executions", fields.to_json(known.executions)]
+        if next_state.notify:
+            words += ["notify", known.notify or b""]
+        for ended in self._ended_executions():
+            words += [f"e:{ended.execution_id}", fields.to_json(_stored_result(ended))]
+        return ("HSET", self.scope.keys.session, *words)
+
+    def _schedule_callbacks(self) -> Iterator[Command]:
+        """Put callbacks of ended executions into the outbox, in the transaction that ends them."""
+        if self.bookkeeping.notify is None and not self.next_state.notify:
+            return
+        wanted = self._notify()
+        for record in self._ended_executions():
+            for kind in wanted.get(record.operation_id or "", ()):
+                note = callback_note(self.scope.session_id, record.execution_id, kind, record.retries)
+                yield ("ZADD", self.scope.keys.shard.callbacks, self.now_ms, note)
+
+    def _ended_executions(self) -> Iterator[Result]:
+        """The results of executions that end with this save."""
+        for state in (self.next_state.ended, self.next_state.state):
+            if state is not None and state.execution is not None and state.execution.status.is_terminal():
+                yield result_of(self.scope.session_id, state, state.execution)
+
+    def _control_fields(self, due: StepRef | None) -> Command:
+        before, after = self.before, self.next_state.state
+        execution = after.execution
+        started = milliseconds(execution.started_at) if execution and execution.started_at else 0
+        words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", 0]
+        words += ["started", started, "published", self.now_ms, "nudges", 0]
+        words += ["retries", execution.retries if execution else 0]
+        if due is not None:
+            words += ["execution", due.execution_id, "step", due.step, "phase", "run"]
+        else:
+            words += ["phase", "wait" if is_active(after) else "end"]
+        if not self.carried:
+            words += ["claim", "", "worker", ""]
+        if due is None or before is None or not is_active(before) or due.step == 1:
+            words += ["cancel", ""]
+        return ("HSET", self.scope.keys.ctl, *words)
+
+    def _due_entry(self, due: StepRef | None) -> Command:
+        """Have the sweep look at the session, as long as a step of it is due."""
+        context, shard = self.scope.context, self.scope.keys.shard
+        if due is None:
+            return ("ZREM", shard.due, self.scope.session_id)
+        look = context.lease_ms + context.grace_ms if self.carried else context.due_ms
+        return ("ZADD", shard.due, self.now_ms + look, self.scope.session_id)
+
+    def _forget_executions(self, kept: Sequence[str]) -> Iterator[Command]:
+        """Delete steps and results of executions that are too many."""
+        for execution_id in self.bookkeeping.executions:
+            if execution_id not in kept:
+                yield ("DEL", self.scope.keys.steps(execution_id))
+                yield ("HDEL", self.scope.keys.session, f"e:{execution_id}")
+
+    def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
+        """Give no key of a session a TTL while an execution is active, and all of them when none is."""
+        keys, before, after = self.scope.keys, self.before, self.next_state.state
+        if _has_failed(after):
+            yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
+        elif before is not None and _has_failed(before):
+            yield ("ZREM", keys.shard.failed, keys.session_id)
+        retention_ms = self.scope.context.retention_ms
+        if retention_ms is None:
+            return
+        names = [*session_key_names(self.scope, after, executions), *self._kept_journal()]
+        if not is_active(after):
+            for name in names:
+                yield ("PEXPIRE", name, retention_ms)
+            yield ("ZADD", keys.shard.ending, self.now_ms + retention_ms, keys.session_id)
+        elif before is not None and not is_active(before):
+            for name in names:
+                yield ("PERSIST", name)
+            yield ("ZREM", keys.shard.ending, keys.session_id)
+
+    def _kept_journal(self) -> list[str]:
+        execution = self.next_state.state.execution
+        if execution is None or not self.next_state.keep_journal:
+            return []
+        return [self.scope.keys.journal(execution.execution_id, execution.step_count + 1)]
+
+    def _dead_entry(self, reason: str) -> Command:
+        execution = self.next_state.state.execution
+        entry = DeadEntry(
+            kind="step",
+            reason=reason,
+            session_id=self.scope.session_id,
+            execution_id=execution.execution_id if execution else "",
+            step=execution.step_count + 1 if execution else 0,
+        )
+        return entry.command(self.scope.context, self.scope.keys.shard)
 
 
-def _session_hash(
-    context: StoreContext,
-    keys: SessionKeys,
-    next_state: NextState,
-    bookkeeping: Bookkeeping,
-    executions: Sequence[str],
-    version: int,
-    now_ms: int,
-    head: bytes,
-    lineage: bytes,
-    extra: Sequence[Word],
-) -> Command:
-    execution = next_state.state.execution
-    words: list[Word] = ["version", version, "head", head, "updated", now_ms]
-    words += ["status", execution.status.value if execution else "idle", "lineage", lineage, *extra]
-    if next_state.definition is not None:
-        words += ["definition", next_state.definition]
-    if next_state.operations:
-        words += ["ops", fields.packed(_operations(context, next_state, bookkeeping))]
-    if tuple(executions) != bookkeeping.executions:
-        words += ["executions", fields.packed(executions)]
-    if next_state.notify:
-        words += ["notify", _all_notify(next_state, bookkeeping) or b""]
-    for result in _results(keys.session_id, next_state):
-        words += [f"e:{result.execution_id}", fields.packed(_stored_result(result))]
-    return ("HSET", keys.session, *words)
-
-
-def _operations(context: StoreContext, next_state: NextState, bookkeeping: Bookkeeping) -> tuple[str, ...]:
-    return (*bookkeeping.operations, *next_state.operations)[-context.settings.operations_kept :]
-
-
-def _all_notify(next_state: NextState, bookkeeping: Bookkeeping) -> bytes | None:
-    return fields.packed({**_notify(bookkeeping), **next_state.notify}) if next_state.notify else bookkeeping.notify
-
-
-def _notify(bookkeeping: Bookkeeping) -> dict[str, Any]:
-    found: object = fields.read_json(bookkeeping.notify, "notify") if bookkeeping.notify else {}
-    if not isinstance(found, dict):
-        raise StateUnreadable("notify", "it is no JSON object")
-    return cast("dict[str, Any]", found)
-
-
-def _callbacks(keys: SessionKeys, next_state: NextState, bookkeeping: Bookkeeping, now_ms: int) -> Iterator[Command]:
-    """Whoever wants to know of an end is noted in the transaction that makes it one."""
-    if bookkeeping.notify is None and not next_state.notify:
-        return
-    wanted = {**_notify(bookkeeping), **next_state.notify}
-    for result in _results(keys.session_id, next_state):
-        for kind in wanted.get(result.operation_id or "", ()):
-            note = callback_note(keys.session_id, result.execution_id, kind, result.retries)
-            yield ("ZADD", keys.shard.callbacks, now_ms, note)
-
-
-def _results(session_id: str, next_state: NextState) -> Iterator[Result]:
-    """A result for each execution that has ended in this version."""
-    for state in (next_state.ended, next_state.state):
-        if state is not None and state.execution is not None and state.execution.status.is_terminal():
-            yield result_of(session_id, state, state.execution)
+def _has_failed(state: AgentState) -> bool:
+    return state.execution is not None and state.execution.status is ExecutionStatus.FAILED
 
 
 def result_of(session_id: str, state: AgentState, execution: ExecutionState) -> Result:
@@ -192,158 +288,3 @@ def _stored_result(result: Result) -> dict[str, Any]:
     stored = result.to_dict()
     del stored["session_id"]
     return stored
-
-
-def _growth(
-    before: AgentState | None, next_state: NextState
-) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
-    """What the lists gain, from each state to the next."""
-    growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
-    for state in (next_state.ended, next_state.state):
-        if state is not None:
-            growth.append((state, changes(before, state), before))
-            before = state
-    return growth
-
-
-def _appended(
-    keys: SessionKeys, state: AgentState, change: StateChanges, before: AgentState | None
-) -> Iterator[Command]:
-    for name, section in change.sections.items():
-        if section.start == 0 and before is not None and name in before.store.sections:
-            yield ("DEL", keys.section(name, before.store.section(name).generation))
-        yield from _grown(keys.section(name, section.generation), section)
-    for name, generation in change.dropped_lists.items():
-        yield ("DEL", keys.part(name, generation))
-    for name, items in change.lists.items():
-        yield from _grown(keys.part(name, items.generation), items)
-    if change.steps is not None and state.execution is not None:
-        list_key = keys.steps(state.execution.execution_id)
-        if change.steps.start == 0 and before is not None:
-            yield ("DEL", list_key)
-        yield from _grown(list_key, change.steps)
-
-
-def _grown(key: str, change: ListChange) -> Iterator[Command]:
-    if change.items:
-        yield ("RPUSH", key, *change.items)
-
-
-def _ctl(
-    keys: SessionKeys, before: AgentState | None, after: AgentState, due: StepRef | None, now_ms: int, carried: bool
-) -> Iterator[Command]:
-    execution = after.execution
-    started = milliseconds(execution.started_at) if execution and execution.started_at else 0
-    words: list[Word] = ["attempts", int(carried), "delays", 0, "delayed", 0, "not_before", 0, "started", started]
-    words += ["published", now_ms, "nudges", 0, "retries", execution.retries if execution else 0]
-    if due is not None:
-        words += ["execution", due.execution_id, "step", due.step, "phase", "run"]
-    else:
-        words += ["phase", "wait" if is_active(after) else "end"]
-    if not carried:
-        words += ["claim", "", "worker", ""]
-    if due is None or before is None or not is_active(before) or due.step == 1:
-        words += ["cancel", ""]
-    yield ("HSET", keys.ctl, *words)
-
-
-def milliseconds(moment: datetime) -> int:
-    """Unix time in milliseconds."""
-    return round(moment.timestamp() * 1000)
-
-
-def _due(context: StoreContext, keys: SessionKeys, due: StepRef | None, now_ms: int, carried: bool) -> Command:
-    if due is None:
-        return ("ZREM", keys.shard.due, keys.session_id)
-    look = context.lease_ms + context.grace_ms if carried else context.due_ms
-    return ("ZADD", keys.shard.due, now_ms + look, keys.session_id)
-
-
-def _executions(context: StoreContext, known: Sequence[str], after: AgentState) -> tuple[str, ...]:
-    """Executions whose steps stay, the current one last."""
-    current = after.execution.execution_id if after.execution is not None else None
-    if current is None or current in known:
-        return tuple(known)
-    return (*known, current)[-context.settings.executions_kept :]
-
-
-def _forgotten(keys: SessionKeys, before: Sequence[str], now: Sequence[str]) -> Iterator[Command]:
-    """Steps and record of executions that are too many."""
-    for execution_id in before:
-        if execution_id not in now:
-            yield ("DEL", keys.steps(execution_id))
-            yield ("HDEL", keys.session, f"e:{execution_id}")
-
-
-def _lives(
-    context: StoreContext,
-    keys: SessionKeys,
-    before: AgentState | None,
-    next_state: NextState,
-    known: Sequence[str],
-    now_ms: int,
-) -> Iterator[Command]:
-    """No key of a session has a TTL while an execution is active; all have it when none is."""
-    after = next_state.state
-    active, was_active = is_active(after), before is not None and is_active(before)
-    execution = after.execution
-    if execution is not None and execution.status is ExecutionStatus.FAILED:
-        yield ("ZADD", keys.shard.failed, now_ms, keys.session_id)
-    elif before is not None and before.execution is not None and before.execution.status is ExecutionStatus.FAILED:
-        yield ("ZREM", keys.shard.failed, keys.session_id)
-    if context.retention_ms is None:
-        return
-    names = [*session_key_names(keys, after, known), *_kept_journal(keys, next_state)]
-    if not active:
-        for name in names:
-            yield ("PEXPIRE", name, context.retention_ms)
-        yield ("ZADD", keys.shard.ending, now_ms + context.retention_ms, keys.session_id)
-    elif before is not None and not was_active:
-        for name in names:
-            yield ("PERSIST", name)
-        yield ("ZREM", keys.shard.ending, keys.session_id)
-
-
-def session_key_names(keys: SessionKeys, state: AgentState, executions: Sequence[str]) -> list[str]:
-    """Every key that lives as long as the session."""
-    sections = state.store.sections
-    return [
-        keys.session,
-        keys.ctl,
-        keys.inbox,
-        keys.events,
-        *(keys.section(name, section.generation) for name, section in sections.items()),
-        *(keys.part(name, items.generation) for name, items in state.part_lists.items()),
-        *(keys.steps(execution_id) for execution_id in executions),
-    ]
-
-
-def _kept_journal(keys: SessionKeys, next_state: NextState) -> list[str]:
-    execution = next_state.state.execution
-    if execution is None or not next_state.keep_journal:
-        return []
-    return [keys.journal(execution.execution_id, execution.step_count + 1)]
-
-
-def _dead(context: StoreContext, keys: SessionKeys, after: AgentState, reason: str) -> Command:
-    execution = after.execution
-    execution_id = execution.execution_id if execution else ""
-    step = execution.step_count + 1 if execution else 0
-    return dead_entry(context, keys.shard, "step", keys.session_id, execution_id, step, reason)
-
-
-def dead_entry(
-    context: StoreContext,
-    shard: ShardKeys,
-    kind: str,
-    session_id: str,
-    execution_id: str,
-    step: int,
-    reason: str,
-    payload: str = "",
-) -> Command:
-    """An entry in the list of parked steps and quarantined messages."""
-    return (
-        "XADD", shard.dead, "MAXLEN", "~", context.settings.dead_kept, "*", "kind", kind, "session", session_id,
-        "execution", execution_id, "step", step, "reason", reason, "payload", payload,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What clients do to sessions, and what they read of them."""
+"""The actions of clients on sessions, and their reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..context import StoreContext
 from ..records import ActionResult, Event, Header, NextState, Operation, Result, Transition
-from . import actions, loading, reads
+from . import acting, loading, reads, retrying, stopping, submitting
 
 
 class SessionActions:
@@ -26,15 +26,15 @@ class SessionActions:
         """Create a session with its first execution, once.
 
         Args:
-            fingerprint: Of everything submitted; the same id with another one is refused.
-            settle: From Redis's time (ms) to the session's first state.
+            fingerprint: A digest of everything that is submitted; the same id with another one is refused.
+            transition: Makes the session's first state of Redis's time (ms).
         Returns:
             "started", or "again" with the first execution when this was submitted before.
         Raises:
             IdempotencyMismatch: The session exists and was submitted with something else.
             StoreFull: Nothing was written.
         """
-        return actions.submit(self._context, session_id, agent, fingerprint, transition)
+        return submitting.submit(self._context, session_id, agent, fingerprint, transition)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.
@@ -43,7 +43,7 @@ class SessionActions:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: The running step has too many messages waiting.
         """
-        return actions.act(self._context, session_id, operation, transition)
+        return acting.act(self._context, session_id, operation, transition)
 
     def stop(self, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
         """End an execution: at once when nothing runs, else by asking whoever runs it.
@@ -51,7 +51,7 @@ class SessionActions:
         Returns:
             "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
-        return actions.stop(self._context, session_id, execution_id, transition)
+        return stopping.stop(self._context, session_id, execution_id, transition)
 
     def retry(self, session_id: str, transition: Transition) -> ActionResult:
         """Continue an execution that has failed or was stopped; `transition` refuses any other.
@@ -60,38 +60,38 @@ class SessionActions:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: Raised by `transition`; nothing was changed.
         """
-        return actions.retry(self._context, session_id, transition)
+        return retrying.retry(self._context, session_id, transition)
 
     def load(self, session_id: str) -> loading.StoredSession:
-        """The session, read in full."""
+        """Read the session in full."""
         return loading.load(self._context, session_id)
 
     def header(self, session_id: str) -> Header:
-        """What a listing shows of a session."""
+        """Read what a listing shows of a session."""
         return reads.header(self._context, session_id)
 
     def headers(
         self, *, index: str = "sessions", newest_ms: int | None = None, oldest_ms: int | None = None, limit: int = 50
     ) -> tuple[list[Header], int | None]:
-        """A page of sessions, newest first, and where the next begins."""
+        """Read a page of sessions, newest first, and where the next page begins."""
         return reads.headers(self._context, index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit)
 
     def definition(self, session_id: str) -> dict[str, Any]:
-        """The agent's definition stored with the session."""
+        """Read the agent's definition that is stored with the session."""
         return reads.definition(self._context, session_id)
 
     def record(self, session_id: str, execution_id: str) -> Result | None:
-        """How an execution ended last, whether it was retried since or not; None where it never has."""
+        """Read how an execution ended last, whether it was retried since or not; None when it never has."""
         return reads.record(self._context, session_id, execution_id)
 
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
-        """How an execution ended; None as long as it has not, or goes on after a retry."""
+        """Read how an execution ended; None while it has not, or goes on after a retry."""
         return reads.outcome(self._context, session_id, execution_id)
 
     def events(self, session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:
-        """Stored events after an event id."""
+        """Read stored events after an event id."""
         return reads.events(self._context, session_id, after, limit)
 
     def watch(self, session_id: str, after: str, block_ms: int) -> list[Event]:
-        """Events after an event id ("0" for all, "$" for those to come), waiting no longer than `block_ms`."""
+        """Read events after an event id ("0": all, "$": those to come); wait no longer than `block_ms` for one."""
         return reads.watch(self._context, session_id, after, block_ms)

@@ -1,4 +1,4 @@
-"""What one step does to the store: claim, journal, commit.
+"""The transactions of one step: claim, journal, commit.
 
 Actions of clients are in `sessions`, work that nobody asked for in `housekeeping`.
 """

@@ -6,26 +6,26 @@ lease has ended. What begins something needs the claim.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ... import crash_points
-from ...errors import ClaimLost, StoreFull, StoreUnavailable
+from ...errors import ClaimLost, StoreFull
 from .. import decoding, fields
-from ..context import StoreContext
-from ..database import Changed, Command, Meanwhile, Reply, Word
-from ..keys import SessionKeys
+from ..context import SessionScope
+from ..database import Changed, Command, Reply, Word
 from ..records import BeginRecord, Claim
+from ..retrying import TooManyConflicts
 
-_CONFLICTS: Final = 50
-# Of the control hash: what tells whether a step is past.
-_STANDING: Final = ("execution", "step", "phase")
+# The control fields that tell whether a step is past.
+_PLACE: Final = ("execution", "step", "phase")
 
 
 @dataclass(frozen=True, slots=True)
 class BeginResult:
-    """What may begin.
+    """The tool calls that may begin.
 
     Attributes:
         mine: Indexes of the calls that this claim began now, or had begun under the same claim.
@@ -40,196 +40,174 @@ class BeginResult:
     cancel: str | None
 
 
-def record_answer(context: StoreContext, claim: Claim, raw: bytes, meanwhile: Meanwhile | None) -> bytes:
-    """Store the driver's raw answer. See `StepStore.record_answer`."""
-    keys, journal = _keys(context, claim)
-    try:
-        first, control = context.database.transaction(
-            "journal.answer", [("HSETNX", journal, "llm", raw), ("HMGET", keys.ctl, *_STANDING)], meanwhile
-        )
-        bury_if_past(context, claim, control)
-    except StoreFull:
-        first = _record_when_full(context, claim, keys, ("llm", raw))[0]
-    crash_points.at("c3")
-    if first:
-        return raw
-    # None: the step is long past, and its journal with it; the commit will say so.
-    return context.database.pipeline("journal.adopt", [("HGET", journal, "llm")])[0] or raw
+@dataclass(frozen=True, slots=True)
+class StepJournal:
+    """The journal of a claimed step."""
 
+    scope: SessionScope
+    claim: Claim
 
-def begin_calls(
-    context: StoreContext, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, again: Collection[int]
-) -> BeginResult:
-    """Record that tool calls begin. See `StepStore.begin_calls`."""
-    keys, journal = _keys(context, claim)
-    wanted = sorted(timeouts_ms)
-    record = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
-    commands: list[Command] = [("HSET" if i in again else "HSETNX", journal, f"t{i}:s", record[i]) for i in wanted]
-    whole: list[Command] = [
-        ("HMGET", keys.ctl, *_STANDING, "claim", "cancel"),
-        ("HMGET", journal, *(f"t{i}:r" for i in wanted)),
-        *commands,
-        ("HMGET", journal, *(f"t{i}:s" for i in wanted)),
-    ]
-    replies = (
-        _begin_again(context, claim, keys, whole) if again else context.database.transaction("journal.begin", whole)
-    )
-    control, results, begun = replies[0], replies[1], replies[-1]
-    finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
-    records = {i: decoding.begun_record(value) for i, value in zip(wanted, begun, strict=True)}
-    fresh = [i for i, written in zip(wanted, replies[2:-1], strict=True) if written]
-    cancel = fields.text(control[4])
-    cancel = cancel if cancel == claim.ref.execution_id else ""
-    lost = fields.text(control[3]) != claim.id
-    if lost:
-        # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
-        bury_if_past(context, claim, control)
-        raise _lost(claim)
-    if cancel or finished:
-        _take_back(context, journal, {i: record[i] for i in fresh if cancel or i in finished})
-    crash_points.at("c4")
-    mine = (
-        frozenset(i for i in wanted if records[i].claim == claim.id and i not in finished)
-        if not cancel
-        else frozenset[int]()
-    )
-    others = {i: records[i] for i in wanted if records[i].claim != claim.id and i not in finished}
-    return BeginResult(mine, others, finished, cancel or None)
+    @property
+    def key(self) -> str:
+        """The journal's key."""
+        return self.scope.keys.journal(self.claim.ref.execution_id, self.claim.ref.step)
 
-
-def result_commands(context: StoreContext, claim: Claim, results: Mapping[int, bytes]) -> list[Command]:
-    """Commands that record results; they may travel with the commit's first reads."""
-    _, journal = _keys(context, claim)
-    return [("HSETNX", journal, f"t{i}:r", value) for i, value in sorted(results.items())]
-
-
-def record_results(context: StoreContext, claim: Claim, results: Mapping[int, bytes]) -> None:
-    """Store results of tool calls. See `StepStore.record_results`."""
-    keys, _ = _keys(context, claim)
-    try:
-        replies = context.database.transaction(
-            "journal.result",
-            [*result_commands(context, claim, results), ("HMGET", keys.ctl, *_STANDING)],
-        )
-        bury_if_past(context, claim, replies[-1])
-    except StoreFull:
-        words = [word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)]
-        _record_when_full(context, claim, keys, words)
-    crash_points.at("c6")
-
-
-def record_failure(context: StoreContext, claim: Claim, number: int, failure: bytes) -> None:
-    """Note a driver attempt that gave no answer. See `StepStore.record_failure`."""
-    keys, journal = _keys(context, claim)
-    replies = context.database.transaction(
-        "journal.failure",
-        [("HSETNX", journal, f"err:{claim.id}:{number}", failure), ("HMGET", keys.ctl, *_STANDING)],
-    )
-    bury_if_past(context, claim, replies[-1])
-
-
-def record_auxiliary(context: StoreContext, claim: Claim, key: str, raw: bytes) -> bytes:
-    """Store the raw answer of an auxiliary call. See `StepStore.record_auxiliary`."""
-    keys, journal = _keys(context, claim)
-    name = f"x:{key}"
-    try:
-        first, control = context.database.transaction(
-            "journal.auxiliary", [("HSETNX", journal, name, raw), ("HMGET", keys.ctl, *_STANDING)]
-        )
-        bury_if_past(context, claim, control)
-    except StoreFull:
-        first = _record_when_full(context, claim, keys, (name, raw))[0]
-    crash_points.at("c3")
-    # None: the step is long past, and its journal with it; the commit will say so.
-    return raw if first else context.database.pipeline("journal.adopt", [("HGET", journal, name)])[0] or raw
-
-
-def drop_answer(context: StoreContext, claim: Claim) -> bool:
-    """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
-    keys, journal = _keys(context, claim)
-    reads: list[Command] = [("HGET", keys.ctl, "claim"), ("HGETALL", journal)]
-    for _ in range(_CONFLICTS):
+    def record_answer(self, raw: bytes) -> bytes:
+        """Store the driver's raw answer. See `StepStore.record_answer`."""
+        database = self.scope.database
         try:
-            # Watched: after a pause another claim's answer may stand in its place.
-            with context.database.watch("journal.look", (keys.ctl, journal), reads) as watched:
-                control, stored = fields.text(watched.replies[0]), decoding.journal(watched.replies[1])
-                if control != claim.id or stored.begun or stored.results:
-                    return False
-                watched.commit("journal.drop", [("HDEL", journal, "llm")])
-                return True
-        except Changed:
-            continue
-    return False
+            first, place = database.transaction("journal.answer", [("HSETNX", self.key, "llm", raw), self._place()])
+            self.expire_if_past(place)
+        except StoreFull:
+            first = self._record_when_full(("llm", raw))[0]
+        crash_points.at("c3")
+        if first:
+            return raw
+        # None: the step is long past, and its journal with it; the commit will say so.
+        return database.pipeline("journal.adopt", [("HGET", self.key, "llm")])[0] or raw
 
-
-def bury_if_past(context: StoreContext, claim: Claim, control: Sequence[bytes | None] | None = None) -> None:
-    """A worker that slept through the commit of its step may have revived the journal: give it its end again.
-
-    Watched: a retry that brings the step back at this moment needs its journal.
-
-    Args:
-        control: The standing of the session as it was read; None: not read.
-    """
-    if control is not None and not _is_past(claim, control):
-        return
-    keys, journal = _keys(context, claim)
-    for _ in range(_CONFLICTS):
+    def record_results(self, results: Mapping[int, bytes]) -> None:
+        """Store results of tool calls. See `StepStore.record_results`."""
         try:
-            with context.database.watch("journal.past", (keys.ctl,), [("HMGET", keys.ctl, *_STANDING)]) as watched:
-                if _is_past(claim, watched.replies[0]):
-                    watched.commit("journal.bury", [("PEXPIRE", journal, context.journal_ms)])
-                return
-        except Changed:
-            continue
+            commands = [*self.result_commands(results), self._place()]
+            self.expire_if_past(self.scope.database.transaction("journal.result", commands)[-1])
+        except StoreFull:
+            self._record_when_full([word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)])
+        crash_points.at("c6")
 
+    def result_commands(self, results: Mapping[int, bytes]) -> list[Command]:
+        """Commands that record results; they may travel with the commit's first reads."""
+        return [("HSETNX", self.key, f"t{i}:r", value) for i, value in sorted(results.items())]
 
-def _keys(context: StoreContext, claim: Claim) -> tuple[SessionKeys, str]:
-    keys = context.keys(claim.ref.session_id)
-    return keys, keys.journal(claim.ref.execution_id, claim.ref.step)
+    def record_failure(self, number: int, failure: bytes) -> None:
+        """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
+        record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
+        self.expire_if_past(self.scope.database.transaction("journal.failure", [record, self._place()])[-1])
 
-
-def _begin_again(context: StoreContext, claim: Claim, keys: SessionKeys, commands: Sequence[Command]) -> list[Reply]:
-    """Records of an earlier claim are overwritten, so the claim must be mine in the very transaction that does it."""
-    for _ in range(_CONFLICTS):
+    def record_auxiliary(self, key: str, raw: bytes) -> bytes:
+        """Store the raw answer of an auxiliary call. See `StepStore.record_auxiliary`."""
+        database, name = self.scope.database, f"x:{key}"
         try:
-            with context.database.watch("journal.again", (keys.ctl,), [("HGET", keys.ctl, "claim")]) as watched:
-                if fields.text(watched.replies[0]) != claim.id:
-                    raise _lost(claim)
-                return watched.commit("journal.begin", commands)
-        except Changed:
-            continue
-    raise StoreUnavailable(f"session {claim.ref.session_id} changes too fast to begin a call")
+            first, place = database.transaction("journal.auxiliary", [("HSETNX", self.key, name, raw), self._place()])
+            self.expire_if_past(place)
+        except StoreFull:
+            first = self._record_when_full((name, raw))[0]
+        crash_points.at("c3")
+        # None: the step is long past, and its journal with it; the commit will say so.
+        return raw if first else database.pipeline("journal.adopt", [("HGET", self.key, name)])[0] or raw
 
+    def drop_answer(self) -> bool:
+        """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
+        try:
+            return self.scope.retry(self._drop_answer, purpose="forget an answer")
+        except TooManyConflicts:
+            return False
 
-def _take_back(context: StoreContext, journal: str, mine: Mapping[int, str]) -> None:
-    """A record that begins nothing must not stay, as long as it is still mine."""
-    names = [f"t{i}:s" for i in mine]
-    if not names:
-        return
-    try:
-        with context.database.watch("journal.mine", (journal,), [("HMGET", journal, *names)]) as watched:
-            still = [
-                name
-                for name, stored, written in zip(names, watched.replies[0], mine.values(), strict=True)
-                if fields.text(stored) == written
-            ]
+    def _drop_answer(self) -> bool:
+        keys = self.scope.keys
+        reads: list[Command] = [("HGET", keys.ctl, "claim"), ("HGETALL", self.key)]
+        # Watched: after a pause another claim's answer may stand in its place.
+        with self.scope.database.watch("journal.look", (keys.ctl, self.key), reads) as watched:
+            holder, stored = fields.text(watched.replies[0]), decoding.journal(watched.replies[1])
+            if holder != self.claim.id or stored.begun or stored.results:
+                return False
+            watched.commit("journal.drop", [("HDEL", self.key, "llm")])
+            return True
+
+    def begin_calls(self, timeouts_ms: Mapping[int, int], at_ms: int, again: Collection[int]) -> BeginResult:
+        """Record that tool calls begin. See `StepStore.begin_calls`."""
+        wanted = sorted(timeouts_ms)
+        records = {i: f"{self.claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
+        commands: list[Command] = [
+            ("HMGET", self.scope.keys.ctl, *_PLACE, "claim", "cancel"),
+            ("HMGET", self.key, *(f"t{i}:r" for i in wanted)),
+            *(("HSET" if i in again else "HSETNX", self.key, f"t{i}:s", records[i]) for i in wanted),
+            ("HMGET", self.key, *(f"t{i}:s" for i in wanted)),
+        ]
+        replies = (
+            self.scope.retry(lambda: self._begin_again(commands), purpose="begin a call")
+            if again
+            else self.scope.database.transaction("journal.begin", commands)
+        )
+        (*place, holder, stop), results, *written, begun = replies
+        if fields.text(holder) != self.claim.id:
+            # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
+            self.expire_if_past(place)
+            raise self._claim_lost()
+        is_stopped = fields.text(stop) == self.claim.ref.execution_id
+        finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
+        fresh = (i for i, is_new in zip(wanted, written, strict=True) if is_new)
+        self._withdraw({i: records[i] for i in fresh if is_stopped or i in finished})
+        crash_points.at("c4")
+        open_calls = {
+            i: decoding.begun_record(value) for i, value in zip(wanted, begun, strict=True) if i not in finished
+        }
+        mine = (i for i, record in open_calls.items() if record.claim == self.claim.id and not is_stopped)
+        return BeginResult(
+            mine=frozenset(mine),
+            others={i: record for i, record in open_calls.items() if record.claim != self.claim.id},
+            results=finished,
+            cancel=self.claim.ref.execution_id if is_stopped else None,
+        )
+
+    def _begin_again(self, commands: Sequence[Command]) -> list[Reply]:
+        """Overwrite records of an earlier claim; the claim must be mine in the very transaction that does it."""
+        ctl = self.scope.keys.ctl
+        with self.scope.database.watch("journal.again", (ctl,), [("HGET", ctl, "claim")]) as watched:
+            if fields.text(watched.replies[0]) != self.claim.id:
+                raise self._claim_lost()
+            return watched.commit("journal.begin", commands)
+
+    def _withdraw(self, records: Mapping[int, str]) -> None:
+        """Delete begin records of calls that do not begin, as long as they are still mine."""
+        if not records:
+            return
+        names = {f"t{i}:s": record for i, record in records.items()}
+        reads: list[Command] = [("HMGET", self.key, *names)]
+        # After a conflict somebody else writes there; a record that stays reads as a call that may have happened.
+        with (
+            contextlib.suppress(Changed),
+            self.scope.database.watch("journal.mine", (self.key,), reads) as watched,
+        ):
+            stored = zip(names.items(), watched.replies[0], strict=True)
+            still = [name for (name, record), value in stored if fields.text(value) == record]
             if still:
-                watched.commit("journal.unbegin", [("HDEL", journal, *still)])
-    except Changed:
-        return  # somebody else writes there now; a record that stays reads as a call that may have happened
+                watched.commit("journal.unbegin", [("HDEL", self.key, *still)])
 
+    def expire_if_past(self, place: Sequence[bytes | None] | None = None) -> None:
+        """Give the journal its time to live again when its step is past: a worker that slept may have revived it.
 
-def _lost(claim: Claim) -> ClaimLost:
-    return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
+        Args:
+            place: The control fields `_PLACE` as they were read; None: not read.
+        """
+        if place is not None and not self._is_past(place):
+            return
+        try:
+            self.scope.retry(self._expire, purpose="expire a journal")
+        except TooManyConflicts:
+            return
 
+    def _expire(self) -> None:
+        # Watched: a retry that brings the step back at this moment needs its journal.
+        with self.scope.database.watch("journal.past", (self.scope.keys.ctl,), [self._place()]) as watched:
+            if self._is_past(watched.replies[0]):
+                watched.commit("journal.bury", [("PEXPIRE", self.key, self.scope.context.journal_ms)])
 
-def _record_when_full(context: StoreContext, claim: Claim, keys: SessionKeys, words: Sequence[Word]) -> list[Reply]:
-    _, journal = _keys(context, claim)
-    first = context.database.script("journal.full", "journal_when_full", (journal, keys.events), words)
-    bury_if_past(context, claim)
-    return first
+    def _record_when_full(self, words: Iterable[Word]) -> list[Reply]:
+        """Make room by trimming the session's events, and record fields and values."""
+        keys = (self.key, self.scope.keys.events)
+        first = self.scope.database.script("journal.full", "journal_when_full", keys, [*words])
+        self.expire_if_past()
+        return first
 
+    def _place(self) -> Command:
+        return ("HMGET", self.scope.keys.ctl, *_PLACE)
 
-def _is_past(claim: Claim, control: Sequence[bytes | None]) -> bool:
-    here = (claim.ref.execution_id, claim.ref.step)
-    return (fields.text(control[0]), fields.number(control[1])) != here or fields.text(control[2]) == "end"
+    def _is_past(self, place: Sequence[bytes | None]) -> bool:
+        execution, step, phase = place
+        here = (self.claim.ref.execution_id, self.claim.ref.step)
+        return (fields.text(execution), fields.number(step)) != here or fields.text(phase) == "end"
+
+    def _claim_lost(self) -> ClaimLost:
+        ref = self.claim.ref
+        return ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ..context import StoreContext
-from ..database import Meanwhile
 from ..records import (
     Claim,
     ClaimResult,
@@ -16,13 +15,13 @@ from ..records import (
     StepRef,
     Transition,
 )
-from ..sessions import actions
-from . import claims, commits, journals
-from .journals import BeginResult
+from ..sessions import parking
+from . import claims, commits, leases, reloading
+from .journals import BeginResult, StepJournal
 
 
 class StepStore(Protocol):
-    """What the engine needs to run one step."""
+    """The store as the engine needs it to run one step."""
 
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         """Take the right to run a step, and load the session with it.
@@ -37,12 +36,9 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
         """Journal the driver's raw answer; the first one stored wins, whoever wrote it.
 
-        Args:
-            meanwhile: May be called while the answer is on its way, when nothing that becomes of this process keeps it
-                from getting there; see `Database.transaction`.
         Returns:
             The stored answer, which may be another worker's.
         Raises:
@@ -99,9 +95,9 @@ class StepStore(Protocol):
 
         Args:
             base: The version that `transition` starts from.
-            settle: Pure; may be called again when a conflict makes the transaction start over.
+            transition: Pure; may be called again when a conflict makes the transaction start over.
             results: Results of tool calls not yet journaled; they are, before the transaction.
-            carry_on: Keep the claim for the next step, if one follows.
+            keep_claim: Keep the claim for the next step, if one follows.
         Returns:
             What was stored; the same answer again when this claim had already committed.
         Raises:
@@ -150,28 +146,38 @@ class DatabaseStepStore:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
 
+    def _journal(self, claim: Claim) -> StepJournal:
+        return StepJournal(self._context.session(claim.ref.session_id), claim)
+
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
+        """See `StepStore.claim`."""
         return claims.claim(self._context, ref, claim_id, worker, alone=alone)
 
-    def record_answer(self, claim: Claim, raw: bytes, meanwhile: Meanwhile | None = None) -> bytes:
-        return journals.record_answer(self._context, claim, raw, meanwhile)
+    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+        """See `StepStore.record_answer`."""
+        return self._journal(claim).record_answer(raw)
 
     def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
-        return journals.record_auxiliary(self._context, claim, key, raw)
+        """See `StepStore.record_auxiliary`."""
+        return self._journal(claim).record_auxiliary(key, raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
-        journals.record_failure(self._context, claim, number, failure)
+        """See `StepStore.record_failure`."""
+        self._journal(claim).record_failure(number, failure)
 
     def drop_answer(self, claim: Claim) -> bool:
-        return journals.drop_answer(self._context, claim)
+        """See `StepStore.drop_answer`."""
+        return self._journal(claim).drop_answer()
 
     def begin_calls(
         self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
     ) -> BeginResult:
-        return journals.begin_calls(self._context, claim, timeouts_ms, at_ms, again)
+        """See `StepStore.begin_calls`."""
+        return self._journal(claim).begin_calls(timeouts_ms, at_ms, again)
 
     def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
-        journals.record_results(self._context, claim, results)
+        """See `StepStore.record_results`."""
+        self._journal(claim).record_results(results)
 
     def commit(
         self,
@@ -182,19 +188,25 @@ class DatabaseStepStore:
         results: Mapping[int, bytes],
         keep_claim: bool,
     ) -> Committed:
+        """See `StepStore.commit`."""
         return commits.commit(self._context, claim, base, transition, results=results, keep_claim=keep_claim)
 
     def reload(self, claim: Claim) -> LoadedSession:
-        return commits.reload(self._context, claim)
+        """See `StepStore.reload`."""
+        return reloading.reload(self._context, claim)
 
     def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
-        return claims.release(self._context, claim, delay_ms=delay_ms, give_back=give_back)
+        """See `StepStore.release`."""
+        return leases.release(self._context, claim, delay_ms=delay_ms, give_back=give_back)
 
     def renew(self, held: Sequence[Claim]) -> list[Renewal]:
-        return claims.renew(self._context, held)
+        """See `StepStore.renew`."""
+        return leases.renew(self._context, held)
 
     def restore(self, claim: Claim) -> bool:
-        return claims.restore(self._context, claim)
+        """See `StepStore.restore`."""
+        return leases.restore(self._context, claim)
 
     def park(self, ref: StepRef, reason: str) -> None:
-        actions.park(self._context, ref, reason)
+        """See `StepStore.park`."""
+        parking.park(self._context, ref, reason)

@@ -1,0 +1,93 @@
+"""Continuing an execution that failed, was stopped or was parked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ...unique import unique_hex
+from ..context import SessionScope, StoreContext
+from ..database import Command, WatchedTransaction
+from ..records import ActionResult, Snapshot, Transition
+from ..retrying import LOST_REPLIES
+from .saving import SessionSave
+from .watched_sessions import WatchedSession
+
+
+def retry(context: StoreContext, session_id: str, transition: Transition) -> ActionResult:
+    """Continue a failed or stopped execution. See `SessionActions.retry`."""
+    scope = context.session(session_id)
+    return scope.retry(_Retry(scope, transition).run, purpose="be retried", lost_replies=LOST_REPLIES)
+
+
+@dataclass(slots=True)
+class _Retry:
+    """One retry and its attempts.
+
+    Attributes:
+        written: What an attempt wrote, perhaps: its reply was lost.
+        was_parked: The session was parked when the last attempt looked.
+    """
+
+    scope: SessionScope
+    transition: Transition
+    operation_id: str = field(default_factory=unique_hex)
+    written: ActionResult | None = None
+    was_parked: bool = False
+
+    def run(self) -> ActionResult:
+        """Make one attempt."""
+        scope, keys = self.scope, self.scope.keys
+        reads = WatchedSession.reads(scope)
+        with scope.database.watch("retry.read", (keys.session, keys.ctl), reads) as watched:
+            found = WatchedSession.parse(scope, watched.replies)
+            is_parked = found.control.phase == "parked"
+            if self.written is not None and (self._is_applied(found) or (self.was_parked and not is_parked)):
+                return self.written
+            self.was_parked = is_parked
+            return self._unpark(found, watched) if is_parked else self._continue(found, watched)
+
+    def _is_applied(self, found: WatchedSession) -> bool:
+        return self.operation_id in found.bookkeeping.operations
+
+    def _unpark(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
+        """Let a parked session wait for the same step again."""
+        keys, context = self.scope.keys, self.scope.context
+        publication = context.publisher.commands(found.step, found.now_ms)
+        commands: list[Command] = [
+            ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", found.now_ms, "nudges", 0),
+            ("HSET", keys.session, "status", "in_progress"),
+            ("ZADD", keys.shard.due, found.now_ms + context.due_ms, keys.session_id),
+            *publication,
+        ]
+        self.written = ActionResult(
+            outcome="started",
+            execution_id=found.control.execution,
+            version=found.version,
+            publish=None if publication else found.step,
+        )
+        watched.commit("retry.unpark", commands)
+        return self.written
+
+    def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
+        """Let an ended execution go on."""
+        before = found.load_state(watched)
+        next_state = self.transition(Snapshot(state=before, inbox=(), entries=0, now_ms=found.now_ms, cancel=None))
+        save = SessionSave(
+            scope=self.scope,
+            before=before,
+            next_state=replace(next_state, operations=(*next_state.operations, self.operation_id)),
+            bookkeeping=found.bookkeeping,
+            version=found.version + 1,
+            now_ms=found.now_ms,
+        ).prepare()
+        # The step that is next keeps its journal; the one it ended at may be committed, and then its journal expires.
+        due, journal = save.next, self.scope.keys.journal
+        kept: list[Command] = [] if due is None else [("PERSIST", journal(due.execution_id, due.step))]
+        self.written = ActionResult(
+            outcome="started",
+            execution_id=found.control.execution,
+            version=found.version + 1,
+            publish=None if save.is_published else save.next,
+        )
+        watched.commit("retry.exec", [*save.commands, *kept])
+        return self.written

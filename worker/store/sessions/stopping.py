@@ -1,0 +1,114 @@
+"""Stopping an execution: end it, or ask the worker that runs its step to end it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import decoding, fields
+from ..context import SessionScope, StoreContext
+from ..database import Changed, Command, WatchedTransaction
+from ..keys import WAKE_CHANNEL
+from ..records import ActionResult, Snapshot, StepRef, Transition
+from ..retrying import LOST_REPLIES
+from .saving import SessionSave
+from .watched_sessions import WatchedSession
+
+
+def stop(context: StoreContext, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
+    """End the running execution. See `SessionActions.stop`."""
+    scope = context.session(session_id)
+    stopping = _Stop(scope, execution_id, transition)
+    return scope.retry(stopping.run, purpose="be stopped", lost_replies=LOST_REPLIES)
+
+
+@dataclass(slots=True)
+class _Stop:
+    """One stop and its attempts.
+
+    Attributes:
+        written: What the last attempt wrote, perhaps: its reply was lost. Set before it is written.
+    """
+
+    scope: SessionScope
+    execution_id: str | None
+    transition: Transition
+    written: ActionResult | None = None
+
+    def run(self) -> ActionResult:
+        """Make one attempt."""
+        try:
+            return self._stop()
+        except Changed:
+            self.written = None
+            raise
+
+    def _stop(self) -> ActionResult:
+        scope, keys = self.scope, self.scope.keys
+        reads: list[Command] = [
+            *WatchedSession.reads(scope),
+            ("HGET", keys.ctl, "worker"),
+            ("LRANGE", keys.inbox, 0, -1),
+        ]
+        with scope.database.watch("stop.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
+            *session, worker, entries = watched.replies
+            found = WatchedSession.parse(scope, session)
+            control = found.control
+            wanted = self.written.execution_id if self.written is not None else self.execution_id
+            if control.phase == "end" or (wanted is not None and control.execution != wanted):
+                return self.written or ActionResult("again", control.execution, found.version)
+            is_alive = scope.is_lease_alive(control.claim, "stop.lease", watched)
+            # Watched, so that a worker that was only paused cannot begin something between this look and the end.
+            (journal,) = watched.pipeline("stop.journal", [("HGETALL", found.journal)], also=(found.journal,))
+            if is_alive or decoding.journal(journal).was_paid_for:
+                return self._ask(found, fields.text(worker) if is_alive else None, watched)
+            return self._end(found, entries, watched)
+
+    def _ask(self, found: WatchedSession, worker: str | None, watched: WatchedTransaction) -> ActionResult:
+        """Ask for the stop: the worker that has the step, or the next one, commits what there is and ends.
+
+        Args:
+            worker: The worker whose lease is alive; None: nobody has the step, and its message is sent again.
+        """
+        scope, keys, control = self.scope, self.scope.keys, found.control
+        commands: list[Command] = [("HSET", keys.ctl, "cancel", control.execution, "not_before", 0)]
+        publish: StepRef | None = None
+        if worker is not None:
+            commands.append(("PUBLISH", WAKE_CHANNEL + worker, control.claim))
+        else:
+            (now,) = watched.pipeline("stop.now", [scope.clock.now()])
+            now_ms = scope.clock.milliseconds(now)
+            publication = scope.context.publisher.commands(found.step, now_ms)
+            commands.append(("ZADD", keys.shard.due, "XX", now_ms + scope.context.due_ms, keys.session_id))
+            commands += publication
+            publish = None if publication else found.step
+        self.written = ActionResult(
+            outcome="queued", execution_id=control.execution, version=found.version, publish=publish
+        )
+        watched.commit("stop.ask", commands)
+        return self.written
+
+    def _end(self, found: WatchedSession, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
+        """End an execution whose step nobody has begun."""
+        execution_id = found.control.execution
+        before = found.load_state(watched)
+        inbox = decoding.inbox(entries, found.bookkeeping.operations)
+        next_state = self.transition(
+            Snapshot(state=before, inbox=inbox, entries=len(entries), now_ms=found.now_ms, cancel=execution_id)
+        )
+        save = SessionSave(
+            scope=self.scope,
+            before=before,
+            next_state=next_state,
+            bookkeeping=found.bookkeeping,
+            version=found.version + 1,
+            now_ms=found.now_ms,
+        ).prepare()
+        trim: list[Command] = [("LTRIM", self.scope.keys.inbox, len(entries), -1)] if entries else []
+        # A claim that came to nothing has left its traces in the journal.
+        expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
+        publish = None if save.is_published else save.next
+        self.written = ActionResult(
+            outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
+        )
+        watched.commit("stop.exec", [*trim, expire, *save.commands])
+        return self.written

@@ -1,0 +1,78 @@
+"""Submitting: create a session with its first execution, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import IdempotencyMismatch
+from .. import fields
+from ..bookkeeping import Bookkeeping
+from ..context import SessionScope, StoreContext
+from ..database import Command, Guard
+from ..records import ActionResult, NextState
+from ..retrying import LOST_REPLIES
+from .saving import SessionSave
+
+
+def submit(
+    context: StoreContext, session_id: str, agent: str, fingerprint: str, transition: Callable[[int], NextState]
+) -> ActionResult:
+    """Create a session and start its first execution. See `SessionActions.submit`."""
+    scope = context.session(session_id)
+    submission = _Submission(scope=scope, agent=agent, fingerprint=fingerprint, transition=transition)
+    return scope.retry(submission.run, purpose="be created", lost_replies=LOST_REPLIES)
+
+
+@dataclass(slots=True)
+class _Submission:
+    """One submission and its attempts; only the first goes by the script."""
+
+    scope: SessionScope
+    agent: str
+    fingerprint: str
+    transition: Callable[[int], NextState]
+    may_use_script: bool = True
+
+    def run(self) -> ActionResult:
+        """Make one attempt."""
+        estimate_ms = self.scope.clock.estimate_ms()
+        if self.may_use_script and estimate_ms is not None:
+            self.may_use_script = False
+            result, commands = self._prepare(estimate_ms)
+            unknown: list[Guard] = [(("HMGET", self.scope.keys.session, "version"), ("",))]
+            if self.scope.database.compare_and_apply("submit.attempt", unknown, commands) is not None:
+                return result
+        return self._submit_by_watch()
+
+    def _submit_by_watch(self) -> ActionResult:
+        scope, keys = self.scope, self.scope.keys
+        reads: list[Command] = [("HMGET", keys.session, "version", "fingerprint", "first"), scope.clock.now()]
+        with scope.database.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
+            (version, stored, first), now = watched.replies
+            if version is None:
+                result, commands = self._prepare(scope.clock.milliseconds(now))
+                watched.commit("submit.exec", commands)
+                return result
+        if fields.text(stored) != self.fingerprint:
+            raise IdempotencyMismatch(
+                f"session {scope.session_id} was submitted before with another agent, message or budget; "
+                "use another idempotency key, or repeat the request exactly"
+            )
+        return ActionResult("again", fields.text(first), fields.number(version))
+
+    def _prepare(self, now_ms: int) -> tuple[ActionResult, list[Command]]:
+        """Make the answer and the commands of the first version."""
+        next_state = self.transition(now_ms)
+        first = next_state.state.execution.execution_id if next_state.state.execution else ""
+        save = SessionSave(
+            scope=self.scope,
+            before=None,
+            next_state=next_state,
+            bookkeeping=Bookkeeping(),
+            version=1,
+            now_ms=now_ms,
+            extra=("agent", self.agent, "fingerprint", self.fingerprint, "first", first, "created", now_ms),
+        ).prepare()
+        publish = None if save.is_published else save.next
+        return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), save.commands

@@ -1,0 +1,86 @@
+"""A session as an action reads it under WATCH, before it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import SessionNotFound, StateUnreadable
+from ...state import AgentState
+from .. import fields
+from ..bookkeeping import BOOKKEEPING, Bookkeeping
+from ..context import SessionScope
+from ..control import ControlFields, control_command
+from ..database import Changed, Command, Reply, WatchedTransaction
+from ..records import StepRef
+from . import loading
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedSession:
+    """A session under WATCH, without its state, as stored at one moment.
+
+    Attributes:
+        now_ms: Redis time of the moment.
+    """
+
+    scope: SessionScope
+    version: int
+    bookkeeping: Bookkeeping
+    control: ControlFields
+    now_ms: int
+
+    @staticmethod
+    def reads(scope: SessionScope) -> list[Command]:
+        """Commands whose replies `parse` takes."""
+        return [
+            ("HMGET", scope.keys.session, "version", *BOOKKEEPING),
+            control_command(scope.keys),
+            scope.clock.now(),
+        ]
+
+    @classmethod
+    def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> WatchedSession:
+        """Parse the replies to `reads`.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        (version, *bookkeeping), control, now = replies
+        if version is None:
+            raise SessionNotFound(scope.session_id)
+        return cls(
+            scope=scope,
+            version=fields.number(version),
+            bookkeeping=Bookkeeping.read(*bookkeeping),
+            control=ControlFields.read(control),
+            now_ms=scope.clock.milliseconds(now),
+        )
+
+    @property
+    def step(self) -> StepRef:
+        """The step that the session waits for, without its retries."""
+        return StepRef(self.scope.session_id, self.control.execution, self.control.step)
+
+    @property
+    def journal(self) -> str:
+        """The key of that step's journal."""
+        return self.scope.keys.journal(self.control.execution, self.control.step)
+
+    def load_state(self, watched: WatchedTransaction) -> AgentState:
+        """Load the state that belongs to this version.
+
+        Raises:
+            Changed: The session has been saved since.
+            StateUnreadable: It cannot be read.
+        """
+        scope, control = self.scope, self.control
+        held = scope.cache.get(scope.session_id)
+        replies = watched.pipeline("act.load", loading.reads(scope, control.execution, held))
+        loaded = loading.finish(scope, control.execution, held, watched, replies)
+        if loaded.version != self.version:
+            raise Changed
+        execution = loaded.state.execution
+        if control.phase == "run" and (execution is None or execution.execution_id != control.execution):
+            raise StateUnreadable("head", "it tells of another execution than the control fields")
+        return loaded.state

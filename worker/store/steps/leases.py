@@ -1,0 +1,84 @@
+"""Keeping a claim alive, taking its lease back, and giving it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import fields
+from ..context import SessionScope, StoreContext
+from ..control import ControlFields, control_command
+from ..database import Command
+from ..records import Claim, Renewal, StepRef
+from ..retrying import TooManyConflicts
+
+
+def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
+    """Renew leases in one round trip. See `StepStore.renew`."""
+    commands: list[Command] = []
+    for claim in claims:
+        keys = context.keys(claim.ref.session_id)
+        commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
+        commands.append(("HGET", keys.ctl, "cancel"))
+    replies = context.database.pipeline("renew", commands)
+    return [
+        Renewal(bool(alive), _read_stop(cancel, claim.ref))
+        for claim, alive, cancel in zip(claims, replies[::2], replies[1::2], strict=True)
+    ]
+
+
+def _read_stop(value: bytes | None, ref: StepRef) -> str | None:
+    """The execution, when it is the one that somebody asked to stop."""
+    name = fields.text(value)
+    return name if name == ref.execution_id else None
+
+
+def restore(context: StoreContext, claim: Claim) -> bool:
+    """Take a lease that ended back, if the claim still stands. See `StepStore.restore`."""
+    scope = context.session(claim.ref.session_id)
+    try:
+        return scope.retry(lambda: _restore(scope, claim), purpose="take a lease back")
+    except TooManyConflicts:
+        return False
+
+
+def _restore(scope: SessionScope, claim: Claim) -> bool:
+    keys = scope.keys
+    with scope.database.watch("restore.read", (keys.ctl,), [("HGET", keys.ctl, "claim")]) as watched:
+        if fields.text(watched.replies[0]) != claim.id:
+            return False
+        lease = scope.clock.start_lease(keys.shard.lease(claim.id), claim.worker, scope.context.lease_ms)
+        # Rewriting the claim aborts a rival that has looked but not yet taken it.
+        watched.commit("restore.exec", [lease, ("HSET", keys.ctl, "claim", claim.id)])
+        return True
+
+
+def release(context: StoreContext, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+    """Give a claim back. See `StepStore.release`."""
+    scope = context.session(claim.ref.session_id)
+    return scope.retry(lambda: _release(scope, claim, delay_ms, give_back=give_back), purpose="give a claim back")
+
+
+def _release(scope: SessionScope, claim: Claim, delay_ms: int | None, *, give_back: bool) -> StepRef | None:
+    keys, context = scope.keys, scope.context
+    with scope.database.watch("release.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
+        control = ControlFields.read(watched.replies[0])
+        now_ms = scope.clock.milliseconds(watched.replies[1])
+        if control.claim != claim.id:
+            return None
+        changed: list[str | int] = ["claim", "", "worker", "", "attempts", max(0, control.attempts - give_back)]
+        publication: Sequence[Command] = ()
+        if delay_ms is None:
+            due = now_ms + context.due_ms
+            publication = context.publisher.commands(claim.ref, now_ms)
+            changed += ["published", now_ms]
+        else:
+            due = now_ms + delay_ms
+            changed += ["delays", control.delays + 1, "delayed", control.delayed_ms or now_ms]
+            changed += ["not_before", due, "published", 0]
+        commands: list[Command] = [
+            ("HSET", keys.ctl, *changed),
+            ("DEL", keys.shard.lease(claim.id)),
+            ("ZADD", keys.shard.due, "XX", due, scope.session_id),
+        ]
+        watched.commit("release.exec", [*commands, *publication])
+        return claim.ref if delay_ms is None and not publication else None

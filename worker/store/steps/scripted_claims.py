@@ -1,0 +1,194 @@
+"""Claiming a step that nobody has begun, in one script.
+
+The script compares the control fields and what else is expected, writes the claim, and reads what this process lacks
+where that is little. Whatever is more is read right behind it: nobody else saves a session whose claim is taken, and
+what is saved after its lease has another version than the commit expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ... import crash_points
+from ...errors import StateTooNew, StateUnreadable
+from ...state import AgentState, ExecutionStatus
+from .. import fields
+from ..bookkeeping import remembers
+from ..cache import CachedSession
+from ..control import UNCLAIMED
+from ..database import Command, Guard, Reply
+from ..records import Claim, Claimed, StepRef
+from ..sessions import loading
+from ..sessions.saving import milliseconds
+from .claim_request import ClaimRequest, first_claimed
+from .leases import release
+
+# Redis needs three times as long for what a script reads, so no more missed steps than these are read by the script.
+_STEPS_READ: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The expectation of a worker that claims a step, and the reads that go with the claim.
+
+    Attributes:
+        point: The name of the round trip.
+        session: The session as this process holds it; None: it holds nothing that it could go on from.
+        is_current: `session` is what is stored, if the guards hold.
+        reads: Read by the script. Empty: whatever is missing is read behind it.
+    """
+
+    point: str
+    session: CachedSession | None = None
+    is_current: bool = False
+    guards: Sequence[Guard] = ()
+    writes: Sequence[Command] = ()
+    reads: Sequence[Command] = ()
+
+
+def claim_by_script(request: ClaimRequest) -> Claimed | None:
+    """Claim a step for the first time; None when anything is not as expected: nothing was decided.
+
+    Raises:
+        StateTooNew: A newer version of this package has written the session; the claim was given back.
+    """
+    now_ms = request.scope.clock.estimate_ms()
+    plan = None if now_ms is None else _plan(request, now_ms)
+    return None if plan is None or now_ms is None else _ScriptedClaim(request, plan, now_ms).run()
+
+
+def _plan(request: ClaimRequest, now_ms: int) -> _Plan | None:
+    """Say what is expected, by what this process holds of the session."""
+    scope, ref = request.scope, request.ref
+    latest = scope.cache.latest(scope.session_id)
+    if latest is not None and _steps_behind(latest.state, ref) == 0:
+        # The version alone does not tell: another worker's commit may have the same, and one that Redis lost.
+        lineage: Guard = (
+            ("HMGET", scope.keys.session, "version", "lineage"),
+            (latest.version, latest.bookkeeping.lineage),
+        )
+        return _Plan("claim.attempt", latest, is_current=True, guards=[lineage])
+    # A staged session may never come true, so only one that did is the beginning of what is read.
+    session = None if latest is None else scope.cache.get(scope.session_id)
+    behind = None if session is None else _steps_behind(session.state, ref)
+    if session is None or behind is None or not remembers(behind):
+        return _plan_unseen(request, now_ms)
+    if behind < 0:
+        return None
+    if behind <= _STEPS_READ:
+        return _Plan("claim.behind", session, reads=loading.reads(scope, ref.execution_id, session))
+    return _Plan("claim.first", session, guards=[_exists(request)])
+
+
+def _plan_unseen(request: ClaimRequest, now_ms: int) -> _Plan | None:
+    """Expect a session of which this process holds nothing: at step 1 it may be new, and then it has one message."""
+    scope, ref = request.scope, request.ref
+    if scope.cache.has_met_newer:
+        return None
+    if ref.step > 1:
+        return _Plan("claim.first", guards=[_exists(request)])
+    return _Plan(
+        "claim.new",
+        guards=[_exists(request), (("HGET", scope.keys.ctl, "started"), (0,))],
+        writes=request.begin_execution(now_ms),
+        reads=loading.reads_of_new(scope, ref.execution_id),
+    )
+
+
+def _exists(request: ClaimRequest) -> Guard:
+    return ("EXISTS", request.scope.keys.session), (1,)
+
+
+@dataclass(slots=True)
+class _ScriptedClaim:
+    """One claim by a script, from the comparison to the session that was read."""
+
+    request: ClaimRequest
+    plan: _Plan
+    now_ms: int
+
+    def run(self) -> Claimed | None:
+        """Claim and load; None when nothing was decided, or the claim has to be looked at by a WATCH."""
+        scope, publisher = self.request.scope, self.request.scope.context.publisher
+        counting = publisher.waiting()
+        writes = [*self._claim_commands(), *self.plan.writes, *counting]
+        replies = scope.database.compare_and_apply(
+            self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
+        )
+        if replies is None:
+            return None
+        crash_points.at("c1")
+        waiting = fields.number(replies[len(writes) - 1]) if counting else None
+        claim = self.request.grant(attempt=1, now_ms=scope.clock.milliseconds(replies[1]))
+        session = self.plan.session if self.plan.is_current else self._load(claim, replies[len(writes) :])
+        if session is None:
+            return None
+        execution = session.state.execution
+        assert execution is not None
+        started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
+        return first_claimed(claim, session, started_ms, waiting)
+
+    def _unclaimed_guards(self) -> list[Guard]:
+        """Expect that nobody has begun the step."""
+        request = self.request
+        names = ("execution", "step", *UNCLAIMED)
+        expected = (request.ref.execution_id, request.ref.step, *UNCLAIMED.values())
+        return [
+            (("HMGET", request.scope.keys.ctl, *names), expected),
+            (("EXISTS", request.journal), (0,)),
+        ]
+
+    def _claim_commands(self) -> list[Command]:
+        """Commands of the claim; a full Redis refuses the first one, and the second reads the time."""
+        request = self.request
+        return [
+            (
+                "HSET", request.scope.keys.ctl, "claim", request.claim_id, "worker", request.worker,
+                "attempts", 1, "nudges", 0,
+            ),
+            request.scope.clock.now(),
+            *request.scope.start_lease(request.claim_id, request.worker, self.now_ms),
+            ("HSET", request.journal, f"try:{request.claim_id}", self.now_ms),
+        ]  # fmt: skip
+
+    def _load(self, claim: Claim, replies: Sequence[Reply]) -> CachedSession | None:
+        """The session of a claim that was taken; None when it needs a closer look."""
+        scope, ref = self.request.scope, self.request.ref
+        try:
+            session = self._join(self.plan.session, replies, limited=self.plan.session is None) if replies else None
+            if session is None:
+                session = self._read_behind()
+        except StateTooNew:
+            # Not for this worker. From now on it looks before it claims what it does not hold.
+            scope.cache.has_met_newer = True
+            scope.cache.drop(ref.session_id)
+            release(scope.context, claim, delay_ms=None, give_back=True)
+            raise
+        except StateUnreadable:
+            return None
+        return session if session is not None and self.request.is_next_in(session.state) else None
+
+    def _read_behind(self) -> CachedSession | None:
+        """Read in a round trip behind the claim what the script did not read."""
+        scope, ref = self.request.scope, self.request.ref
+        held = None if self.plan.reads else self.plan.session
+        if held is None:
+            scope.cache.drop(ref.session_id)  # it is not the beginning of what is read
+        replies = scope.database.transaction("claim.load", loading.reads(scope, ref.execution_id, held))
+        return self._join(held, replies)
+
+    def _join(
+        self, held: CachedSession | None, replies: Sequence[Reply], *, limited: bool = False
+    ) -> CachedSession | None:
+        scope, execution_id = self.request.scope, self.request.ref.execution_id
+        return loading.join_replies(scope, execution_id, held, replies, limited=limited)
+
+
+def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
+    """How many commits a state lacks in front of a step; negative: it has made it. None: of another execution."""
+    execution = state.execution
+    if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
+        return None
+    return ref.step - execution.step_count - 1 if execution.execution_id == ref.execution_id else None
