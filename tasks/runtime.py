@@ -26,6 +26,7 @@ from ..worker.errors import CeleryAgentsError
 from ..worker.store import redis_store
 from ..worker.store.housekeeping.registry import worker_name
 from .consumer.features import missing_internals
+from .consumer.redis_internals import plain_socket
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
@@ -44,7 +45,9 @@ class Runtime:
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.separate_publisher = SeparatePublisher(app, settings)
         self.publisher = TransactionPublisher(app, settings)
-        self.store = redis_store(settings, name=f"celery-agents-{self.name}", publisher=self.publisher)
+        self.store = redis_store(
+            settings, name=f"celery-agents-{self.name}", publisher=self.publisher, plain_socket=plain_socket
+        )
         self.agents = AgentRegistry.from_modules(settings.agent_modules)
         self.observers = Observers(settings)
         self.callbacks = CallbackCaller(app, self.store, settings)

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from celery_agents import AgentClient
-from celery_agents.tasks.consumer import celery_internals, kombu_internals
+from celery_agents.tasks.consumer import celery_internals, kombu_internals, redis_internals
 from celery_agents.worker.store import keys
 
 from support.processes import TESTS, Process
@@ -90,6 +90,8 @@ CASES = [
     Renamed("celery.worker.consumer:Consumer.loop", "celery.worker.consumer.consumer", "in two threads"),
     Renamed("celery.events.dispatcher:EventDispatcher.buffer_limit", "celery", "the 24th event"),
     Renamed("celery.concurrency.base:apply_target", "celery", "as a lost worker"),
+    Renamed("redis.connection:Connection()._sock", "redis,kombu", "share a connection"),
+    Renamed("redis.connection:Connection()._parser.parse_error", "redis", "share a connection"),
 ]
 
 
@@ -149,5 +151,5 @@ def test_a_job_completes_without(
 
 
 def test_every_probe_is_tried() -> None:
-    probes = {*celery_internals.PROBES, *kombu_internals.PROBES}
+    probes = {*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES}
     assert probes <= {case.path for case in CASES}
