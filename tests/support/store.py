@@ -223,6 +223,11 @@ class Bench:
         """The key of a step's journal."""
         return self.store.context.keys(self.session).journal(ref.execution_id, ref.step)
 
+    def claims_made(self, step: int) -> int:
+        """How many claims of a step were written."""
+        names = self.database("HGETALL", self.journal(self.ref(step)))[::2]
+        return len([name for name in names if name.startswith(b"try:")])
+
     def message(self, text: str, operation: str | None = None) -> ActionResult:
         return self.store.sessions.act(self.session, an_operation(text, operation), operation_transition)
 

@@ -231,7 +231,7 @@ def _begins(command: Command) -> bool:
 
 class _BeginningNotTold(EditedDatabase):
     def command(self, point: str, command: Command) -> Command | None:
-        return NOT_SENT if point == Points.CLAIM_FIRST and _begins(command) else command
+        return NOT_SENT if point == Points.CLAIM_NEW and _begins(command) else command
 
 
 class _BeginningToldLater(EditedDatabase):
@@ -240,7 +240,7 @@ class _BeginningToldLater(EditedDatabase):
         self._later: dict[int, list[Command]] = {}
 
     def commands(self, point: str, commands: Sequence[Command]) -> Sequence[Command | None]:
-        if point != Points.CLAIM_FIRST:
+        if point != Points.CLAIM_NEW:
             return commands
         self._later[get_ident()] = [command for command in commands if _begins(command)]
         return [NOT_SENT if _begins(command) else command for command in commands]
