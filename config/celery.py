@@ -65,18 +65,23 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "timezone": "UTC",
     }
     if is_redis(settings.broker):
-        configuration["broker_transport_options"] = {
-            "socket_timeout": 30,  # kombu's default waits for ever for a server that has gone
-            "socket_connect_timeout": 5,
-            "socket_keepalive": True,
-            "health_check_interval": 25,
-            "visibility_timeout": 3600,  # of control messages alone; they take milliseconds
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-            "unacked_mutex_expire": 10,
-            "client_name": "celery-agents",
-        }
+        configuration["broker_transport_options"] = _redis_transport_options()
     return configuration
+
+
+def _redis_transport_options() -> dict[str, Any]:
+    """Options of kombu's Redis transport."""
+    return {
+        "socket_timeout": 30,  # kombu's default waits for ever for a server that has gone
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+        "visibility_timeout": 3600,  # of control messages alone; they take milliseconds
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 10,
+        "client_name": "celery-agents",
+    }
 
 
 def _kombu_url(url: str) -> str:

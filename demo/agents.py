@@ -1,4 +1,4 @@
-"""What a worker of the demo imports (`CELERY_AGENTS_AGENTS=celery_agents.demo.agents`)."""
+"""The agents module of the demo's workers (`CELERY_AGENTS_AGENTS=celery_agents.demo.agents`)."""
 
 from __future__ import annotations
 

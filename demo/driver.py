@@ -24,7 +24,7 @@ _WORD_HITS: Final = 4
 
 @dataclass(frozen=True)
 class Findings:
-    """What the tools have returned since the last question."""
+    """The results of the tools since the last question."""
 
     file_count: int
     searches: tuple[Search, ...]

@@ -1,10 +1,10 @@
-"""What the tools have brought so far, read from their stored results (plain JSON), whoever asked for them."""
+"""The results of the tools so far, read from their stored JSON, whoever asked for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from .passages import Line, Passage, is_fence, passages
@@ -36,7 +36,9 @@ class Search:
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Search:
         """From the tool's JSON."""
-        return cls(value["query"], value["passages_searched"], value["words"], value["results"])
+        return cls(
+            query=value["query"], passages=value["passages_searched"], words=value["words"], hits=value["results"]
+        )
 
     @property
     def coverage(self) -> float:
@@ -73,7 +75,7 @@ def worth_reading(searches: Sequence[Search], limit: int) -> list[Range]:
             where = (hit["file"], hit["first_line"], hit["last_line"])
             scored[where] = scored.get(where, 0.0) + (1.0 if number == 0 else 0.25) * hit["score"] / best
     ranges = [
-        Range(file, max(1, first - _LINES_AROUND), last + _LINES_AROUND, score)
+        Range(file=file, first=max(1, first - _LINES_AROUND), last=last + _LINES_AROUND, score=score)
         for (file, first, last), score in scored.items()
     ]
     ranges.sort(key=lambda item: (-item.score, item.file, item.first))
@@ -93,7 +95,7 @@ def read_passages(reads: Sequence[Mapping[str, Any]], searches: Sequence[Search]
         for passage in passages(read["file"], _lines(read["text"])):
             known = headings.get((passage.file, passage.first), headings.get((passage.file, passage.last)))
             if known is not None or not _is_cut(passage, read):
-                found.append(Passage(passage.file, known or passage.headings, passage.lines, passage.is_code))
+                found.append(replace(passage, headings=known or passage.headings))
     return found
 
 
@@ -108,7 +110,7 @@ def _merged(ranges: Sequence[Range], limit: int) -> list[Range]:
     for new in ranges:
         near = next((old for old in chosen if old.file == new.file and _are_near(old, new)), None)
         if near is not None:
-            joined = Range(near.file, min(near.first, new.first), max(near.last, new.last), near.score)
+            joined = replace(near, first=min(near.first, new.first), last=max(near.last, new.last))
             chosen[chosen.index(near)] = joined
         elif len(chosen) < limit:
             chosen.append(new)

@@ -62,7 +62,7 @@ class Index:
         entries = [_entry(passage) for passage in found]
         frequencies = Counter(term for entry in entries for term in entry.counts)
         mean = sum(entry.length for entry in entries) / len(entries) if entries else 1.0
-        return cls(entries, frequencies, mean or 1.0, not_searched)
+        return cls(entries=entries, frequencies=frequencies, mean_length=mean or 1.0, not_searched=not_searched)
 
     def weight(self, term: str) -> float:
         """How much a term tells: rare terms tell more. One that no passage holds tells as much as the rarest."""
@@ -88,7 +88,12 @@ class Index:
 
     def _hit(self, entry: _Entry, score: float, wanted: Mapping[str, float], whole: float) -> Hit:
         held = sum(weight for term, weight in wanted.items() if _count(entry.counts, term))
-        return Hit(entry.passage, round(score, 3), round(held / whole, 3), _best_line(entry.passage, wanted))
+        return Hit(
+            passage=entry.passage,
+            score=round(score, 3),
+            coverage=round(held / whole, 3),
+            line=_best_line(entry.passage, wanted),
+        )
 
 
 def index_of(folder: Folder) -> Index:
@@ -143,7 +148,8 @@ def _entry(passage: Passage) -> _Entry:
         counts[term] += _FIRST_WORD_WEIGHT
     for term in set(terms(f"{passage.headings} {passage.file}")):
         counts[term] = counts.get(term, 0.0) + _HEADING_WEIGHT
-    return _Entry(passage, counts, float(len(own)), _WIDE_ROW_WEIGHT if passage.is_wide_row else 1.0)
+    weight = _WIDE_ROW_WEIGHT if passage.is_wide_row else 1.0
+    return _Entry(passage=passage, counts=counts, length=float(len(own)), weight=weight)
 
 
 def _count(counts: Mapping[str, float], term: str) -> float:

@@ -45,6 +45,7 @@ class Passage:
 
     @property
     def text(self) -> str:
+        """All of its lines."""
         return "\n".join(line.text for line in self.lines)
 
     @property
@@ -54,10 +55,12 @@ class Passage:
 
     @property
     def first(self) -> int:
+        """Number of its first line."""
         return self.lines[0].number
 
     @property
     def last(self) -> int:
+        """Number of its last line."""
         return self.lines[-1].number
 
 
@@ -86,7 +89,8 @@ def passages(file: str, lines: Iterable[Line]) -> Iterator[Passage]:
         headings = " › ".join(title for _, title in trail)
         is_code = _is_code(block)
         for unit in [block] if is_code else _units(block):
-            yield from (Passage(file, headings, tuple(part), is_code) for part in _parts(unit))
+            for part in _parts(unit):
+                yield Passage(file=file, headings=headings, lines=tuple(part), is_code=is_code)
 
 
 def is_prose(file: str) -> bool:
@@ -100,8 +104,10 @@ def is_fence(text: str) -> bool:
 
 
 def statements(passage: Passage) -> Iterator[Statement]:
-    """What can be quoted from a passage, without its markup."""
-    blank = Statement(passage.file, passage.first, passage.headings, "", passage.is_code)
+    """Yield the sentences, items, rows or lines of a passage that can be quoted, without markup."""
+    blank = Statement(
+        file=passage.file, line=passage.first, headings=passage.headings, text="", is_code=passage.is_code
+    )
     lines = [line for line in passage.lines if line.text.strip() and not _is_markup(line.text)]
     for unit in [[line] for line in lines] if passage.is_code else [lines]:
         start = 0
@@ -214,7 +220,7 @@ def _plain(text: str) -> str:
 
 
 def _cells(row: str) -> list[str]:
-    """What stands in a table row, without its empty cells."""
+    """The texts of a table row's cells, without the empty ones."""
     cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip().strip("|")))
     return [cell for cell in cells if cell]
 

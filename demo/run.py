@@ -27,7 +27,7 @@ Follow = Callable[["Job"], "Result"]
 
 @dataclass(frozen=True)
 class Research:
-    """What to find out.
+    """A question, and the folder that holds its answer.
 
     Attributes:
         model: Model id of pydantic-ai; None: without a model.
@@ -60,15 +60,15 @@ class Research:
             folder = Folder.at(path or documentation())
         except NotReadable as error:
             raise ConfigurationError(str(error)) from error
-        return cls(question or DEFAULT_QUESTION, folder, model, base_url, data)
+        return cls(question=question or DEFAULT_QUESTION, folder=folder, model=model, base_url=base_url, data=data)
 
     def environment(self, agents_module: str) -> dict[str, str]:
-        """What the worker's process needs to know."""
+        """Environment variables for the worker's process."""
         given = {MODEL_VARIABLE: self.model or "", BASE_URL_VARIABLE: self.base_url or ""}
         return {"CELERY_AGENTS_AGENTS": agents_module, PATH_VARIABLE: str(self.folder.root), **given}
 
     def headline(self) -> str:
-        """What is going to happen, in a line."""
+        """Describe the run that is about to start, in one line."""
         how = f"with {self.model}" if self.model else "without a model"
         return f"A research agent, {how}, over the {len(self.folder.files())} files of {self.folder.root}"
 

@@ -30,7 +30,12 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
         "max_retries": 20,
     }  # fmt: skip
+    _register_submit(app, client, options)
+    _register_retry(app, client, options)
+    _register_stop(app, client, options)
 
+
+def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=SUBMIT, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def submit(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any],
@@ -56,6 +61,8 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         )  # fmt: skip
         return f"session {job.session_id}"
 
+
+def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=RETRY, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def retry(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, budget: dict[str, Any] | None = None
@@ -69,6 +76,8 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
             raise
         return f"session {job.session_id}"
 
+
+def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=STOP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def stop(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, execution_id: str | None = None

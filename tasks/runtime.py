@@ -1,4 +1,4 @@
-"""What one worker process needs to run steps: store, leases, event loop, runner."""
+"""The parts that one worker process needs to run steps: store, leases, event loop, runner."""
 
 from __future__ import annotations
 

@@ -106,16 +106,7 @@ def assert_survives(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     subject = agent if driver is None else replace(agent, model=None, base_url=None, driver=driver)
-    with _open_loop() as loop, _open_redis(redis_url) as redis:
-        setup = SimulationSetup(
-            agent=subject,
-            message=message,
-            ledger=ledger or EffectLedger(),
-            settings=_settings(steps_per_task),
-            loop=loop,
-            redis=redis,
-            start_ms=time.time_ns() // 1_000_000,  # tools compare their deadline with this machine's clock
-        )
+    with _open_setup(subject, message, ledger, steps_per_task=steps_per_task, redis_url=redis_url) as setup:
         trial = _Trial(setup=setup, reset=reset, observe=observe, expect=expect, deterministic=deterministic)
         return trial.run_seeds(tuple(seeds), plan)
 
@@ -161,7 +152,8 @@ class _Trial:
     def _check(self, seed: int | None, problems: Sequence[str], ending: Ending) -> None:
         __tracebackhide__ = True
         if problems:
-            raise DidNotSurvive(_describe_failure(self.setup, seed, problems, ending), seed, problems, ending)
+            text = _describe_failure(self.setup, seed, problems, ending)
+            raise DidNotSurvive(text=text, seed=seed, problems=problems, ending=ending)
 
 
 def _settings(steps_per_task: int) -> Settings:
@@ -172,6 +164,23 @@ def _settings(steps_per_task: int) -> Settings:
         retry_delay_seconds=0.001,
         retry_delay_max_seconds=0.01,
     )
+
+
+@contextmanager
+def _open_setup(
+    agent: Agent, message: str, ledger: EffectLedger | None, *, steps_per_task: int, redis_url: str | None
+) -> Generator[SimulationSetup]:
+    """Open what all runs share: the event loop, and the Redis database where there is one."""
+    with _open_loop() as loop, _open_redis(redis_url) as redis:
+        yield SimulationSetup(
+            agent=agent,
+            message=message,
+            ledger=ledger or EffectLedger(),
+            settings=_settings(steps_per_task),
+            loop=loop,
+            redis=redis,
+            start_ms=time.time_ns() // 1_000_000,  # tools compare their deadline with this machine's clock
+        )
 
 
 @contextmanager

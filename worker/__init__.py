@@ -1,1 +1,1 @@
-"""What a step is: agents, their state, where it is stored, and the engine that carries one step through."""
+"""The step, without Celery: agents, their state, its store, and the engine that carries one step through."""

@@ -133,15 +133,23 @@ class AgentClient:
         name = self._check_agent(agent)
         if session_id is not None and self._check_owner(submission.session, name):
             return self._send(submission)
+        return self._submit_new(submission, name, may_exist=session_id is not None)
+
+    def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
+        """Create the session of a submission.
+
+        Args:
+            may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
+        """
         try:
             applied = self.store.sessions.submit(
-                submission.session, name, submission.fingerprint(name), submission.first_state
+                submission.session, agent, submission.fingerprint(agent), submission.first_state
             )
         except IdempotencyMismatch:
-            if session_id is None:
+            if not may_exist:
                 raise
             # Another caller has created the session in the meantime.
-            self._check_owner(submission.session, name)
+            self._check_owner(submission.session, agent)
             return self._send(submission)
         self._publish(applied)
         return Job(

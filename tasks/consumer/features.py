@@ -1,4 +1,4 @@
-"""What a worker does better with undocumented attributes of libraries, and what is missing of these."""
+"""Features of a worker that use undocumented attributes of libraries, and the attributes that are missing."""
 
 from __future__ import annotations
 

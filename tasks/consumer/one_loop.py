@@ -59,7 +59,12 @@ class _SharedLoop:
             return self._celery_loop(consumer, connection, task_consumer, blueprint, hub, *rest)
 
         def consume_in_thread_of_steps(loop: asyncio.AbstractEventLoop) -> Any:
-            poller = _LoopPoller(hub, descriptor_of(hub.poller), loop, self._pool.next_may_be_near)
+            poller = _LoopPoller(
+                hub=hub,
+                descriptor=descriptor_of(hub.poller),
+                loop=loop,
+                stays_awake=self._pool.next_may_be_near,
+            )
             self._pool.consumer = task_consumer
             try:
                 return consume()

@@ -12,7 +12,7 @@ from .celery_internals import apply_target
 
 
 class FutureResult:
-    """What a pool returns for a task: its future, in the terms of Celery."""
+    """The result that a pool returns for a task: its future, in the terms of Celery."""
 
     def __init__(self, future: Future[Any]) -> None:
         self.f = future

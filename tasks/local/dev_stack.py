@@ -75,7 +75,7 @@ class DevStack:
     def start(self, name: str, command: Sequence[str], timeout_seconds: float = _STOP_SECONDS) -> Child:
         """Start a further part, with the stack's environment. It gets SIGTERM before the parts that started earlier."""
         log = self.redis.data / f"{name.replace(' ', '-')}.log" if self._logs else None
-        part = Child(name, command, log, self._child_environment())
+        part = Child(name=name, command=command, log=log, environment=self._child_environment())
         self._parts.append(part)
         self._exit_stack.callback(part.stop, timeout_seconds)
         return part

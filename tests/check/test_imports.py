@@ -1,6 +1,6 @@
 """Arrows point one way: tasks → worker.engine, agent → worker.{store,drivers,tools,concurrency} → worker.state → config.
 
-Within the state: codec → agent_state → conversation, execution → values.
+Within the state: codec → agent_state → conversation, execution, parts → values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ HEIGHT = {
     "worker.state.values": 2,
     "worker.state.conversation": 3,
     "worker.state.execution": 3,
+    "worker.state.parts": 3,
     "worker.state.agent_context": 4,
     "worker.state.agent_fields": 4,
+    "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,
     "worker.state.agent_view": 4,
     "worker.state.codec": 5,

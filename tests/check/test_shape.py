@@ -24,8 +24,19 @@ MOST_PARAMETERS: Final = 6
 MOST_POSITIONAL: Final = 3
 LONGEST_TEST_FILE: Final = 600
 # Told apart by whoever calls them, and each with a default: what a service writes, and options of the command line.
+# A name with a dot is that of one class's method.
 MANY_PARAMETERS: Final = frozenset(
-    {"submit", "submit_many", "send_message", "run", "assert_survives", "tool", "script"}
+    {
+        "submit",
+        "submit_many",
+        "send_message",
+        "run",
+        "assert_survives",
+        "tool",
+        "script",
+        "AgentState.fresh",
+        "DriverError.__init__",
+    }
 )
 COMMAND_LINE: Final = ("tasks/cli/", "demo/")
 # A first line that opens so needs another word before one knows what it speaks of.
@@ -70,12 +81,24 @@ def is_command_line(source: Source) -> bool:
 
 
 def long_functions() -> Iterator[str]:
-    """Functions of more lines than fit on a screen."""
+    """Functions of more lines than fit on a screen.
+
+    A docstring does not count: it is the contract, which is read without the code, and a rule against long functions
+    must not make a contract shorter.
+    """
     for source in sources():
         for node in functions(source.tree):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            lines = _line_count(node) - _docstring_lines(node)
             if lines > LONGEST_FUNCTION and not is_command_line(source):
                 yield f"{source.path}:{node.lineno} {node.name} has {lines} lines"
+
+
+def _line_count(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _docstring_lines(node: Functions) -> int:
+    return _line_count(node.body[0]) if ast.get_docstring(node) is not None else 0
 
 
 def many_parameters() -> Iterator[str]:
@@ -83,11 +106,18 @@ def many_parameters() -> Iterator[str]:
     for source in sources():
         if is_command_line(source):
             continue
+        methods = _methods(source.tree)
         for node in functions(source.tree):
             names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             count = len([name for name in names if name not in ("self", "cls")])
-            if count > MOST_PARAMETERS and node.name not in MANY_PARAMETERS:
+            if count > MOST_PARAMETERS and not {node.name, methods.get(node, node.name)} & MANY_PARAMETERS:
                 yield f"{source.path}:{node.lineno} {node.name} has {count} parameters"
+
+
+def _methods(tree: ast.AST) -> dict[Functions, str]:
+    """The methods of a module's classes, with `Class.method`."""
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {each: f"{cls.name}.{each.name}" for cls in classes for each in cls.body if isinstance(each, Functions)}
 
 
 def positional_constructors() -> Iterator[str]:

@@ -103,7 +103,7 @@ class Driver(Protocol):
 
     @property
     def name(self) -> str:
-        """What it asks, for people: a model's name, or the kind of driver."""
+        """A name for people: that of the model that it asks, or the kind of driver."""
         ...
 
     @property

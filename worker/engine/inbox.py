@@ -47,7 +47,7 @@ def operation_ids(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def notify_by_operation(snapshot: Snapshot) -> dict[str, Any]:
-    """Whom to notify of the executions that the operations in the inbox start, by operation id."""
+    """The receivers to notify of the executions that operations in the inbox start, by operation id."""
     return {
         operation.id: operation.payload["notify"] for operation in snapshot.inbox if operation.payload.get("notify")
     }

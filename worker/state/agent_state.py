@@ -88,7 +88,12 @@ class AgentState(AgentWithParts):
         """
         if self.execution is not None and not self.execution.status.is_terminal():
             advice = "It has not ended; stop it first."
-            raise InvalidTransition(self.execution.execution_id, self.execution.status, "the next execution", advice)
+            raise InvalidTransition(
+                execution_id=self.execution.execution_id,
+                before=self.execution.status,
+                after="the next execution",
+                advice=advice,
+            )
         moment = now or utcnow()
         execution = ExecutionState(
             execution_id=ExecutionId.of(execution_id) if execution_id is not None else ExecutionId.generate(),
@@ -110,7 +115,9 @@ class AgentState(AgentWithParts):
         state = self._ensure_execution(now)
         if state.status is not ExecutionStatus.PENDING:
             advice = "Resume it when it waits, retry it when it failed or was stopped, else begin the next one."
-            raise InvalidTransition(state._execution.execution_id, str(self.status), "started", advice)
+            raise InvalidTransition(
+                execution_id=state._execution.execution_id, before=str(self.status), after="started", advice=advice
+            )
         return state.with_execution_status(ExecutionStatus.IN_PROGRESS, now=now)._count_execution(self.execution)
 
     def with_current_step(
@@ -196,7 +203,10 @@ class AgentState(AgentWithParts):
         if self.execution is None or self.status not in (ExecutionStatus.FAILED, ExecutionStatus.STOPPED):
             execution_id = self.execution.execution_id if self.execution else "(none)"
             raise InvalidTransition(
-                execution_id, self.status or "no execution", "retry", "Only failed and stopped ones."
+                execution_id=execution_id,
+                before=self.status or "no execution",
+                after="retry",
+                advice="Only failed and stopped ones.",
             )
         return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
 

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import CeleryAgentsError, ConfigurationError
+from ..state.values.pydantic_internals import models
 from .signature import Parameter
 
 MAX_PROBLEMS: Final = 10
@@ -63,7 +64,7 @@ class Arguments:
         self._fields = tuple((f"arg_{i}", parameter.name) for i, parameter in enumerate(parameters))
         model = _model(tool, self._fields, parameters)
         self.schema = _schema(tool, model)
-        self._validate = model.__pydantic_validator__.validate_json
+        self._validate = models.strict_json_reader(model)
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
         """Validate arguments and fill in the defaults.
@@ -76,7 +77,7 @@ class Arguments:
         """
         raw = self._read(args) if isinstance(args, str) else args
         try:
-            values = self._validate(to_json(raw), strict=True).__dict__
+            values = self._validate(to_json(raw)).__dict__
         except ValidationError as problem:
             raise InvalidArguments(self._tool, _problems(problem)) from None
         except PydanticSerializationError as problem:

@@ -126,7 +126,15 @@ def tool(
     frame = inspect.currentframe()
     caller = frame.f_back if frame else None  # annotations of a tool defined inside a function are resolved there
     local_names = caller.f_locals if caller else {}
-    options = _Options(effect, name, description, timeout, lookup, max_result_chars, local_names)
+    options = _Options(
+        effect=effect,
+        name=name,
+        description=description,
+        timeout=timeout,
+        lookup=lookup,
+        max_result_chars=max_result_chars,
+        local_names=local_names,
+    )
     return partial(_define, options=options) if function is None else _define(function, options)
 
 

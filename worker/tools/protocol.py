@@ -21,17 +21,17 @@ class Tool(Protocol):
 
     @property
     def name(self) -> str:
-        """What the model calls it: 1 to 64 letters, digits, `_` or `-`, not beginning with a digit or `-`."""
+        """The name for the model: 1 to 64 letters, digits, `_` or `-`, not beginning with a digit or `-`."""
         ...
 
     @property
     def description(self) -> str:
-        """What the model is told it does."""
+        """The description that the model gets."""
         ...
 
     @property
     def effect(self) -> Effect:
-        """What happens to a call that a crash interrupted."""
+        """The effect class: it decides what happens to a call that a crash interrupted."""
         ...
 
     @property

@@ -72,7 +72,12 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any])
             context = parameter.name
         else:
             parameters.append(
-                Parameter(parameter.name, annotation, parameter.default, documented.get(parameter.name)),
+                Parameter(
+                    name=parameter.name,
+                    annotation=annotation,
+                    default=parameter.default,
+                    description=documented.get(parameter.name),
+                )
             )
     return ToolSignature(description, tuple(parameters), context)
 

@@ -6,13 +6,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-from celery_agents.worker.state.values.pydantic_internals import MISSING
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from celery_agents.worker.state.values.pydantic_internals import MISSING, Documented, Internals
 
 TESTS = Path(__file__).parents[2]
 
 
 def test_the_installed_pydantic_has_all_that_is_used() -> None:
     assert MISSING == ()
+
+
+@pytest.mark.parametrize("models", [Internals, Documented])
+def test_json_of_any_model_is_read_strictly(models: type[Internals] | type[Documented]) -> None:
+    class Point(BaseModel):
+        x: int
+
+    read = models.strict_json_reader(Point)
+    assert read(b'{"x": 1}') == Point(x=1)
+    with pytest.raises(ValidationError):
+        read(b'{"x": "1"}')
 
 
 def test_values_are_built_read_and_written_by_documented_methods_where_the_others_are_missing() -> None:

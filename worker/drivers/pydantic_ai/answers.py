@@ -73,7 +73,7 @@ class Answer:
                 raise ValueError(known["format"])
             shape = OutputShape.from_dict(known["shape"]) if known["shape"] else None
             response: Any = ModelMessagesTypeAdapter.validate_json(body)[0]
-            return cls(response, known["model"], known["cost"], shape)
+            return cls(response=response, model=known["model"], cost=known["cost"], shape=shape)
         except (ValidationError, ValueError, KeyError, TypeError, IndexError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
 

@@ -148,10 +148,17 @@ class PydanticAIDriver:
             parameters = shape.add_to(parameters, model)
         messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
         settings = request_settings(model, self._merged_settings(request.settings), request.timeout)
-        return _Question(model, model.prepare_messages(messages, parameters), settings, parameters, shape)
+        return _Question(
+            model=model,
+            messages=model.prepare_messages(messages, parameters),
+            settings=settings,
+            parameters=parameters,
+            shape=shape,
+        )
 
     def _raw(self, response: ModelResponse, question: _Question, target: Target) -> bytes:
-        return Answer(response, target.model, self._cost(response, target), question.shape).to_raw()
+        cost = self._cost(response, target)
+        return Answer(response=response, model=target.model, cost=cost, shape=question.shape).to_raw()
 
     def _shape(self, request: InferenceRequest) -> OutputShape | None:
         wanted = request.state.context.response_format

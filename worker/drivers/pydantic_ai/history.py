@@ -81,7 +81,7 @@ def _response(message: Message) -> ModelResponse:
 
 
 def needs_back(response: ModelResponse, content: str) -> FrozenDict | None:
-    """What the message of this response must hold beyond its text and calls for the next turn; None when nothing.
+    """Collect what this response's message must hold for the next turn beyond text and calls; None when nothing.
 
     Thinking and its signatures, ids and details of parts, the order of parts. Text and calls are not repeated: they are
     named by their place in the message.

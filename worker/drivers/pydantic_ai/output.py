@@ -74,8 +74,13 @@ class OutputShape:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputShape:
-        """What `as_dict` gave."""
-        return cls(FrozenDict(data["schema"]), data["name"], None, data["any_object"], data["wrapped"])
+        """Read what `as_dict` gave."""
+        return cls(
+            schema=FrozenDict(data["schema"]),
+            name=data["name"],
+            any_object=data["any_object"],
+            wrapped=data["wrapped"],
+        )
 
     def read(self, text: str) -> Json:
         """The output in a text.

@@ -94,7 +94,12 @@ class StateChanges:
 
 def split(state: AgentState) -> SplitState:
     """The head and the lists of a state."""
-    return SplitState(head_json(state), state.store.sections, _steps(state.execution), state.part_lists)
+    return SplitState(
+        head=head_json(state),
+        sections=state.store.sections,
+        steps=_steps(state.execution),
+        lists=state.part_lists,
+    )
 
 
 def head_json(state: AgentState) -> bytes:

@@ -26,7 +26,7 @@ def with_step_output(state: AgentState, step: AgentStep) -> tuple[AgentContext, 
 
 def _end_of(state: AgentState, added: int) -> Span:
     generation, length = state.store.section().extent
-    return Span(DEFAULT, generation, length, length + added)
+    return Span(section=DEFAULT, generation=generation, start=length, stop=length + added)
 
 
 def _already_there(state: AgentState, step: AgentStep) -> tuple[tuple[Message, ...], tuple[Span, ...]]:

@@ -154,7 +154,9 @@ class ExecutionState(Value):
         if status is self.status:
             return self
         if not self.status.may_become(status):
-            raise InvalidTransition(self.execution_id, self.status, status, ADVICE.get(self.status, ""))
+            raise InvalidTransition(
+                execution_id=self.execution_id, before=self.status, after=status, advice=ADVICE.get(self.status, "")
+            )
         return self._add_waiting(now)._with(
             status=status,
             started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),

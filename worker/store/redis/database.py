@@ -94,7 +94,7 @@ class RedisDatabase:
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
         """WATCH and read in one round trip. See `Database.watch`."""
-        return _RedisWatched(self, point, keys, reads)
+        return _RedisWatched(database=self, point=point, keys=keys, reads=reads)
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         """Run a script by EVALSHA, and load it when Redis does not know it. See `Database.script`."""

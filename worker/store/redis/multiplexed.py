@@ -94,7 +94,10 @@ class MultiplexedConnection(RedisConnection):
     ) -> MultiplexedConnection | None:
         """Multiplex a connection of redis-py; None without a plain socket, hiredis or a time limit."""
         found = plain_socket(connection) if hiredis is not None and connection.socket_timeout else None
-        return None if found is None else cls(connection, found[0], found[1], loop)
+        if found is None:
+            return None
+        plain, parse_error = found
+        return cls(connection=connection, plain=plain, parse_error=parse_error, loop=loop)
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether fibers of this loop can use it."""
