@@ -74,7 +74,9 @@ class Settings(BaseSettings):
     )
     max_result_chars: int = Field(32_000, ge=100, description="Longer tool results are cut, with a marker.")
     max_message_bytes: int = Field(1_000_000, ge=1000, description="Longer user messages are refused at submit.")
-    attempts_limit: int = Field(5, ge=1, description="Claims of one step that ended without an answer before it fails.")
+    attempts_limit: int = Field(
+        5, ge=1, description="Attempts at one step before it fails. A claim given back for a reason outside it is none."
+    )
     suspect_attempts: int = Field(
         3, ge=1, description="From this attempt on a step runs alone in its process, so it takes no neighbours along."
     )

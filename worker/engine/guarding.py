@@ -33,7 +33,8 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         return run.stopping(user_stop_signal())
     try:
         run = run_before_hooks(run)
-        run = run.changed(state=charge(run, run.state))
+        charged = charge(run, run.state)
+        run = run if charged is run.state else run.changed(state=charged)
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
         return on_hook_error(run, error)

@@ -14,15 +14,18 @@ from typing import Final
 from ..state import AgentState
 from .bookkeeping import Bookkeeping
 
-# Measured with 5 kB of JSON for a step and its two messages: 5.9 kB where they were made in this process, since both
-# hold the same text, and 12.9 kB where they were read (docs/decisions/0007).
+# Estimated memory of one message or step besides its texts. Measured: a step and its two messages with 5 kB of JSON
+# take 5.9 kB where this process made them, because step and messages share their texts.
 _OBJECTS_BYTES: Final = 800
+# Texts count so many times where they were read, because step and messages then hold a copy each (12.9 kB).
 _READ_TIMES: Final = 2
-# The average time after which sessions are asked for again: its first value, the weight of each session that is asked
-# for again, the share that each miss takes off, and how many times it has to pass before a session may be evicted.
+# First value of the return time: the average number of `put` calls until a session is asked for again.
 _FIRST_RETURN_TIME: Final = 65_536.0
+# Weight of one hit in the moving average of the return time.
 _HIT_WEIGHT: Final = 1 / 64
+# Share of the return time that each miss takes off, so that sessions that do not return can be evicted.
 _MISS_DECAY: Final = 1 / 1024
+# A session may be evicted after this many return times without a hit.
 _EVICTION_FACTOR: Final = 2
 _NO_ENTRY: Final = (None, 0)
 
@@ -99,6 +102,7 @@ class SessionCache:
         """Announce what a session will be if a commit goes through.
 
         The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
+        Staged sessions do not count towards `limit_bytes`. There is at most one for each commit on its way.
         """
         with self._lock:
             self._staged[session_id] = held

@@ -129,7 +129,18 @@ class LoadedSession:
 
 
 class NotClaimedReason(StrEnum):
-    """Why a step could not be claimed."""
+    """Why a step could not be claimed.
+
+    Attributes:
+        MISSING: The session does not exist or has expired.
+        STALE: The session is at a later step or at another execution.
+        AHEAD: The session is at an earlier step: Redis lost a commit, or the message is forged.
+        BUSY: A lease is alive, the session changed at each try, or the step is left to another worker.
+        ENDED: The execution has ended.
+        WAITING: The execution waits for the answer of a person or a child.
+        NOT_YET: The step was delayed, and the delay has not passed.
+        RESTARTED: Redis started less than one lease ago, and the worker of the stored claim may still be alive.
+    """
 
     MISSING = "missing"
     STALE = "stale"

@@ -70,7 +70,7 @@ def _plan(request: ClaimRequest, now_ms: int) -> _Plan | None:
             (latest.version, latest.bookkeeping.lineage),
         )
         return _Plan("claim.attempt", latest, is_current=True, guards=[lineage])
-    # A staged session may never come true, so only one that did is the beginning of what is read.
+    # A staged session may belong to a commit that fails. Only a committed one may be the base of an incremental read.
     session = None if latest is None else scope.cache.get(scope.session_id)
     behind = None if session is None else _steps_behind(session.state, ref)
     if session is None or behind is None or not remembers(behind):

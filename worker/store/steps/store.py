@@ -31,7 +31,8 @@ class StepStore(Protocol):
             alone: Nothing else runs in this process. Without it a step that died too often answers `Suspect`.
         Raises:
             StoreUnavailable: No answer in time. The claim may have been taken; its lease will end.
-            StateTooNew: A worker of a newer version has to run it; nobody has claimed it.
+            StateTooNew: A worker of a newer version has to run it. No claim stays: WATCH refuses before it claims, and
+                the script claims and gives the claim back.
             StateUnreadable: A part is damaged, and untouched. The claim may have been taken; its lease will end.
         """
         ...
@@ -96,7 +97,8 @@ class StepStore(Protocol):
         Args:
             base: The version that `transition` starts from.
             transition: Pure; may be called again when a conflict makes the transaction start over.
-            results: Results of tool calls not yet journaled; they are, before the transaction.
+            results: Results of tool calls not yet journaled; the committed step holds them. Only the way with WATCH
+                journals them before its transaction; the script journals none.
             keep_claim: Keep the claim for the next step, if one follows.
         Returns:
             What was stored; the same answer again when this claim had already committed.

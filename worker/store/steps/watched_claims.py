@@ -33,7 +33,7 @@ def claim_by_watch(request: ClaimRequest) -> ClaimResult:
     with scope.database.watch("claim.read", (scope.keys.session, scope.keys.ctl, request.journal), reads) as watched:
         control = ControlFields.read(watched.replies[0])
         now_ms = scope.clock.milliseconds(watched.replies[1])
-        refusal = _refuse(request, control, now_ms) or _refuse_beside_another(request, control, watched)
+        refusal = _refuse(request, control, now_ms) or _refuse_if_claimed_by_another(request, control, watched)
         if refusal is not None:
             return NotClaimed(refusal)
         is_mine = control.claim == claim_id
@@ -71,10 +71,10 @@ def _refuse(  # noqa: PLR0911 - a list of reasons, each on its line
     return None
 
 
-def _refuse_beside_another(
+def _refuse_if_claimed_by_another(
     request: ClaimRequest, control: ControlFields, watched: WatchedTransaction
 ) -> NotClaimedReason | None:
-    """Why a step that another claim has cannot be claimed: its lease lives, or Redis was down when it ended."""
+    """Refuse if another claim's lease is alive, or may have expired during a Redis outage."""
     if not control.claim or control.claim == request.claim_id:
         return None
     if request.scope.is_lease_alive(control.claim, "claim.lease", watched):
