@@ -57,7 +57,7 @@ demo-crash: $(VENV)/installed
 	$(BIN)/celery-agents demo --crash $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check -n 2 --dist worksteal -m "not alone" $(ARGS)
+	$(PYTEST) tests --ignore=tests/check -n 3 --dist worksteal -m "not alone" $(ARGS)
 	$(PYTEST) tests --ignore=tests/check -m alone $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
 
 check: $(VENV)/installed-dev
