@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from celery_agents.tasks.consumer.redis_internals import plain_socket
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.database import connect
 
 from support.fiber_thread import DatabaseInFibers, FiberThread
-from support.plain_socket import plain_socket
 from support.store import Bench
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from redis import Connection
 
+from celery_agents.tasks.consumer.redis_internals import plain_socket
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store.database import Changed
 from celery_agents.worker.store.redis.connection import PlainSocket
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
 from support.fiber_thread import FiberThread
-from support.plain_socket import plain_socket
 from support.redis_server import RedisServer
 
 LIMIT = 0.4
