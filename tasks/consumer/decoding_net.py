@@ -80,13 +80,13 @@ class _DecodingNet:
             stock_deliver(transport, message, queue)
             return
         try:
-            stock_deliver(transport, self._checked(message), queue)
+            stock_deliver(transport, self._check(message), queue)
         except _MESSAGE_ERRORS as error:
             log.warning("an element of queue %s was put away: %s", queue, type(error).__name__)
             reason = f"cannot be delivered: {type(error).__name__}"
             stock_deliver(transport, self._put_away(repr(message), reason), queue)
 
-    def _checked(self, message: Any) -> Any:
+    def _check(self, message: Any) -> Any:
         try:
             check_task(message, self._known_tasks)
         except InvalidMessage as error:

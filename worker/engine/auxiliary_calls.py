@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import logging
 import re
 import time
 from collections.abc import Awaitable, Mapping
@@ -21,33 +20,28 @@ from ..errors import (
     DriverError,
     InvalidInput,
     ModelCallRefused,
-    StoreFull,
-    StoreUnavailable,
     UnusableAnswer,
 )
 from ..guards import budget_signals
 from ..redaction import describe_exception
 from ..state import AgentState, ExecutionState, InferenceResponse, Message
-from .active_lease import Interruption
+from .driver_calls import journal_paid_answer, parse_answer
 from .run import Run, moment
 from .services import EngineServices
 
-log = logging.getLogger(__name__)
-
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_REDIS_PAUSE_SECONDS: Final = 0.2
 
 
 class AuxiliaryCalls:
     """Asks a model for hooks and tools. May be called from any thread."""
 
     def __init__(self, services: EngineServices) -> None:
+        self._services = services
         self._store = services.store
         self._keeper = services.keeper
         self._loop = services.loop
         self._settings = services.settings
         self._monotonic = services.monotonic
-        self._sleep = services.sleep
 
     def ask(self, run: Run, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """The journaled answer of the key, or a new one where the model may still be asked.
@@ -63,9 +57,11 @@ class AuxiliaryCalls:
         raw = journaled_answers(run).get(key)
         if raw is None:
             self._check_limits(run)
-            raw = self._record(run, key, self._obtain(run, self._as_inference(run, key, request)))
+            asked = self._obtain(run, self._as_inference(run, key, request))
+            steps = self._store.steps
+            raw = journal_paid_answer(run, self._services, lambda: steps.record_auxiliary(run.claim, key, asked))
             run.auxiliary[key] = raw
-        return _parse(run, raw)
+        return parse_answer(run, raw)
 
     def _obtain(self, run: Run, request: InferenceRequest) -> bytes:
         """Ask as often as the settings allow, with pauses that double."""
@@ -102,17 +98,6 @@ class AuxiliaryCalls:
             raise DriverError(
                 described.kind, described.message, transient=isinstance(error, ConnectionError)
             ) from error
-
-    def _record(self, run: Run, key: str, raw: bytes) -> bytes:
-        """Journal the answer, for as long as the step may live: it is paid for."""
-        while True:
-            try:
-                return self._store.steps.record_auxiliary(run.claim, key, raw)
-            except (StoreFull, StoreUnavailable) as error:
-                log.warning("auxiliary answer %s of session %s waits: %s", key, run.ref.session_id, error)
-                if self._keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
-                    raise
-                self._sleep(_REDIS_PAUSE_SECONDS)
 
     def _record_failure(self, run: Run, error: DriverError) -> None:
         facts = {"kind": error.kind, "transient": error.transient, "auxiliary": True}
@@ -171,20 +156,11 @@ def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
     """The execution with every auxiliary answer of the step charged, each once."""
     for key, raw in journaled_answers(run).items():
         try:
-            answer = _parse(run, raw)
+            answer = parse_answer(run, raw)
         except UnusableAnswer:
             continue  # nobody can tell what it cost
         execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
     return execution
-
-
-def _parse(run: Run, raw: bytes) -> InferenceResponse:
-    try:
-        return run.agent.answering.parse(raw)
-    except UnusableAnswer:
-        raise
-    except Exception as error:  # a driver of the user's
-        raise UnusableAnswer(describe_exception(error).message) from error
 
 
 __all__ = ["AuxiliaryCalls", "charge", "charge_execution", "journaled_answers"]

@@ -6,14 +6,15 @@ import concurrent.futures
 import json
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from .. import crash_points
 from ..concurrency import fibers
 from ..drivers import Driver, InferenceRequest
-from ..errors import DriverError, StoreFull, StoreUnavailable
+from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..redaction import describe_exception
+from ..state import InferenceResponse
 from .active_lease import ActiveLease, Interruption
 from .run import Run
 from .services import EngineServices
@@ -61,20 +62,8 @@ class DriverCaller:
         return raw
 
     def journal_answer(self, run: Run, raw: bytes) -> bytes:
-        """Journal a raw answer and return the stored one, which may be another worker's.
-
-        The answer was paid for: while Redis is full or away, this tries again for as long as the step may live.
-        """
-        while True:
-            try:
-                return self._steps.record_answer(run.claim, raw)
-            except (StoreFull, StoreUnavailable) as error:
-                log.warning(
-                    "the answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
-                )
-                if self._keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
-                    raise
-                self._services.sleep(_REDIS_PAUSE_SECONDS)
+        """Journal a raw answer and return the stored one, which may be another worker's."""
+        return journal_paid_answer(run, self._services, lambda: self._steps.record_answer(run.claim, raw))
 
     def journal_failure(self, run: Run, error: DriverError) -> None:
         """Journal an attempt that gave no usable answer, without anything of the provider's body."""
@@ -97,6 +86,37 @@ class DriverCaller:
             raise
         except Exception as error:
             raise _as_driver_error(error) from error
+
+
+def journal_paid_answer(run: Run, services: EngineServices, record: Callable[[], bytes]) -> bytes:
+    """Record an answer that was paid for, and return the stored one.
+
+    While Redis is full or away, this tries again for as long as the step may live.
+    """
+    while True:
+        try:
+            return record()
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning(
+                "an answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
+            )
+            if services.keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
+                raise
+            services.sleep(_REDIS_PAUSE_SECONDS)
+
+
+def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
+    """Parse a raw answer by the run's driver.
+
+    Raises:
+        UnusableAnswer: The driver cannot parse it.
+    """
+    try:
+        return run.agent.answering.parse(raw)
+    except UnusableAnswer:
+        raise
+    except Exception as error:  # a driver of the user's
+        raise UnusableAnswer(describe_exception(error).message) from error
 
 
 def _call_in_thread(lease: ActiveLease, driver: Driver, request: InferenceRequest, now: float) -> bytes:

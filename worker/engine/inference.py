@@ -18,7 +18,7 @@ from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from .active_lease import ActiveLease, Interruption
-from .driver_calls import CallInterrupted, DriverCaller
+from .driver_calls import CallInterrupted, DriverCaller, parse_answer
 from .interruptions import resolve_interruption, user_stop_signal
 from .outcome import TakenOver
 from .releases import release_and_retry
@@ -189,7 +189,7 @@ class Inference:
             UnusableAnswer: It was unusable, and this attempt may ask again.
         """
         try:
-            response = _parse(run, raw)
+            response = parse_answer(run, raw)
         except UnusableAnswer as error:
             if run.is_stopping or run.loaded.journal.holds_something:
                 # Refused once a tool call of the answer has begun: nobody may ask for another answer then.
@@ -242,15 +242,6 @@ def _check_price(run: Run) -> None:
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
         "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
     )
-
-
-def _parse(run: Run, raw: bytes) -> InferenceResponse:
-    try:
-        return run.agent.answering.parse(raw)
-    except UnusableAnswer:
-        raise
-    except Exception as error:  # a driver of the user's
-        raise UnusableAnswer(describe_exception(error).message) from error
 
 
 def _run_after_hooks(run: Run, response: InferenceResponse) -> Run:
