@@ -8,15 +8,16 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo demo-crash test check format lock faults faults-long soak bench bench-quick clean
+.PHONY: help demo test walk check format reference lock faults faults-long soak bench bench-quick bench-waiting clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo         a real agent job on this machine: embedded Redis, one worker, live progress, an answer"
-	@echo "make demo-crash   the same job while its worker is killed -9 in the middle of a step"
+	@echo "make demo         a refund whose worker is killed -9, beside the same job on plain Celery; needs no key"
 	@echo "make test         the test suite: real Redis, real worker processes (about ten minutes on two cores)"
+	@echo "make walk         the wheel in a fresh environment: what a newcomer types, beside other services (ten minutes)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
+	@echo "make reference    the pages of docs that are generated from the code"
 	@echo "make lock         the versions and hashes that the image and the tests install"
 	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
@@ -53,12 +54,12 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 demo: $(VENV)/installed
 	$(BIN)/celery-agents demo $(ARGS)
 
-demo-crash: $(VENV)/installed
-	$(BIN)/celery-agents demo --crash $(ARGS)
-
 test: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check -n 3 --dist worksteal -m "not alone" $(ARGS)
-	$(PYTEST) tests --ignore=tests/check -m alone $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -n 3 --dist worksteal -m "not alone" $(ARGS)
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m alone $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+
+walk: $(VENV)/installed-dev
+	$(PYTEST) tests/walk --timeout 600 $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -69,6 +70,10 @@ check: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages that are generated from the code: settings, results, events, errors, guards, hooks, the command line.
+reference: $(VENV)/installed-dev
+	$(BIN)/python docs/reference.py
 
 # --upgrade in ARGS takes the newest versions that pyproject.toml allows.
 lock: $(VENV)/installed-dev
@@ -86,6 +91,9 @@ soak: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-waiting: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/waiting.py $(ARGS)
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py --quick $(ARGS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 from engines.product import product
+from waiting import waiting_figures
 from yardstick.running import Running
 
 JOBS = 40
@@ -33,7 +34,8 @@ def own_figures() -> dict[str, object]:
         figures = event_times(url)
     with Running(product("keyed")) as running:
         url = running.store.environment()["BENCH_REDIS"]
-        return {**figures, **many_sessions(url, running)}
+        figures |= many_sessions(url, running)
+    return {**figures, **waiting_figures(LATER)}
 
 
 def event_times(url: str) -> dict[str, object]:

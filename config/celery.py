@@ -6,29 +6,49 @@ from typing import Any, Final
 
 from kombu import Exchange, Queue
 
-from .settings import Settings
+from .settings import GROUP_MARK, Settings
 
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
 
+# Of brokers that keep empty queues: how long the queue of a worker group stays after its last worker.
+_GROUP_QUEUE_SECONDS: Final = 86_400.0
+
 
 def queues(settings: Settings, *, may_be_unacknowledged: bool = True) -> list[Queue]:
-    """Declare the two queues: steps, whose messages are hints, and control, whose messages hold the whole request.
+    """Declare two queues: steps, whose messages are hints, and control, whose messages hold the whole request.
 
     Args:
         may_be_unacknowledged: Whether the workers take no more messages than they have slots.
     """
-    steps = Queue(
-        settings.queue,
-        Exchange(settings.queue, type="direct"),
-        routing_key=settings.queue,
-        # A lost message costs latency only, so it is not even acknowledged: 6 Redis commands a step instead of 10.
-        no_ack=may_be_unacknowledged and is_redis(settings.broker),
-    )
     control = Queue(
         settings.control_queue, Exchange(settings.control_queue, type="direct"), routing_key=settings.control_queue
     )
-    return [steps, control]
+    return [step_queue(settings, "", may_be_unacknowledged=may_be_unacknowledged), control]
+
+
+def step_queue(settings: Settings, name: str, *, may_be_unacknowledged: bool = True) -> Queue:
+    """Declare a queue of step messages.
+
+    Args:
+        name: As an agent gives it; "" for the common queue.
+        may_be_unacknowledged: Whether the workers take no more messages than they have slots.
+    """
+    full = settings.step_queue(name)
+    return Queue(
+        full,
+        Exchange(full, type="direct"),
+        routing_key=full,
+        # A lost message costs latency only, so it is not even acknowledged: 6 Redis commands a step instead of 10.
+        no_ack=may_be_unacknowledged and is_redis(settings.broker),
+        # A worker group has another name when its agents change. Redis removes empty queues by itself.
+        expires=_GROUP_QUEUE_SECONDS if name.startswith(GROUP_MARK) else None,
+    )
+
+
+def is_our_queue(settings: Settings, queue: object) -> bool:
+    """Whether the broker's queue of this name holds our messages: steps or control."""
+    return queue == settings.control_queue or settings.queue_name(queue) is not None
 
 
 def is_redis(url: str) -> bool:

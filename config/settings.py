@@ -15,11 +15,23 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .networks import AllowedNetworks
+
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these names for a service called celery-agents; they are not settings.
 _INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)$")
 # The demo's tools read these in the worker process.
 _DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
+
+
+QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""The name that an agent gives its queue."""
+
+DEFAULT_QUEUE: Final = "default"
+"""The name of the common queue where queues are listed; agents with no queue of their own have it."""
+
+GROUP_MARK: Final = "@"
+"""Begins the name of the queue of a worker group, so that no agent's queue has the same."""
 
 
 class SettingsError(ValueError):
@@ -42,7 +54,15 @@ class Settings(BaseSettings):
         None, description="Celery broker. None: the store's Redis, which lets a commit publish the next step itself."
     )
     agents: str = Field("", description="Modules that define agents, comma separated; each worker imports them.")
-    queue: str = Field("celery_agents.steps", description="Queue of the step messages.")
+    queue: str = Field(
+        "celery_agents.steps",
+        description="Queue of the step messages. An agent with queue='gpu' has its own: this name with '.gpu'.",
+    )
+    queues: str = Field(
+        "",
+        description="Queues that this worker takes, comma separated, by the names that agents give them; 'default' is "
+        "the common one. It offers no agent of another queue. Empty: the queues of all its agents.",
+    )
     control_queue: str = Field("celery_agents.control", description="Queue of submit, retry and stop by task name.")
     shards: int = Field(
         1, ge=1, le=1024, description="Hash slots in use. Fixed for the life of a Redis: stored there and compared."
@@ -73,6 +93,15 @@ class Settings(BaseSettings):
         5.0, ge=0, description="Added to a tool's timeout before its lookup is believed when it says 'did not happen'."
     )
     max_result_chars: int = Field(32_000, ge=100, description="Longer tool results are cut, with a marker.")
+    max_result_bytes: int = Field(
+        256_000, ge=1000, description="No tool result is stored longer, whatever its tool allows; cut, with a marker."
+    )
+    max_answer_bytes: int = Field(
+        4_000_000, ge=1000, description="A longer answer of a model is not read to its end; the execution fails."
+    )
+    max_calls: int = Field(
+        128, ge=1, description="Tool calls of one answer that run; the model reads that the others did not."
+    )
     max_message_bytes: int = Field(1_000_000, ge=1000, description="Longer user messages are refused at submit.")
     attempts_limit: int = Field(
         5, ge=1, description="Attempts at one step before it fails. A claim given back for a reason outside it is none."
@@ -103,11 +132,20 @@ class Settings(BaseSettings):
         604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
     )
     journal_seconds: float = Field(3_600.0, gt=0, description="Life of a step's journal after its commit.")
+    max_session_bytes: int = Field(
+        32_000_000,
+        ge=100_000,
+        description="A longer conversation takes no further message, and its execution fails with its next step.",
+    )
+    max_event_bytes: int = Field(16_000, ge=1000, description="Data of one event; more is replaced by its size.")
     events_kept: int = Field(1_000, ge=10, description="Events kept per session (approximately).")
     dead_kept: int = Field(10_000, ge=10, description="Parked steps and quarantined messages kept.")
     operations_kept: int = Field(128, ge=8, description="Operation ids a session remembers, against applying twice.")
     executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
     inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
+    max_inbox_bytes: int = Field(
+        8_000_000, ge=1000, description="Bytes of the messages that may wait for one running step."
+    )
     cache_bytes: int = Field(
         128_000_000,
         ge=0,
@@ -128,6 +166,9 @@ class Settings(BaseSettings):
     loop_blocked_seconds: float = Field(
         60.0, gt=0, description="A worker whose event loop an async driver or tool has blocked for this long exits 1."
     )
+    agent_grace_seconds: float = Field(
+        86_400.0, gt=0, description="A session whose agent no live worker offers is parked after it has waited so long."
+    )
     agents_seen_seconds: float = Field(60.0, gt=0, description="A worker not heard of for this long does not count.")
     task_events: bool = Field(True, description="Task events for Flower; about half a millisecond a step.")
     metrics_port: int | None = Field(None, ge=1, le=65535, description="Prometheus metrics of the worker. None: off.")
@@ -136,6 +177,16 @@ class Settings(BaseSettings):
     log_format: str = Field("text", pattern="^(text|json)$", description="json: one object a line with session ids.")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Of our own loggers.")
     webhook_secret: str | None = Field(None, description="HMAC key of completion webhooks. None: webhooks are refused.")
+    token_secret: str | None = Field(
+        None,
+        min_length=16,
+        description="Key of the tokens that answer a request or complete a call. None: asking for one is refused.",
+    )
+    webhook_allow: str = Field(
+        "",
+        description="Hosts and networks that webhooks may reach although they are not public, comma separated, such as "
+        "hooks.internal or 10.2.0.0/16. Public addresses always may.",
+    )
     crash: str | None = Field(
         None, description="Fault injection for tests: point:probability:seed[:stop=<seconds>]. Never in production."
     )
@@ -151,6 +202,12 @@ class Settings(BaseSettings):
             raise ValueError(f"{_hide_password(value)!r} has no usable port; write it like redis://host:6379/0")
         return value
 
+    @field_validator("webhook_allow")
+    @classmethod
+    def _check_allowed(cls, value: str) -> str:
+        AllowedNetworks.parse(value)
+        return value
+
     @field_validator("redis_url")
     @classmethod
     def _check_redis(cls, value: str) -> str:
@@ -158,6 +215,16 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':', maxsplit=1)[0]}://"
             )
+        return value
+
+    @field_validator("queues")
+    @classmethod
+    def _check_queues(cls, value: str) -> str:
+        for name in _split_names(value):
+            if name != DEFAULT_QUEUE and not QUEUE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is no queue of an agent: write 1 to 64 letters, digits, '_' or '-', or {DEFAULT_QUEUE!r}"
+                )
         return value
 
     @model_validator(mode="after")
@@ -184,14 +251,47 @@ class Settings(BaseSettings):
         return self.broker_url or self.redis_url
 
     @property
+    def secrets(self) -> tuple[str | None, ...]:
+        """Values that must not be seen: secrets, and URLs whose passwords are."""
+        named = (name for name in type(self).model_fields if "secret" in name)
+        return (self.redis_url, self.broker_url, *(getattr(self, name) for name in named))
+
+    @property
     def agent_modules(self) -> tuple[str, ...]:
         """Modules to import for agents, in order."""
-        return tuple(name.strip() for name in self.agents.split(",") if name.strip())
+        return _split_names(self.agents)
+
+    @property
+    def chosen_queues(self) -> tuple[str, ...] | None:
+        """Queues of agents that this worker is restricted to, "" for the common one; None: no restriction."""
+        return tuple("" if name == DEFAULT_QUEUE else name for name in _split_names(self.queues)) or None
+
+    def step_queue(self, name: str) -> str:
+        """The broker's name of a queue of agents; "" is the common one."""
+        return f"{self.queue}.{name}" if name else self.queue
+
+    def queue_name(self, step_queue: object) -> str | None:
+        """The name of a queue of agents by the broker's name of it; None: it is no queue of steps."""
+        if step_queue == self.queue:
+            return ""
+        if not isinstance(step_queue, str) or not step_queue.startswith(f"{self.queue}."):
+            return None
+        name = step_queue[len(self.queue) + 1 :]
+        return name if QUEUE_NAME.fullmatch(name.removeprefix(GROUP_MARK)) else None
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        default_redis_url: str | None = None,
+        **overrides: Any,
+    ) -> Settings:
         """Read the environment, refuse what is unknown.
 
+        Args:
+            default_redis_url: The store where the environment names none. None: the setting's own default.
+            overrides: Values that count more than the environment; None is left out.
         Raises:
             SettingsError: A name or a value is wrong; the sentence says which and what to do.
         """
@@ -201,6 +301,8 @@ class Settings(BaseSettings):
         if unknown:
             names = ", ".join(PREFIX + name.upper() for name in unknown)
             raise SettingsError(f"unknown setting {names}; known are {_list_names(cls)}. Correct the name or unset it.")
+        if default_redis_url is not None:
+            values.setdefault("redis_url", default_redis_url)
         given = {name: value for name, value in overrides.items() if value is not None}
         return cls.build(**{**values, **given})
 
@@ -245,6 +347,10 @@ def _is_injected(name: str, value: str) -> bool:
     """Whether Kubernetes has set the variable. A service called celery-agents-metrics has the name of a setting."""
     own = name[len(PREFIX) :].lower() in Settings.model_fields
     return bool(_INJECTED.match(name.upper())) and (not own or "://" in value)
+
+
+def _split_names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def _list_names(cls: type[Settings]) -> str:

@@ -1,1 +1,1 @@
-"""A real job to look at: a research agent over the files of a folder, with a model or without one."""
+"""The demo: a refund whose worker is killed, beside the same job as an ordinary Celery task."""

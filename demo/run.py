@@ -1,125 +1,208 @@
-"""The demo as it runs on one machine: embedded Redis, a worker, a job, its progress and its answer."""
+"""Run the demo: submit both jobs, kill both workers at the worst moment, tell what happens, compare."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..tasks.local.dev_stack import DevStack
-from ..worker.errors import ConfigurationError
-from .agent import BASE_URL_VARIABLE, DEFAULT_QUESTION, MODEL_VARIABLE, NAME, research_agent
-from .folder import Folder, NotReadable
-from .tools import PATH_VARIABLE, documentation
+from ..tasks.local.dev_stack import flower_is_installed, new_credentials
+from ..worker.store import Event, Result
+from .agents import NAME
+from .ledger import Entry, Kind, Side
+from .narrator import Narrator
+from .plain_worker import TASK
+from .report import Report, SideReport
+from .shop import MESSAGE
+from .stage import Stage, open_stage
 
 if TYPE_CHECKING:
-    from ..tasks.client.job import Job, Result
+    from ..tasks.client.job import Job
 
-AGENTS_MODULE: Final = "celery_agents.demo.agents"
-_DRAIN_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1
+_PATIENCE_SECONDS: Final = 120.0
+_FLOWER_PORT: Final = 5555
 
-Follow = Callable[["Job"], "Result"]
-"""Shows a job's progress until it ends."""
+_NOTES: Final = """
+Plain Celery was this quick because its visibility timeout is {seconds} s here; by default it waits an hour.
+A key made from the task's id would save the second refund. The answers would still be paid twice.
+"""
 
-
-@dataclass(frozen=True)
-class Research:
-    """A question, and the folder that holds its answer.
-
-    Attributes:
-        model: Model id of pydantic-ai; None: without a model.
-        data: Where Redis keeps its data; None: a temporary folder.
-    """
-
-    question: str
-    folder: Folder
-    model: str | None = None
-    base_url: str | None = None
-    data: Path | None = None
-
-    @classmethod
-    def asked(
-        cls,
-        question: str | None = None,
-        *,
-        path: Path | None = None,
-        model: str | None = None,
-        base_url: str | None = None,
-        data: Path | None = None,
-    ) -> Research:
-        """From what somebody asked for; what is left out is this project's documentation and a question about it.
-
-        Raises:
-            ConfigurationError: There is no such folder, or the model cannot be asked: an extra or a key is missing.
-        """
-        research_agent(model, base_url).answering.check()
-        try:
-            folder = Folder.at(path or documentation())
-        except NotReadable as error:
-            raise ConfigurationError(str(error)) from error
-        return cls(question=question or DEFAULT_QUESTION, folder=folder, model=model, base_url=base_url, data=data)
-
-    def environment(self, agents_module: str) -> dict[str, str]:
-        """Environment variables for the worker's process."""
-        given = {MODEL_VARIABLE: self.model or "", BASE_URL_VARIABLE: self.base_url or ""}
-        return {"CELERY_AGENTS_AGENTS": agents_module, PATH_VARIABLE: str(self.folder.root), **given}
-
-    def headline(self) -> str:
-        """Describe the run that is about to start, in one line."""
-        how = f"with {self.model}" if self.model else "without a model"
-        return f"A research agent, {how}, over the {len(self.folder.files())} files of {self.folder.root}"
+_NEXT_COMMANDS: Final = (
+    ("up", "Redis, a worker with this agent, and Flower"),
+    ('submit support "Order 18 arrived broken" --wait', "in another terminal"),
+    ("new my_shop", "an agent of your own, with its test, settings and compose file"),
+)
+_COMMAND_WIDTH: Final = max(len(command) for command, _ in _NEXT_COMMANDS)
 
 
-def answer(research: Research, follow: Follow, *, keep: bool) -> Result:
-    """Start a machine, submit the question, show the progress, print the answer, clean up.
+def run_demo(
+    *, model: str | None, base_url: str | None, data: Path | None, keep: bool, say: Callable[[str], None]
+) -> Report:
+    """Run the demo and print the comparison.
 
     Args:
-        keep: Leave Redis and the worker running, and say how to look at them.
+        model: Model id of pydantic-ai; None: a deterministic function in its place.
+        base_url: A server that speaks the provider's protocol.
+        data: Folder of Redis's data and the logs; None: a temporary one.
+        keep: Leave everything running, with Flower, and say how to look at it.
+        say: Takes a line for people.
     """
-    with dev_stack_for(research, AGENTS_MODULE) as machine:
-        worker = machine.start_worker()
-        say(research.headline())
-        say(f"Redis {machine.redis.url}, worker {worker.pid}")
-        say(f"\nQuestion: {research.question}\n")
-        job = submitted(machine, research.question)
-        result = follow(job)
-        say(f"\n{result.final_response}\n")
+    how = f"with {model}" if model else "with a function in the model's place (no key needed)"
+    say(f"A support agent refunds an order, {how}.")
+    say("Twice the same job: on celery-agents, and as an ordinary Celery task with late acknowledgement.")
+    say("Each has two workers. The one that refunds is killed -9 when the money is out and nobody has noted it.")
+    say("\nstarting Redis, the ledger and four workers")
+    with open_stage(model, base_url, data) as stage:
+        say(f"\nCustomer: {MESSAGE}\n")
+        performance = Performance(stage, say)
+        report = performance.run()
+        say(f"\nAnswer: {report.agents.answer}\n")
+        say("\n".join(report.lines()))
+        say(_NOTES.format(seconds=stage.visibility_seconds))
         if keep:
-            machine.keep()
-            _say_how_to_look(machine, job)
-        return result
+            _keep(stage, performance.job, say)
+        say("Next:")
+        for command, what in _NEXT_COMMANDS:
+            say(f"  {_program()} {command:{_COMMAND_WIDTH}}  {what}")
+        return report
 
 
-@contextmanager
-def dev_stack_for(research: Research, agents_module: str) -> Generator[DevStack]:
-    """A machine with its Redis running, and logs in files."""
-    environment = research.environment(agents_module)
-    with DevStack(environment, data=research.data, drain_seconds=_DRAIN_SECONDS, logs=True) as machine:
-        yield machine
+class Performance:
+    """Both jobs from their submit to their end.
+
+    Args:
+        stage: The processes.
+        say: Takes a line for people.
+    """
+
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._say = say
+        self._seen_lines = 0
+        self._seen_event: str | None = None
+        self._killed: set[Side] = set()
+        self._told: list[tuple[float, str]] = []
+        self._ended_at: dict[Side, float] = {}
+        self._began_at = time.time()
+        self._narrator = Narrator(self._began_at)
+        self.job: Job = stage.client.submit(NAME, MESSAGE)
+        stage.plain_app.send_task(TASK, kwargs={"message": MESSAGE})
+
+    def run(self) -> Report:
+        """Tell what happens until both jobs have ended, and compare them.
+
+        Raises:
+            TimeoutError: One of them has not ended in two minutes.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while len(self._ended_at) < len(Side):
+            events, entries = self._new_events(), self._new_entries()
+            moments = [(event.at_ms / 1000, partial(self._tell_event, event)) for event in events]
+            moments += [(entry.at, partial(self._tell_entry, entry)) for entry in entries]
+            for _, tell in sorted(moments, key=lambda moment: moment[0]):
+                tell()
+            self._print_told()
+            if time.monotonic() > deadline:
+                missing = ", ".join(side for side in Side if side not in self._ended_at)
+                logs = self._stage.stack.redis.data
+                raise TimeoutError(f"not done after {_PATIENCE_SECONDS:g} s: {missing}; the logs were in {logs}")
+            time.sleep(_POLL_SECONDS)
+        return self._compare(self._stage.ledger.entries(), self.job.result(timeout=10.0))
+
+    def _tell_entry(self, entry: Entry) -> None:
+        self._tell(entry.at, self._narrator.describe(entry))
+        if entry.kind is Kind.REFUND and entry.side not in self._killed:
+            self._kill(entry)
+        elif entry.kind is Kind.ENDED:
+            self._ended_at[entry.side] = entry.at
+
+    def _tell_event(self, event: Event) -> None:
+        line = self._narrator.describe_event(event)
+        if line is not None:
+            self._tell(event.at_ms / 1000, line)
+        if event.type in ("execution_completed", "execution_failed", "execution_stopped"):
+            self._ended_at[Side.AGENTS] = event.at_ms / 1000
+
+    def _new_entries(self) -> list[Entry]:
+        entries = self._stage.ledger.entries()
+        new, self._seen_lines = entries[self._seen_lines :], len(entries)
+        return new
+
+    def _new_events(self) -> list[Event]:
+        events = self._stage.client.store.sessions.events(self.job.session_id)
+        known = next((n for n, event in enumerate(events, start=1) if event.id == self._seen_event), 0)
+        if events:
+            self._seen_event = events[-1].id
+        return events[known:]
+
+    def _kill(self, entry: Entry) -> None:
+        """Kill the worker that has just paid a refund out and waits for the ledger's reply."""
+        self._killed.add(entry.side)
+        worker = self._stage.workers[entry.side, entry.worker]
+        worker.kill()
+        killed_at = time.time()
+        self._tell(
+            killed_at, self._narrator.line(entry.side, killed_at, f"kill -9 {entry.worker} (process {worker.pid})")
+        )
+        other = next(name for side, name in self._stage.workers if side is entry.side and name != entry.worker)
+        if entry.side is Side.AGENTS:
+            lease = self._stage.client.settings.lease_seconds
+            why = f"{other} waits until the lease of {entry.worker} has run out ({lease:g} s): it might only be slow"
+        else:
+            seconds = self._stage.visibility_seconds
+            why = f"{other} gets the message after the visibility timeout ({seconds} s here, by default 1 h)"
+        self._tell(killed_at, self._narrator.line(entry.side, killed_at, why))
+
+    def _tell(self, at: float, line: str) -> None:
+        self._told.append((at, line))
+
+    def _print_told(self) -> None:
+        """Print what was told in this pass by its time: a kill is later than what the other side did before it."""
+        for _, line in sorted(self._told, key=lambda told: told[0]):
+            self._say(line)
+        self._told.clear()
+
+    def _compare(self, entries: list[Entry], result: Result) -> Report:
+        plain_answer = next((each.text for each in entries if each.kind is Kind.ENDED), "")
+        return Report(
+            agents=self._count(Side.AGENTS, entries, result.final_response),
+            plain=self._count(Side.PLAIN, entries, plain_answer),
+            steps=result.step_count if result.status == "completed" else 0,
+        )
+
+    def _count(self, side: Side, entries: list[Entry], answer: str) -> SideReport:
+        return SideReport.count(side, entries, seconds=self._ended_at[side] - self._began_at, answer=answer)
 
 
-def submitted(machine: DevStack, question: str) -> Job:
-    """The question as a job of the machine's workers."""
-    from ..tasks.client.client import AgentClient
-
-    client = AgentClient(settings=machine.settings())
-    client.wait_for_agent(NAME, timeout=30.0, check=machine.check)
-    return client.submit(NAME, question)
-
-
-def say(text: str) -> None:
-    """Print, at once."""
-    print(text, flush=True)
+def _program() -> str:
+    """Name the command as this shell finds it: `make demo` runs it from an environment that is not active."""
+    if shutil.which("celery-agents") is not None:
+        return "celery-agents"
+    path = Path(sys.executable).with_name("celery-agents")
+    return min(str(path), os.path.relpath(path), key=len)
 
 
-def _say_how_to_look(machine: DevStack, job: Job) -> None:
-    pids = " ".join(str(each.pid) for each in machine.workers)
-    say(f"Still running, with its data and logs in {machine.redis.data}. Look at it:")
-    say(f"  export CELERY_AGENTS_REDIS_URL={machine.redis.url}")
-    say(f"  celery-agents show {job.session_id}")
-    say(f'  celery-agents send {job.session_id} "another question" --wait')
-    say(f"End it with: kill {pids}; kill {machine.redis.pid}")
-    sys.stdout.flush()
+def _keep(stage: Stage, job: Job, say: Callable[[str], None]) -> None:
+    """Leave everything running, and say how to look at it and how to end it."""
+    stack = stage.stack
+    for worker in stage.workers.values():
+        if not worker.is_alive:
+            stack.stop(worker)
+    flower = None
+    if flower_is_installed():
+        credentials = new_credentials()
+        flower = stack.start_flower(_FLOWER_PORT, credentials)
+        say(f"Flower: {stack.flower_url}  (user and password: {credentials})")
+    stack.keep()
+    say("Everything runs on. Look at it:")
+    say(f"  export CELERY_AGENTS_REDIS_URL={stack.redis.url}")
+    say(f"  {_program()} show {job.session_id}")
+    pids = [worker.pid for worker in stage.workers.values() if worker.is_alive]
+    pids += [stage.ledger_process.pid, *([flower.pid] if flower else []), stack.redis.pid]
+    say(f"End it with: kill {' '.join(map(str, pids))}\n")

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 from celery import Celery
 
-from ..config.celery import queues
+from ..config.celery import is_redis, queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
 from .consumer.one_loop import OneLoop
-from .controls import LazyClient, register_controls
+from .controls import register_controls
+from .lazy_client import LazyClient
 from .producer import attach_settings, create_producer_app
 from .runtime import LazyRuntime
 from .step import register_step
@@ -27,17 +28,21 @@ def install(app: Celery, settings: Settings | None = None, *, agents: str | None
     """Add agents to an existing Celery app: tasks and queues with options of their own, no setting changed.
 
     Call it when the app is configured. Its workers take steps when they consume the queues `celery_agents.steps` and
-    `celery_agents.control`, as those started without `-Q` do; the others are as they were.
+    `celery_agents.control`, as those started without `-Q` do; the others are as they were. A worker that consumes
+    `celery_agents.steps` takes the queues that its agents name, too.
 
     Args:
         app: An app whose workers are to run agents too. Its broker is used.
-        settings: None: from the environment, with the app's broker.
+        settings: None: from the environment, with the app's broker. The broker is the store, too, when it is a Redis
+            and the environment names no other (`CELERY_AGENTS_REDIS_URL`).
         agents: Modules that define agents, comma separated; they are imported by the workers. None: as the settings
             say. Only for settings of the environment.
 
     `celery-agents doctor --app my_project` names settings of the app that conflict, such as a pool without threads.
     """
-    chosen = settings or Settings.from_environment(broker_url=_broker_of(app), agents=agents)
+    broker = _broker_of(app)
+    store = broker if broker is not None and is_redis(broker) and ";" not in broker else None
+    chosen = settings or Settings.from_environment(default_redis_url=store, broker_url=broker, agents=agents)
     # Without acknowledgement a worker that prefetches would take the whole queue into its memory.
     for queue in queues(chosen, may_be_unacknowledged=bool(app.conf.worker_disable_prefetch)):
         if queue.name not in app.amqp.queues:

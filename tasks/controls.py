@@ -1,4 +1,4 @@
-"""Submit, retry and stop as Celery tasks, for services without this package and for Flower's HTTP API.
+"""Submit, retry, stop and other actions as Celery tasks, for services without this package and for Flower's HTTP API.
 
 Their queue is acknowledged late: until the wish is in the session, the message is all there is of it. They need a
 `session_id` or an `idempotency_key`: there is no result to read an id from, and the message may come twice.
@@ -7,7 +7,6 @@ Their queue is acknowledged late: until the wish is in the session, the message 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,8 @@ from celery.exceptions import Ignore
 from ..config.settings import Settings
 from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionBudget
-from .client.client import AgentClient
+from .answer_controls import read_time, register_answers, register_holding
+from .lazy_client import LazyClient
 from .names import RETRY, STOP, SUBMIT
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_submit(app, client, options)
     _register_retry(app, client, options)
     _register_stop(app, client, options)
+    register_answers(app, client, options)
+    register_holding(app, client, options)
 
 
 def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
@@ -47,6 +49,9 @@ def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]
         metadata: dict[str, Any] | None = None,
         on_complete: Any = None,
         webhook: str | None = None,
+        on_request: Any = None,
+        request_webhook: str | None = None,
+        start_at: str | None = None,
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
         if session_id is None and idempotency_key is None:
@@ -57,7 +62,8 @@ def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]
         key = idempotency_key or f"task:{self.request.id}"
         job = client().submit(
             agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget), metadata=metadata,
-            on_complete=on_complete, webhook=webhook,
+            on_complete=on_complete, webhook=webhook, on_request=on_request, request_webhook=request_webhook,
+            start_at=read_time("start_at", start_at),
         )  # fmt: skip
         return f"session {job.session_id}"
 
@@ -65,11 +71,11 @@ def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]
 def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=RETRY, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def retry(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, budget: dict[str, Any] | None = None
+        self: Task[Any, Any], session_id: str, budget: dict[str, Any] | None = None, by: str | None = None
     ) -> str:
         """Retry a failed or stopped execution; see `AgentClient.retry`."""
         try:
-            job = client().retry(session_id, budget=_read_budget(budget))
+            job = client().retry(session_id, budget=_read_budget(budget), by=by)
         except ActionRefused as error:
             if self.request.delivery_info and self.request.delivery_info.get("redelivered"):
                 raise Ignore from error  # the first delivery did it
@@ -80,33 +86,12 @@ def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any])
 def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=STOP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def stop(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, execution_id: str | None = None
+        self: Task[Any, Any], session_id: str, execution_id: str | None = None, by: str | None = None
     ) -> str:
         """Stop a session's execution; see `AgentClient.stop`."""
         del self
-        client().stop(session_id, execution_id=execution_id, timeout=0)
+        client().stop(session_id, execution_id=execution_id, timeout=0, by=by)
         return f"session {session_id}"
-
-
-class LazyClient:
-    """The client that control tasks use, made on first use in the process that needs it."""
-
-    def __init__(self, app: Celery, settings: Settings) -> None:
-        self._app = app
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._client: AgentClient | None = None
-
-    def __call__(self) -> AgentClient:
-        """Return the client of this process."""
-        with self._lock:
-            if self._client is None:
-                self._client = AgentClient(settings=self._settings, app=self._app)
-            return self._client
-
-    def stop(self, session_id: str, execution_id: str) -> None:
-        """Ask for the stop of an execution, and do not wait for it."""
-        self().stop(session_id, execution_id=execution_id, timeout=0)
 
 
 def _read_budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:

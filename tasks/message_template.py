@@ -14,10 +14,11 @@ from queue import Empty
 from typing import Any, Final, cast
 
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, Queue
 from kombu.transport import virtual
 from kombu.utils.json import dumps
 
+from ..config.celery import step_queue
 from ..config.settings import Settings
 from ..worker.store import StepRef
 from ..worker.unique import unique_hex
@@ -50,11 +51,17 @@ def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict
         "task_id": ref.task_id,
         "root_id": StepRef(ref.session_id, ref.execution_id, 1).task_id,
         "parent_id": parent,
-        "queue": settings.queue,
+        "queue": _queue_for(settings, ref.queue),
         "serializer": "json",
         "ignore_result": True,
         "headers": {PUBLISHED_HEADER: published_ms},
     }
+
+
+def _queue_for(settings: Settings, name: str) -> str | Queue:
+    """The queue as `send_task` takes it: the common one as the app declares it, any other with its declaration."""
+    is_other = name and settings.queue_name(settings.step_queue(name)) is not None
+    return step_queue(settings, name) if is_other else settings.queue
 
 
 def record_message(app: Celery, options: Mapping[str, Any]) -> tuple[str, str]:
@@ -137,14 +144,15 @@ class MessageTemplate:
         queue: The Redis key to which messages are pushed.
     """
 
-    def __init__(self, app: Celery, settings: Settings, *, has_parent: bool) -> None:
+    def __init__(self, app: Celery, settings: Settings, *, queue: str = "", has_parent: bool) -> None:
         """
         Args:
+            queue: Name of the queue; "" is the common one.
             has_parent: Whether the messages are those of later steps, which name their predecessor.
         Raises:
             ValueError: What the template writes differs from what kombu writes.
         """
-        options = message_options(settings, StepRef(_SESSION, _EXECUTION, _STEP), _PUBLISHED)
+        options = message_options(settings, StepRef(_SESSION, _EXECUTION, _STEP, queue=queue), _PUBLISHED)
         options |= {"task_id": _TASK, "root_id": _ROOT, "parent_id": _PARENT if has_parent else None}
         self.queue, text = record_message(app, options)
         outer = json.loads(text)

@@ -10,6 +10,7 @@ from ..config.celery import celery_configuration
 from ..config.settings import Settings
 from ..worker.errors import ConfigurationError
 from .names import CONTROL
+from .own_app import OwnApp
 
 APP_NAME: Final = "celery_agents"
 _ATTRIBUTE: Final = "celery_agents_settings"
@@ -17,8 +18,9 @@ _ATTRIBUTE: Final = "celery_agents_settings"
 
 def create_producer_app(settings: Settings) -> Celery:
     """Create a Celery app that can publish steps and control tasks; it cannot run them."""
-    app = Celery(APP_NAME, set_as_current=False)
-    app.conf.update(celery_configuration(settings))
+    configuration = celery_configuration(settings)
+    app = OwnApp(APP_NAME, broker_url=configuration["broker_url"])
+    app.conf.update(configuration)
     # A control task that is sent by its name must go to the queue that is acknowledged.
     app.conf.task_routes = {name: {"queue": settings.control_queue} for name in CONTROL}
     attach_settings(app, settings)

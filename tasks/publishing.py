@@ -59,70 +59,75 @@ class TransactionPublisher:
         self._app = app
         self._settings = settings
         self._lock = threading.Lock()
-        self._templates: dict[bool, MessageTemplate] | None = None  # False: a first step; True: a later one
+        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; False: a first step, True: a later
         self._is_separate = not shares_a_database(settings)
 
     @property
     def works(self) -> bool:
         """Whether messages go out with the transaction; the templates are made on first use."""
-        return bool(self._ready())
+        return self._template("", is_later=False) is not None
 
-    @property
-    def queue_key(self) -> str:
-        """The Redis key of the queue, with the prefix and the priority that an existing app may have."""
-        templates = self._ready()
-        return templates[False].queue if templates else self._settings.queue
+    def queue_key(self, queue: str = "") -> str:
+        """The Redis key of a queue, with the prefix and the priority that an existing app may have."""
+        template = self._template(queue, is_later=False)
+        return template.queue if template is not None else self._settings.step_queue(queue)
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """Return one LPUSH; nothing when messages have to be published separately."""
-        templates = self._ready()
-        if not templates:
-            return ()
-        template = templates[ref.step > 1]
-        return (("LPUSH", template.queue, template.message(ref, now_ms)),)
+        template = self._template(ref.queue, is_later=ref.step > 1)
+        return () if template is None else (("LPUSH", template.queue, template.message(ref, now_ms)),)
 
-    def waiting(self) -> Sequence[Command]:
+    def waiting(self, queue: str) -> Sequence[Command]:
         """Return one LLEN; nothing when messages have to be published separately."""
-        templates = self._ready()
-        return (("LLEN", templates[False].queue),) if templates else ()
+        template = self._template(queue, is_later=False)
+        return () if template is None else (("LLEN", template.queue),)
 
     def delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
         """Return the message as kombu has it when it has read it from the queue; None without a template."""
-        templates = self._ready()
-        return templates[ref.step > 1].delivered(ref, now_ms) if templates else None
+        template = self._template(ref.queue, is_later=ref.step > 1)
+        return None if template is None else template.delivered(ref, now_ms)
 
     def compare(self, write_message: WriteMessage) -> None:
         """Publish separately from now on if the templates write other messages than this function."""
-        templates = self._ready()
+        if not self.works:
+            return
         try:
-            self._check(templates, write_message)
+            for (queue, is_later), template in list(self._templates.items()):
+                self._check(template, queue, is_later=is_later, write_message=write_message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._publish_separately(error)
 
-    def _ready(self) -> dict[bool, MessageTemplate]:
+    def _template(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
+        """The template for the messages of a queue; None when messages have to be published separately."""
         if self._is_separate:
-            return {}
-        if self._templates is None:
-            with self._lock:
-                if self._templates is None and not self._is_separate:
-                    self._templates = self._build()
-        return self._templates or {}
-
-    def _build(self) -> dict[bool, MessageTemplate] | None:
-        try:
-            templates = {later: MessageTemplate(self._app, self._settings, has_parent=later) for later in (False, True)}
-            self._check(templates, lambda options: record_message(self._app, options))
-            return templates
-        except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-            self._publish_separately(error)
             return None
+        found = self._templates.get((queue, is_later))
+        return found if found is not None else self._add_queue(queue, is_later=is_later)
 
-    def _check(self, templates: dict[bool, MessageTemplate], write_message: WriteMessage) -> None:
-        for later, template in templates.items():
-            ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if later else 1)
-            queue, message = write_message(message_options(self._settings, ref, _SAMPLE_MS))
-            if not template.is_like(queue, message, ref, _SAMPLE_MS):
-                raise ValueError("the template writes another message than kombu")
+    def _add_queue(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
+        if self._settings.queue_name(self._settings.step_queue(queue)) is None:
+            return self._template("", is_later=is_later)  # somebody else wrote the name into Redis
+        with self._lock:
+            try:
+                for later in (False, True):
+                    if (queue, later) not in self._templates:
+                        self._templates[queue, later] = self._build(queue, is_later=later)
+            except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+                self._publish_separately(error)
+        return None if self._is_separate else self._templates[queue, is_later]
+
+    def _build(self, queue: str, *, is_later: bool) -> MessageTemplate:
+        template = MessageTemplate(self._app, self._settings, queue=queue, has_parent=is_later)
+        self._check(
+            template, queue, is_later=is_later, write_message=lambda options: record_message(self._app, options)
+        )
+        return template
+
+    def _check(self, template: MessageTemplate, queue: str, *, is_later: bool, write_message: WriteMessage) -> None:
+        ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if is_later else 1, queue=queue)
+        key, message = write_message(message_options(self._settings, ref, _SAMPLE_MS))
+        if not template.is_like(key, message, ref, _SAMPLE_MS):
+            raise ValueError("the template writes another message than kombu")
 
     def _publish_separately(self, why: Exception) -> None:
         self._is_separate = True

@@ -12,7 +12,6 @@ from celery import Celery
 
 from ..config.settings import Settings
 from ..worker import crash_points
-from ..worker.agent import AgentRegistry
 from ..worker.concurrency.tool_threads import ToolThreads
 from ..worker.engine import (
     EngineServices,
@@ -23,24 +22,35 @@ from ..worker.engine import (
     schema_version,
 )
 from ..worker.errors import CeleryAgentsError
-from ..worker.store import redis_store
+from ..worker.known_secrets import remember_secrets
+from ..worker.store import offered_queues, redis_store
 from ..worker.store.housekeeping.registry import worker_name
+from .agent_modules import import_agents
+from .broker_keys import broker_key_types
 from .consumer.features import missing_internals
 from .consumer.redis_internals import plain_socket
+from .consumer.refusals import refusals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
-from .publishing import SeparatePublisher, TransactionPublisher
+from .publishing import SeparatePublisher, TransactionPublisher, shares_a_database
 from .wake_ups import WakeUpListener
 
 log = logging.getLogger(__name__)
 
 
 class Runtime:
-    """The engine of one process and what it runs with; a forked child makes its own."""
+    """The engine of one process and what it runs with; a forked child makes its own.
 
-    def __init__(self, app: Celery, settings: Settings, liveness: Liveness) -> None:
+    Attributes:
+        queues: Names of the queues of steps that the worker takes; "" is the common one.
+        problems: Sentences about Redis that the housekeeping job `inspection` found last.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, liveness: Liveness, queues: tuple[str, ...]) -> None:
+        remember_secrets(settings.secrets)
         self.settings = settings
+        self.queues = queues
         self._liveness = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.separate_publisher = SeparatePublisher(app, settings)
@@ -48,8 +58,10 @@ class Runtime:
         self.store = redis_store(
             settings, name=f"celery-agents-{self.name}", publisher=self.publisher, plain_socket=plain_socket
         )
-        self.agents = AgentRegistry.from_modules(settings.agent_modules)
+        self.agents = import_agents(settings)
         self.observers = Observers(settings)
+        self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
+        self.problems: tuple[str, ...] = ()
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
@@ -70,6 +82,7 @@ class Runtime:
     def close(self) -> None:
         """Stop the threads; leases that are left expire by themselves."""
         self._wake_ups.close()
+        self.callbacks.close()
         self.keeper.close()
         self.loop.close()
         self.observers.close()
@@ -80,6 +93,11 @@ class Runtime:
         timer = threading.Timer(self.settings.drain_seconds, self.keeper.interrupt_all, args=(Interruption.DRAIN,))
         timer.daemon = True
         timer.start()
+
+    @property
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """The agents that this worker offers, each with the queues that it takes, the agent's own first."""
+        return offered_queues({self.name: {**self.facts, "agents": self.agents.hashes}})
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -94,16 +112,27 @@ class Runtime:
             "schema": schema_version(),
             "pool": self.settings.pool,
             "missing": missing_internals(),
+            "webhooks": self.settings.webhook_secret is not None,
+            "queues": list(self.queues),
+            "agent_queues": {agent.name: agent.queue for agent in self.agents if agent.queue},
+            "group": self.agents.group,
+            "refused": refusals.facts,
+            "problems": list(self.problems),
             **self._liveness.facts,
         }
 
 
 class LazyRuntime:
-    """The runtime of this process, made on first use and made again after a fork."""
+    """The runtime of this process, made on first use and made again after a fork.
+
+    Attributes:
+        queues: Names of the queues of steps that the worker takes; "" is the common one.
+    """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self.settings = settings
+        self.queues: tuple[str, ...] = ("",)
         self.liveness = Liveness()
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
@@ -113,7 +142,7 @@ class LazyRuntime:
         if self._runtime is None or self._pid != os.getpid():
             with self._lock:
                 if self._runtime is None or self._pid != os.getpid():
-                    runtime = Runtime(self._app, self.settings, self.liveness)
+                    runtime = Runtime(self._app, self.settings, self.liveness, queues=self.queues)
                     runtime.start()
                     self._runtime, self._pid = runtime, os.getpid()
         return self._runtime

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, assert_never
 
 from celery import Celery, Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
 
 from ..config.celery import is_redis
 from ..config.logs import logged_as
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency import fibers
-from ..worker.engine import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
-from ..worker.errors import CeleryAgentsError, ExecutionFailed, StoreFull, StoreUnavailable
+from ..worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
+from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from ..worker.store import StepRef
 from .consumer.requests import StepRequest
@@ -40,14 +41,14 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
     @app.task(name=STEP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
         """Run one step of an agent, if it is due and nobody else runs it."""
-        del self
         try:
             ref = read_step(args, kwargs)
         except MalformedStep as error:
             runtime().store.housekeeping.quarantine(repr(kwargs)[:_PAYLOAD_CHARS], str(error))
             raise Ignore from error
         with logged_as(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
-            return report_outcome(_run_step(runtime(), ref), runtime())
+            queue = settings.queue_name((self.request.delivery_info or {}).get("routing_key")) or ""
+            return report_outcome(_run_step(runtime(), replace(ref, queue=queue)), runtime())
 
     @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
     def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -57,7 +58,7 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
 
 def _run_step(runtime: Runtime, ref: StepRef) -> Outcome:
     try:
-        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, ref.queue)
         runtime.observers.delivered(outcome)
         return outcome
     except (StoreUnavailable, StoreFull) as error:
@@ -73,6 +74,7 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
         The line that Flower shows as the step's result.
     Raises:
         Ignore: There was nothing to do; the row of the step in Flower stays as it is.
+        Retry: The step is tried again later; Flower shows RETRY with the reason. The store publishes its message then.
         ExecutionFailed: The execution failed with this step; its text is redacted.
     """
     match outcome:
@@ -81,6 +83,9 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
             if outcome.status is ExecutionStatus.FAILED:
                 log.warning("session %s: execution failed: %s", outcome.ref.session_id, outcome.error)
                 raise ExecutionFailed(outcome.ref.execution_id, (outcome.error,))
+            return outcome.summary
+        case Waiting():
+            log.info("step %s of session %s %s", outcome.ref.step, outcome.ref.session_id, outcome.summary)
             return outcome.summary
         case NothingToDo():
             log.debug("step %s of %s: %s", outcome.ref.step, outcome.ref.session_id, outcome.reason)
@@ -91,6 +96,11 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
                 "step %s of session %s is put off for %.1f s: %s",
                 outcome.ref.step, outcome.ref.session_id, outcome.seconds, outcome.reason,
             )  # fmt: skip
+            seconds: Any = outcome.seconds
+            raise Retry(outcome.reason, StepDelayed(outcome.reason, seconds), seconds)
+        case Moved():
+            _publish(runtime, outcome.publish)
+            log.debug("step %s of %s: moved to queue %s", outcome.ref.step, outcome.ref.session_id, outcome.queue)
             raise Ignore
         case TakenOver():
             log.info("step %s of session %s was taken over", outcome.ref.step, outcome.ref.session_id)

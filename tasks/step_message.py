@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..worker.errors import InvalidInput
 from ..worker.state import ID_PATTERN, read_session_id
-from ..worker.store import StepRef
-
-_LAST_STEP: Final = 2**31
+from ..worker.store import LAST_STEP, StepRef
 
 
 class MalformedStep(ValueError):
@@ -27,7 +25,7 @@ def read_step(args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepRef:
     if set(kwargs) != {"session_id", "execution_id", "step"}:
         raise MalformedStep(f"keywords {sorted(map(str, kwargs))[:10]}, expected session_id, execution_id, step")
     step = kwargs["step"]
-    if not isinstance(step, int) or isinstance(step, bool) or not 1 <= step < _LAST_STEP:
+    if not isinstance(step, int) or isinstance(step, bool) or not 1 <= step < LAST_STEP:
         raise MalformedStep(f"step={step!r:.100} is not a step number")
     return StepRef(_session_id(kwargs), _id(kwargs, "execution_id"), step)
 

@@ -57,6 +57,10 @@ class FaultyDatabase:
         self._world.at(f"after {point}")
         return reply
 
+    def close(self) -> None:
+        """See `Database.close`."""
+        self._inner.close()
+
 
 class _FaultyTransaction:
     def __init__(self, inner: WatchedTransaction, world: World) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
 
+from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
 from .capability import Capability, check_capabilities, compiler_of
 from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .state import ConversationWithCurrentToolTrace, ExecutionBudget, MessageCompiler
-from .tools import Tool, ToolSet
+from .tools import CallPolicy, Tool, ToolSet
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -43,6 +44,8 @@ class Agent:
         step_timeout: Seconds a step may take. None: the setting.
         tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
+        queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
+            common queue.
     """
 
     name: str
@@ -62,12 +65,15 @@ class Agent:
     step_timeout: float | None = None
     tool_timeout: float | None = None
     capabilities: Sequence[Capability] = ()
+    queue: str | None = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
+    policies: tuple[CallPolicy, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
+        _check_queue(self.name, self.queue)
         if (self.model is None) == (self.driver is None):
             raise ConfigurationError(
                 f"agent {self.name!r}: give either model='provider:name' or driver=…, "
@@ -86,6 +92,7 @@ class Agent:
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
         object.__setattr__(self, "all_guards", (BudgetGuard(), *guards))
+        object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
 
     @cached_property
     def answering(self) -> Driver:
@@ -122,9 +129,7 @@ class Agent:
             "model": self.model or self.answering.name,
             "base_url": self.base_url,
             "system_prompt": self.system_prompt,
-            "tools": [
-                {"name": tool.name, "effect": tool.effect.value, "parameters": tool.parameters} for tool in self.toolset
-            ],
+            "tools": [_describe_tool(tool) for tool in self.toolset],
             "budget": self.limits.to_dict(),
         }
 
@@ -139,6 +144,17 @@ class Agent:
     def definition_hash(self) -> str:
         """Changes when the definition does."""
         return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _describe_tool(tool: Tool) -> dict[str, Any]:
+    """The definition of a tool; only of one that may ask does it say so."""
+    described = {"name": tool.name, "effect": tool.effect.value, "parameters": tool.parameters}
+    approval = getattr(tool, "approval", "never")
+    if approval != "never":
+        described["approval"] = approval if approval == "always" else "by policy"
+    if getattr(tool, "later", None) is not None:
+        described["result"] = "later"
+    return described
 
 
 def _check_kinds(agent: Any) -> None:
@@ -168,6 +184,18 @@ def _check_name(name: object) -> None:
         )
 
 
+def _check_queue(agent: str, queue: object) -> None:
+    if queue is None:
+        return
+    if queue == DEFAULT_QUEUE:
+        raise ConfigurationError(f"agent {agent!r}: queue={queue!r} is the common queue; leave queue out")
+    if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
+        raise ConfigurationError(
+            f"agent {agent!r}: queue={queue!r:.80} must be 1 to 64 letters, digits, '_' or '-', beginning with a "
+            "letter or digit"
+        )
+
+
 class AgentRegistry:
     """The agents of one worker, by name."""
 
@@ -188,11 +216,13 @@ class AgentRegistry:
         self._agents[agent.name] = agent
 
     @classmethod
-    def from_modules(cls, names: Iterable[str]) -> AgentRegistry:
+    def from_modules(cls, names: Iterable[str], queues: Collection[str] | None = None) -> AgentRegistry:
         """Import modules and take the agents at their top level.
 
+        Args:
+            queues: Take only the agents of these queues; "" is the common one. None: all.
         Raises:
-            ConfigurationError: A module cannot be imported or holds no agent.
+            ConfigurationError: A module cannot be imported or holds no agent, or no agent has one of the queues.
         """
         registry = cls()
         for name in names:
@@ -201,7 +231,22 @@ class AgentRegistry:
                 raise ConfigurationError(f"module {name!r} defines no Agent at its top level (CELERY_AGENTS_AGENTS)")
             for agent in found:
                 registry.add(agent)
-        return registry
+        return registry if queues is None else registry.restricted_to(queues)
+
+    def restricted_to(self, queues: Collection[str]) -> AgentRegistry:
+        """The agents of these queues; "" is the common one.
+
+        Raises:
+            ConfigurationError: No agent has one of the queues.
+        """
+        for queue in queues:
+            if queue not in self.queues:
+                known = ", ".join(sorted(name or DEFAULT_QUEUE for name in self.queues))
+                raise ConfigurationError(
+                    f"no agent here has the queue {queue or DEFAULT_QUEUE!r} (CELERY_AGENTS_QUEUES, or -Q); "
+                    f"queues of the agents: {known}"
+                )
+        return AgentRegistry(agent for agent in self if (agent.queue or "") in queues)
 
     def __getitem__(self, name: str) -> Agent:
         """The agent of that name.
@@ -227,6 +272,17 @@ class AgentRegistry:
     def hashes(self) -> dict[str, str]:
         """Name to definition hash."""
         return {agent.name: agent.definition_hash for agent in self}
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """Names of the agents' queues; "" is the common one."""
+        return frozenset(agent.queue or "" for agent in self)
+
+    @property
+    def group(self) -> str:
+        """Name of the queue of the worker group: of all workers that offer exactly these agents."""
+        names = "\n".join(sorted(self._agents))
+        return GROUP_MARK + hashlib.sha256(names.encode()).hexdigest()[:8]
 
 
 def _agents_in(module: str) -> Iterator[Agent]:

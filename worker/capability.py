@@ -1,7 +1,8 @@
 """Capabilities: what makes an agent richer than its tools and its prompt.
 
-A capability brings tools, hooks, guards, a message compiler and typed parts of the state, and uses nothing that the
-code of a user could not use. An agent takes any number of them; their order is the order in which they are given.
+A capability brings tools, hooks, guards, approval policies, a message compiler and typed parts of the state, and uses
+nothing that the code of a user could not use. An agent takes any number of them; their order is the order in which they
+are given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .guards import Guard
 from .hooks import Hook
 from .state import AgentState, ListPart, Message, MessageCompiler, StatePart
 from .state.parts.state_part import check_defaults, check_part_name
-from .tools import Tool, ToolSet
+from .tools import CallPolicy, Tool, ToolSet
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Capability:
 
     def guards(self) -> Sequence[Guard]:
         """Guards that are asked after the agent's own."""
+        return ()
+
+    def policies(self) -> Sequence[CallPolicy]:
+        """Policies that decide about calls before the tools' own `approval`; the first that decides is followed."""
         return ()
 
     def parts(self) -> Sequence[type[StatePart] | type[ListPart[Any]]]:

@@ -28,6 +28,14 @@ POINTS: Final[dict[str, str]] = {
     "c9": "the next message is published",
 }
 
+WAITING_POINTS: Final[dict[str, str]] = {
+    "w0": "a request is journaled",
+    "w1": "the wait is applied, its reply not seen",
+    "w2": "an answer is stored, its message perhaps not published",
+    "w3": "a woken step is claimed",
+}
+"""The crash points of a step that waits, and of those who answer it."""
+
 Handler = Callable[[str], None]
 
 
@@ -60,10 +68,9 @@ def arm(plan: str) -> None:
 
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
-    if len(parts) not in (3, 4) or parts[0] not in POINTS:
-        raise ValueError(
-            f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {list(POINTS)}"
-        )
+    points = [*POINTS, *WAITING_POINTS]
+    if len(parts) not in (3, 4) or parts[0] not in points:
+        raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {points}")
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])
     pause = float(parts[3].removeprefix("stop=")) if len(parts) == 4 else None
     chance = random.Random(seed)

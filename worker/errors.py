@@ -6,6 +6,8 @@
     ├── InvalidInput                a value from outside that cannot be used (also a ValueError)
     ├── InvalidTransition           an execution cannot go from this status to that one
     ├── ActionRefused               a session's controller or status does not allow this
+    │   └── RequestNotOpen          the request was answered, has expired or was cancelled
+    ├── RequestNotFound             the session made no request with this id
     ├── IdempotencyMismatch         the same key was used for another request
     ├── UnknownAgent                no worker offers an agent of this name
     ├── UnknownTool                 the agent has no tool of this name
@@ -15,12 +17,14 @@
     ├── ClaimLost                   another worker took this step over; nothing was written
     ├── VersionConflict             the session was saved since it was loaded; nothing was written
     ├── StoreUnavailable            no answer in time; the write may have happened
+    │   └── StoreForbidden          this Redis user may not do that
     ├── StoreFull                   the store refuses writes for want of memory
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   └── StateTooNew             stored by a newer version of this package
     ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
     │   └── UnusableAnswer          the model answered with something that cannot be read
+    ├── StepDelayed                 the step is tried again later; what Flower shows of a step in state RETRY
     └── ExecutionFailed             the execution that was waited for ended as failed
 
 Data are attributes; `str(error)` says what to do next. No exception of redis, of celery or of a provider's
@@ -29,7 +33,7 @@ client leaves its adapter: it is translated into one of these, with the original
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 _SHOWN_CHARS = 80
@@ -104,6 +108,37 @@ class ActionRefused(CeleryAgentsError):
     """This action is not allowed on the session as it is now."""
 
 
+class RequestNotOpen(ActionRefused):
+    """The request is not open any more.
+
+    Attributes:
+        request_id: The request.
+        status: What became of it, such as `answered` or `expired`.
+        by: Who answered; "" when nobody did.
+        at_ms: Redis time of the answer or the expiry; 0: not known.
+    """
+
+    def __init__(self, request_id: str, status: str, *, by: str = "", at_ms: int = 0, what: str = "") -> None:
+        when = f" at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if at_ms else ""
+        whom = f" by {by}" if by else ""
+        super().__init__(f"Request {request_id} is not open: it was {what or status}{whom}{when}.")
+        self.request_id = request_id
+        self.status = status
+        self.by = by
+        self.at_ms = at_ms
+
+
+class RequestNotFound(CeleryAgentsError):
+    """The session made no request with this id, or it is too long ago."""
+
+    def __init__(self, session_id: str, request_id: str) -> None:
+        super().__init__(
+            f"Session {session_id!r} has no request {request_id!r:.100}. List its requests to see their ids."
+        )
+        self.session_id = session_id
+        self.request_id = request_id
+
+
 class IdempotencyMismatch(CeleryAgentsError):
     """This idempotency key was used before, for a request with another content."""
 
@@ -161,8 +196,16 @@ class StoreUnavailable(CeleryAgentsError):
     """The store did not answer in time. A write may have happened; asking again is safe."""
 
 
+class StoreForbidden(StoreUnavailable):
+    """The store refuses this user the command or the key."""
+
+
 class StoreFull(CeleryAgentsError):
     """The store refuses writes because its memory is full."""
+
+
+WRONG_TYPE = "redis"
+"""The part that a `StateUnreadable` names when a key holds another type; Redis does not say which key."""
 
 
 class StateUnreadable(CeleryAgentsError):
@@ -238,6 +281,10 @@ class UnusableAnswer(DriverError):
 
     Attributes:
         permanent: Asking again cannot help. False unless the driver knows better.
+        correction: What to tell the model when it is asked again; "" asks the same question.
+        text: What the model had answered, to precede the correction.
+        usage: An `InferenceUsage`: the tokens that the answer cost; None when nobody can tell.
+        cost: US dollars; None when the price is unknown.
     """
 
     def __init__(
@@ -246,9 +293,31 @@ class UnusableAnswer(DriverError):
         *,
         permanent: bool = False,
         request_id: str | None = None,
+        correction: str = "",
     ) -> None:
         super().__init__("unusable_answer", message, transient=not permanent, request_id=request_id)
         self.permanent = permanent
+        self.correction = correction
+        self.text = ""
+        self.usage: Any = None
+        self.cost: float | None = None
+
+    def paid(self, usage: Any, cost: float | None, text: str = "") -> UnusableAnswer:
+        """The same error with what the answer cost, so that it is counted, and with what it said."""
+        self.usage, self.cost, self.text = usage, cost, text
+        return self
+
+
+class StepDelayed(CeleryAgentsError):
+    """The step was given back and is tried again later.
+
+    Attributes:
+        seconds: The next try is due after so many.
+    """
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
 
 
 class ExecutionFailed(CeleryAgentsError):

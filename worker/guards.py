@@ -16,13 +16,21 @@ from typing import Any, Final, Protocol
 from .concurrency import fibers
 from .errors import ConfigurationError, InvalidInput
 from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
+from .tools import StopExecution
 
 
 class GuardPoint(StrEnum):
-    """The points of a step at which the engine asks the guards."""
+    """The points of a step at which the engine asks the guards.
+
+    Attributes:
+        BEFORE_CALL: Before the model is asked. A stop ends the execution without the call; a delay puts the step off.
+        BEFORE_NEXT: After a step that asks for another one, before its message is published.
+        BEFORE_END: After a step whose answer ends the execution. Only guards that judge answers are asked.
+    """
 
     BEFORE_CALL = "before_call"
     BEFORE_NEXT = "before_next"
+    BEFORE_END = "before_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +38,8 @@ class GuardView:
     """The session and the time that a guard decides by.
 
     Attributes:
-        point: Before the driver call, or before the next step.
-        state: The session. At `BEFORE_NEXT` it holds the step that was just done.
+        point: Before the driver call, before the next step, or before the end that a final answer brings.
+        state: The session. At `BEFORE_NEXT` and `BEFORE_END` it holds the step that was just done.
         now: Redis's time.
     """
 
@@ -60,7 +68,7 @@ class StopWith:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The step is tried again later. Before the next step, at `BEFORE_NEXT`, it means `Proceed`.
+    """The step is tried again later. After the step, at `BEFORE_NEXT` and `BEFORE_END`, it means `Proceed`.
 
     Attributes:
         seconds: The step is due again after so many, from 0.
@@ -80,7 +88,11 @@ PROCEED = Proceed()
 
 
 class Guard(Protocol):
-    """Decides whether an execution may go on."""
+    """Decides whether an execution may go on.
+
+    A guard with an attribute `judges_answers = True` is also asked about a final answer, at `BEFORE_END`: its signals
+    say then how the execution ends.
+    """
 
     def check(self, view: GuardView) -> Verdict:
         """Decide about an execution; an exception fails it."""
@@ -149,7 +161,12 @@ def _signal(reason: StopReason, context: dict[str, Any], message: str) -> StopSi
 
 
 class FinishReasonGuard:
-    """Stops when the model ended its answer for one of the given reasons, such as `length` or `content_filter`."""
+    """Stops when the model ended its answer for one of the given reasons, such as `length` or `content_filter`.
+
+    An execution whose answer was cut short ends as stopped, also where the answer asks for no tool.
+    """
+
+    judges_answers = True
 
     def __init__(self, reasons: Sequence[FinishReason | str]) -> None:
         """
@@ -164,9 +181,9 @@ class FinishReasonGuard:
         self._reasons = frozenset(FinishReason(reason) for reason in reasons)
 
     def check(self, view: GuardView) -> Verdict:
-        """Look at the step that was just done, before the next one."""
+        """Look at the step that was just done, before the next one or the end."""
         step = view.state.current_step
-        if view.point is not GuardPoint.BEFORE_NEXT or step is None:
+        if view.point is GuardPoint.BEFORE_CALL or step is None:
             return PROCEED
         reason = step.inference_response.finish_reason
         if reason not in self._reasons:
@@ -191,13 +208,21 @@ _QUICK: Final = (BudgetGuard, FinishReasonGuard)
 def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
     """Ask all guards: a stop has the signals of all, and without a stop the longest delay counts.
 
+    A guard that raises `StopExecution` has answered with its signal. About a final answer only guards are asked that
+    judge answers.
+
     Raises:
         InvalidInput: A guard answered something else.
     """
     signals: list[StopSignal] = []
     delay: Delay | None = None
     for guard in guards:
-        verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.run_in_thread(guard.check, view)
+        if view.point is GuardPoint.BEFORE_END and not getattr(guard, "judges_answers", False):
+            continue
+        try:
+            verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.run_in_thread(guard.check, view)
+        except StopExecution as stop:
+            verdict = StopWith((stop.signal_from(type(guard).__name__),))
         match verdict:
             case Proceed():
                 continue

@@ -4,6 +4,9 @@ A hook takes a context and returns it, changed or not; `CHANGES` says what each 
 when a step runs again after a crash: a hook watches and shapes, an effect on the world belongs into a tool. A hook that
 raises before a call fails the execution. One that raises after it is logged, its change is dropped, and the step is
 saved. When a stop reaches an execution that no worker runs, the client ends it, and no hook runs.
+
+A hook ends the execution by raising `StopExecution`, or by a state whose execution is completed, stopped or failed.
+Before a call, the call is then not made; after it, the step is kept.
 """
 
 from __future__ import annotations
@@ -21,13 +24,35 @@ from .concurrency import fibers
 from .drivers import AuxiliaryRequest, InferenceRequest
 from .errors import ConfigurationError, ModelCallRefused
 from .redaction import describe_exception
-from .state import AgentState, ErrorInfo, InferenceResponse, ToolCall, ToolExecution
+from .state import (
+    AgentState,
+    ErrorInfo,
+    ExecutionStatus,
+    InferenceResponse,
+    StopSignal,
+    ToolCall,
+    ToolExecution,
+)
+from .tools import StopExecution
 
 log = logging.getLogger(__name__)
 
 
 class HookPoint(StrEnum):
-    """The points of a step at which hooks run."""
+    """The points of a step at which hooks run.
+
+    Attributes:
+        BEFORE_EXECUTION: In the first step, before anything else; again when that step runs again.
+        BEFORE_STEP: In each step, before the guards are asked.
+        BEFORE_INFERENCE: Before the model is asked; `request` is the question.
+        AFTER_INFERENCE: After the model has answered; `response` is the answer.
+        BEFORE_TOOL: Before each tool call; `tool_call` is the call, and `blocked` keeps it from running.
+        AFTER_TOOL: After each tool call that has run; `tool_execution` is its result.
+        AFTER_STEP: After the step, before it is decided whether the execution goes on.
+        ON_STOP: When the execution ends, before it has its last status.
+        AFTER_EXECUTION: When the execution has its last status.
+        ON_ERROR: When an error ends the execution, before `ON_STOP`; `error` is the error.
+    """
 
     BEFORE_EXECUTION = "before_execution"
     BEFORE_STEP = "before_step"
@@ -54,6 +79,7 @@ class HookContext:
         tool_execution: The result of the call; only after it.
         blocked: A reason that keeps the call from running; only before a tool.
         error: The error that fails the execution; only on error.
+        stop_signals: The stops that earlier hooks of this point have asked for by raising `StopExecution`.
         ask: Makes auxiliary model calls; None outside a worker. Call `ask_model`.
     """
 
@@ -68,6 +94,7 @@ class HookContext:
     tool_execution: ToolExecution | None = None
     blocked: str | None = None
     error: ErrorInfo | None = None
+    stop_signals: tuple[StopSignal, ...] = ()
     ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
@@ -116,6 +143,8 @@ _POINTS_AFTER_CALLS: Final = frozenset(
         HookPoint.ON_ERROR,
     }
 )
+
+_POINTS_OF_THE_END: Final = frozenset({HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION, HookPoint.ON_ERROR})
 
 HookFunction = Callable[[HookContext], HookContext | None]
 
@@ -168,12 +197,16 @@ class HookStack:
     def run(self, context: HookContext) -> HookContext:
         """Pass the context through the hooks of its point.
 
+        A hook that raises `StopExecution` adds its signal to the context. Before a call it is the last hook that runs.
+
         Raises:
             HookContractError: A hook changed something else than `CHANGES` allows, or returned something else.
             Exception: Whatever a hook raises before a call. After a call it is logged and the hook's change dropped.
         """
         for hook in self._at[context.point]:
             context = _run_hook(hook, context)
+            if context.stop_signals and context.point not in _POINTS_AFTER_CALLS:
+                break
         return context
 
 
@@ -185,6 +218,8 @@ def _run_hook(hook: Hook, context: HookContext) -> HookContext:
             return context
         _check_contract(hook, context, changed)
         return changed
+    except StopExecution as stop:
+        return context.changed(stop_signals=(*context.stop_signals, stop.signal_from(hook.name)))
     except Exception as error:
         if context.point not in _POINTS_AFTER_CALLS:
             raise
@@ -213,8 +248,20 @@ def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None
             raise HookContractError(f"{where} set {name} to a {type(value).__name__}; give a {kind.__name__}")
     if _execution_id(after.state) != _execution_id(before.state):
         raise HookContractError(f"{where} took another execution; change the state by its with_… methods")
+    if after.state.status is not before.state.status:
+        _check_status(where, before, after)
     if before.tool_call is not None and after.tool_call is not None and after.tool_call.id != before.tool_call.id:
         raise HookContractError(f"{where} changed the id of a tool call, by which the model knows it")
+
+
+def _check_status(where: str, before: HookContext, after: HookContext) -> None:
+    """Let a hook end an execution that runs, and change its status in no other way."""
+    status = after.state.status
+    if before.point in _POINTS_OF_THE_END:
+        raise HookContractError(f"{where} made the execution {status}; it has its end already")
+    if before.state.status is not ExecutionStatus.IN_PROGRESS or status is None or not status.is_terminal():
+        advice = "a hook may end it as completed, stopped or failed"
+        raise HookContractError(f"{where} made the execution {status or 'disappear'}; {advice}")
 
 
 _KINDS: Final[Mapping[str, type]] = MappingProxyType(

@@ -1,22 +1,17 @@
 """Takes secrets out of texts that are stored, logged or shown: exception texts above all.
 
-It knows the shapes of keys and tokens, and the values that this process holds in its environment under names such as
-`OPENAI_API_KEY`.
+It knows the shapes of keys and tokens, and the secrets of this process (`known_secrets`).
 """
 
 from __future__ import annotations
 
-import os
 import re
-from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
+from typing import Final
 
 from .errors import CeleryAgentsError, DriverError
+from .known_secrets import REDACTED, current_matcher
 from .state import ErrorInfo, FrozenDict
-
-REDACTED: Final = "[redacted]"
 
 MAX_READ_CHARS: Final = 20_000
 """Characters of a text that are looked at; the rest is left out, since nothing shows that much of an error."""
@@ -26,12 +21,6 @@ MAX_MESSAGE_CHARS: Final = 500
 
 MAX_OWN_MESSAGE_CHARS: Final = 4_000
 """Characters kept of an error text of this package, which is written to be read."""
-
-MIN_SECRET_CHARS: Final = 8
-"""Shorter values of the environment are not searched for: they would blank out ordinary words."""
-
-_SECRET_NAME: Final = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWD|PASSPHRASE|CREDENTIALS)$|PASSWORD$", re.IGNORECASE)
-_URL_NAME: Final = re.compile(r"_(?:URL|URI|DSN)$", re.IGNORECASE)
 
 _NAME: Final = (
     r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|private[_-]?key"
@@ -67,9 +56,9 @@ def redact(text: str) -> str:
 
     Longer texts than 20 000 characters lose their end. Rather too much is replaced than too little.
     """
-    shortened = text[:MAX_READ_CHARS]
-    for secret in _secrets_of_this_process():
-        shortened = shortened.replace(secret, REDACTED)
+    matcher = current_matcher(fresh=True)
+    # A secret that begins before the cut is read to its end.
+    shortened = matcher.redact(text[: MAX_READ_CHARS + matcher.longest])[:MAX_READ_CHARS]
     for pattern, replacement in _RULES:
         shortened = pattern.sub(replacement, shortened)
     return _without_own_home(shortened)
@@ -123,36 +112,11 @@ def _first_line(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Without secrets, and as text that UTF-8 can hold."""
-    return redact(_storable(text))
+    return redact(_storable(text[: 2 * MAX_READ_CHARS]))
 
 
 def _storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _secrets_of_this_process() -> list[str]:
-    """The longest first, so that one which contains another is replaced whole."""
-    found: set[str] = set()
-    for name, value in os.environ.items():
-        holds = _what_it_holds(name)
-        if holds is not None:
-            found.add(value if holds == "secret" else _password_of(value))
-    return sorted((secret for secret in found if len(secret) >= MIN_SECRET_CHARS), key=len, reverse=True)
-
-
-@lru_cache(maxsize=1024)
-def _what_it_holds(name: str) -> Literal["secret", "address"] | None:
-    """The secrets in an environment variable of this name."""
-    if _SECRET_NAME.search(name):
-        return "secret"
-    return "address" if _URL_NAME.search(name) else None
-
-
-def _password_of(url: str) -> str:
-    try:
-        return unquote(urlsplit(url).password or "")
-    except ValueError:
-        return ""
 
 
 def _without_own_home(text: str) -> str:

@@ -1,8 +1,9 @@
 """An existing Celery project that runs agents too.
 
-    celery -A shop worker --pool=threads -Q celery,celery_agents.steps,celery_agents.control
+    celery -A shop worker -P threads -c 100 --task-events -Q celery,celery_agents.steps,celery_agents.control
 
-Set `CELERY_AGENTS_AGENTS=shop_agents` for the workers. Nothing of the project's own configuration changes.
+Set `CELERY_AGENTS_AGENTS=shop_agents` for the workers. Nothing of the project's own configuration changes. Sessions are
+stored in the project's Redis broker.
 """
 
 from __future__ import annotations

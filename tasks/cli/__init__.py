@@ -8,6 +8,10 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
+    from .hidden_arguments import hide_redis_password
+
+    if arguments is None:
+        hide_redis_password()
     from .program import run
 
     run(arguments)

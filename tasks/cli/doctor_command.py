@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...worker.errors import ConfigurationError, StoreUnavailable
+from ...worker.errors import ConfigurationError, StoreForbidden, StoreUnavailable
 from .exits import ExitCode
 from .options import AsJson, RedisUrl, settings_for
 from .views import as_json, clean, finding_value, one_line, plural
@@ -62,6 +62,9 @@ def doctor(
     code = ExitCode.DONE
     try:
         findings: Sequence[Finding] = examine(settings, existing)
+    except StoreForbidden as error:
+        advice = "give the user of CELERY_AGENTS_REDIS_URL what deploy/redis/users.acl gives monitor, or use that user"
+        findings = [Finding.fail("redis", str(error), advice)]
     except StoreUnavailable as error:
         advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
         findings = [Finding.fail("redis", f"does not answer: {error}", advice)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ..observability.next_try import describe_next_try, read_time
 from .views import one_line, plural
 
 if TYPE_CHECKING:
@@ -13,7 +15,18 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 
-_STEP_BEGINS: Final = ("execution_started", "step_recovered", "step_retried")
+_STEP_BEGINS: Final = ("execution_started", "step_recovered", "step_resumed", "step_retried", "execution_resumed")
+_CUT_SHORT: Final = ("length", "content_filter", "error")
+_WIDEST: Final = 300
+_NOUNS: Final = {
+    "approval": "an approval", "question": "an answer", "external": "a result", "child": "a child session",
+}  # fmt: skip
+_ANSWERS: Final = {
+    "approve": "approved", "deny": "denied", "answer": "answered", "complete": "completed", "fail": "failed",
+    "pass_on": "passed on", "cancel": "cancelled",
+}  # fmt: skip
+# What data that somebody else has stored make a description raise.
+_UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 
 
 class EventLines:
@@ -25,16 +38,28 @@ class EventLines:
     def line(self, event: Event) -> str | None:
         """Describe an event in a line; None when it says nothing to people."""
         self._beginning_ms = self._beginning_ms or event.at_ms
-        text = _DESCRIPTIONS.get(event.type, _describe_by_name)(event)
+        try:
+            text = _DESCRIPTIONS.get(event.type, _describe_by_name)(event)
+        except _UNREADABLE:
+            text = f"{event.type}: its data cannot be read"
         if text is None:
             return None
         passed = max(0, event.at_ms - self._beginning_ms) / 1000
-        return f"{passed:7.2f} s  {one_line(text)}"
+        return f"{passed:7.2f} s  {one_line(text, _WIDEST)}"
 
     def status(self, event: Event) -> str | None:
         """Say what runs after the event; None when that has not changed."""
         if event.type == "step_committed":
             return f"step {event.step + 1}" if event.data.get("tools") else None
+        if event.type in ("step_delayed", "model_call_failed"):
+            try:
+                return f"step {event.step} waits; next try {_next_try(event)}"
+            except _UNREADABLE:
+                return None
+        if event.type == "execution_waiting":
+            return f"step {event.step} waits for an answer"
+        if event.type == "execution_suspended":
+            return "suspended"
         return f"step {event.step}" if event.type in _STEP_BEGINS else None
 
 
@@ -58,12 +83,66 @@ def _describe_recovery(event: Event) -> str:
     return f"step {event.step}: carried on by {data.get('worker', 'another worker')}, attempt {data.get('attempt')}"
 
 
+def _describe_failed_call(event: Event) -> str:
+    why = str(event.data.get("message") or event.data.get("kind", ""))
+    return f"step {event.step}: the model gave no usable answer; next try {_next_try(event)}: {why}"
+
+
+def _describe_delay(event: Event) -> str:
+    return f"step {event.step}: put off; next try {_next_try(event)}: {event.data.get('reason', '')}"
+
+
+def _describe_opened(event: Event) -> str:
+    data = event.data
+    to = f" of {data['to']}" if data.get("to") else ""
+    until = f", until {_clock(data['expires_at_ms'])}" if data.get("expires_at_ms") else ""
+    what = _NOUNS.get(data.get("kind", ""), "an answer")
+    return f"step {event.step}: asks for {what}{to}: {data.get('call', '')}{until}"
+
+
+def _describe_settled(event: Event) -> str:
+    data = event.data
+    what = _ANSWERS.get(data.get("verb", ""), data.get("verb", ""))
+    by = f" by {data['by']}" if data.get("by") else ""
+    expired = " at its expiry" if event.type == "request_expired" else ""
+    return f"step {event.step}: {data.get('tool', '')} was {what}{by}{expired}"
+
+
+def _describe_waiting(event: Event) -> str:
+    requests = event.data.get("requests") or ()
+    return f"waiting for {plural(len(requests), 'answer')}" if requests else "waiting for a person"
+
+
+def _describe_resumed(event: Event) -> str:
+    cause, by = event.data.get("cause", ""), event.data.get("by", "")
+    return f"goes on{f' ({cause})' if cause else ''}{f', by {by}' if by else ''}"
+
+
+def _describe_suspended(event: Event) -> str:
+    data = event.data
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"suspended{by}: {data.get('reason', '')}"
+
+
+def _clock(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _next_try(event: Event) -> str:
+    next_try_ms = read_time(event.data.get("next_try_ms", event.at_ms))
+    if next_try_ms is None:
+        raise ValueError("the time of the next try is none")
+    return describe_next_try(next_try_ms, event.at_ms)
+
+
 def _describe_end(event: Event) -> str:
     data = event.data
     numbers = [plural(data["steps"], "step")] if data.get("steps") else []
     numbers += [plural(data["tokens"], "token")] if data.get("tokens") else []
     numbers += [f"${data['cost']:.4f}"] if data.get("cost") else []
     why = data.get("error") or (data.get("reason") if data.get("status") == "stopped" else None)
+    if why is None and data.get("finish_reason") in _CUT_SHORT:
+        why = f"the answer was cut short: {data['finish_reason']}"
     return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
 
 
@@ -76,12 +155,27 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_started": lambda event: "started",
     "step_committed": _describe_commit,
     "step_recovered": _describe_recovery,
+    "step_delayed": _describe_delay,
+    "step_resumed": lambda event: f"step {event.step}: tried again by {event.data.get('worker', 'a worker')}",
+    "model_call_failed": _describe_failed_call,
     "step_retried": lambda event: f"step {event.step} is tried again",
     "message_received": lambda event: "a message arrived; the running step goes first",
     "message_joined": lambda event: "a message joined",
-    "execution_waiting": lambda event: "waiting for a person",
+    "execution_waiting": _describe_waiting,
+    "execution_resumed": _describe_resumed,
+    "execution_suspended": _describe_suspended,
+    "request_opened": _describe_opened,
+    "request_answered": _describe_settled,
+    "request_expired": _describe_settled,
+    "request_cancelled": lambda event: None,
+    "request_used": lambda event: None,
     "execution_completed": _describe_end,
     "execution_stopped": _describe_end,
     "execution_failed": _describe_end,
+    "waiting_for_worker": lambda event: f"waits for a worker that offers agent {event.data.get('agent', '')}",
+    "worker_found": lambda event: "a worker that offers the agent has started",
+    "unreadable": lambda event: f"an event cannot be read: {event.data.get('reason', '')}",
+    "stop_requested": lambda event: f"a stop was requested by {event.data.get('by', '')}",
+    "metadata_refused": lambda event: f"metadata {event.data.get('key', '')} found no room and was dropped",
     "parked": lambda event: f"parked: {event.data.get('reason', '')}",
 }

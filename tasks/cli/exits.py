@@ -15,11 +15,13 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """The execution failed or was stopped, was not done in time, or the action was refused."""
+    """The execution failed or was stopped, or the action was refused."""
     USAGE = 2
     """A wrong option, name, id or setting."""
     NO_REDIS = 3
     """Redis was not reachable, or refused to write."""
+    TIMEOUT = 4
+    """The execution has not ended within `--timeout`."""
 
 
 # The first line that fits decides.
@@ -32,10 +34,11 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.IdempotencyMismatch, ExitCode.USAGE),
     (errors.UnknownAgent, ExitCode.USAGE),
     (errors.SessionNotFound, ExitCode.USAGE),
+    (errors.RequestNotFound, ExitCode.USAGE),
     (errors.SessionConflict, ExitCode.USAGE),
     (errors.CeleryAgentsError, ExitCode.FAILED),
     (ChildEnded, ExitCode.FAILED),
-    (TimeoutError, ExitCode.FAILED),
+    (TimeoutError, ExitCode.TIMEOUT),
 )
 
 EXPECTED: Final = (errors.CeleryAgentsError, SettingsError, ChildEnded, TimeoutError)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from .exits import ExitCode
-from .options import AsJson, RedisUrl, SessionArgument, client_for, duration
+from .options import AsJson, By, RedisUrl, SessionArgument, client_for, duration, find_session, login
 from .progress import follow
 from .views import as_json, clean, job_line, plural, result_value
 
@@ -53,17 +53,29 @@ def submit(
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     max_seconds: MaxSeconds = None,
+    start_at: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"],
+            help="Begin at this time; without an offset it is local time.",
+            show_default=False,
+        ),
+    ] = None,
+    delay: Annotated[
+        timedelta | None, typer.Option(parser=duration, metavar="DURATION", help="Begin after this (90s, 30m, 1h).")
+    ] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
     """Hand a job to an agent. Prints the session's id, or with --wait the progress and the answer.
 
-    With --wait progress goes to standard error, the answer to standard output. Ctrl-C only stops waiting.
+    With --wait the id and the progress go to standard error, the answer to standard output. Ctrl-C only stops waiting.
 
     \b
     Examples:
       celery-agents submit researcher "What changed in 5.7?" --wait
       celery-agents submit researcher - --idempotency-key ticket-42 --json < question.txt
+      celery-agents submit researcher "The news of the night" --start-at 2030-01-31T06:00
     """
     job = client_for(redis_url).submit(
         agent,
@@ -71,6 +83,8 @@ def submit(
         session_id=session,
         idempotency_key=idempotency_key,
         budget=_read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
+        start_at=None if start_at is None else start_at.astimezone(),
+        delay=delay,
     )
     _report(job, wait=wait, timeout=timeout, json=json)
 
@@ -89,7 +103,8 @@ def send(
     Example:
       celery-agents send 3f2a… "And in 5.6?" --wait
     """
-    job = client_for(redis_url).send_message(session, _read_message(message))
+    client = client_for(redis_url)
+    job = client.send_message(find_session(client, session), _read_message(message))
     _report(job, wait=wait, timeout=timeout, json=json)
 
 
@@ -99,6 +114,7 @@ def stop(
         timedelta | None,
         typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step; default: 30s."),
     ] = None,
+    by: By = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -108,7 +124,10 @@ def stop(
     Example:
       celery-agents stop 3f2a…
     """
-    result = client_for(redis_url).stop(session, timeout=_STOP_SECONDS if timeout is None else timeout.total_seconds())
+    client = client_for(redis_url)
+    session = find_session(client, session)
+    seconds = _STOP_SECONDS if timeout is None else timeout.total_seconds()
+    result = client.stop(session, timeout=seconds, by=by or login())
     if json:
         print(as_json({"session_id": session, "status": None} if result is None else result_value(result)))
     else:
@@ -130,6 +149,7 @@ def retry(
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     max_seconds: MaxSeconds = None,
+    by: By = None,
     wait: Wait = False,
     timeout: Timeout = None,
     json: AsJson = False,
@@ -147,10 +167,11 @@ def retry(
     _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
     client = client_for(redis_url)
     if session is not None:
-        _report(client.retry(session, budget=budget), wait=wait, timeout=timeout, json=json)
+        job = client.retry(find_session(client, session), budget=budget, by=by or login())
+        _report(job, wait=wait, timeout=timeout, json=json)
         return
     started = None if since is None else datetime.now(UTC) - since
-    jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run))
+    jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run, by=by or login()))
     for job in jobs:
         _print_job(job, json)
     if not json:
@@ -171,6 +192,7 @@ def _report(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> N
     if not wait:
         _print_job(job, json)
         return
+    print(job_line(job), file=sys.stderr, flush=True)
     seconds = None if timeout is None else timeout.total_seconds()
     result = job.result(timeout=seconds) if json else follow(job, seconds, to_stderr=True)
     print(as_json(result_value(result)) if json else clean(result.final_response))

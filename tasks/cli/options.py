@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,21 +10,39 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ...config.settings import Settings
+from .hidden_arguments import HIDDEN_REDIS_URL
 
 if TYPE_CHECKING:
     from ..client.client import AgentClient
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_MOST_MATCHES: Final = 5
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
 
 RedisUrl = Annotated[
     str | None,
     typer.Option(
-        "--redis-url", metavar="URL", help="Redis to use instead of CELERY_AGENTS_REDIS_URL.", show_default=False
+        "--redis-url",
+        metavar="URL",
+        help="Redis to use instead of CELERY_AGENTS_REDIS_URL.",
+        show_default=False,
+        envvar=HIDDEN_REDIS_URL,
+        show_envvar=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text, for programs.")]
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session, as submit prints it.")]
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Id of the session, or its beginning as far as it is unique.")
+]
+By = Annotated[str | None, typer.Option(help="Who asks, for the events; default: the login name.", show_default=False)]
+
+
+def login() -> str | None:
+    """The name of the user who runs the command, for the events; None where the machine does not tell."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
 
 
 def duration(text: str) -> timedelta:
@@ -62,3 +81,27 @@ def client_for(redis_url: str | None) -> AgentClient:
     from ..client.client import AgentClient
 
     return AgentClient(settings=settings_for(redis_url))
+
+
+def find_session(client: AgentClient, text: str) -> str:
+    """Find the session that an id or the beginning of an id names.
+
+    Raises:
+        SessionNotFound: There is none.
+        InvalidInput: Several begin like this, or it is no id.
+    """
+    from ...worker.errors import InvalidInput, SessionNotFound
+
+    wanted = text.rstrip(".…")
+    try:
+        return client.header(wanted).session_id
+    except SessionNotFound:
+        found = client.store.sessions.matching(wanted, _MOST_MATCHES)
+    if not found:
+        raise SessionNotFound(wanted)
+    if len(found) > 1:
+        more = " and more" if len(found) == _MOST_MATCHES else ""
+        raise InvalidInput(
+            "SESSION", wanted, f"several ids begin like this: {', '.join(found)}{more}; write more of it."
+        )
+    return found[0]

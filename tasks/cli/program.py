@@ -11,7 +11,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from ... import __version__
-from . import demo_command, doctor_command, health_command, job_commands, read_commands, run_commands
+from ...config.escaping import indent
+from ...worker.known_secrets import redact_known
+from . import (
+    demo_command,
+    doctor_command,
+    health_command,
+    holding_commands,
+    job_commands,
+    new_command,
+    read_commands,
+    request_commands,
+    run_commands,
+    workers_command,
+)
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 
 _EPILOG = """\b
@@ -26,7 +39,8 @@ Exit codes: 0 done, 1 the execution failed, 2 usage, 3 Redis not reachable.
 
 \b
 A first try:
-  celery-agents demo                       a real job, nothing to set up
+  celery-agents demo                       a killed worker and a refund that happens once
+  celery-agents new my_shop                a small project that runs
   celery-agents up --agents my_agents      everything on this machine
   celery-agents submit NAME "question" --wait
 """
@@ -41,7 +55,12 @@ program = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for commands in (run_commands, job_commands, read_commands, doctor_command, health_command, demo_command):
+_MODULES = (
+    run_commands, job_commands, request_commands, holding_commands, read_commands, workers_command, doctor_command,
+    health_command, new_command, demo_command,
+)  # fmt: skip
+
+for commands in _MODULES:
     commands.register(program)
 
 
@@ -78,7 +97,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _print_error(text: str) -> None:
-    print(f"celery-agents: {text}", file=sys.stderr)
+    print(f"celery-agents: {indent(redact_known(text))}", file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: object) -> None:

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from ...config.escaping import indent
 from .exits import ExitCode
-from .options import AsJson, RedisUrl, SessionArgument, client_for, duration
+from .options import AsJson, RedisUrl, SessionArgument, client_for, duration, find_session
 from .progress import follow
-from .session_views import HEAD, header_value, row, session_lines, session_value
-from .views import as_json, clean, event_value, result_value, table
+from .session_rows import HEAD, listed_sessions, listed_value, row
+from .session_views import session_lines, session_value, step_lines, step_numbers
+from .views import as_json, event_value, result_value, table
 
 
 class Status(StrEnum):
@@ -56,7 +58,8 @@ def watch(
       celery-agents watch 3f2a…
       celery-agents watch 3f2a… --json --from 1737000000000-0
     """
-    job = client_for(redis_url).job(session)
+    client = client_for(redis_url)
+    job = client.job(find_session(client, session))
     seconds = None if timeout is None else timeout.total_seconds()
     if json:
         for event in job.events(from_id=from_id, timeout=seconds):
@@ -65,24 +68,42 @@ def watch(
         print(as_json(result_value(result)))
     else:
         result = follow(job, seconds, from_id=from_id)
-        print(f"\n{clean(result.final_response)}" if result.final_response else "")
+        print(f"\n    {indent(result.final_response)}" if result.final_response else "")
     raise typer.Exit(ExitCode.DONE if result.status == "completed" else ExitCode.FAILED)
 
 
-def show(session: SessionArgument, json: AsJson = False, redis_url: RedisUrl = None) -> None:
-    """Show a session: its execution, the steps with their tools, what was said, and what went wrong.
+def show(
+    session: SessionArgument,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Only this step, with nothing shortened.", show_default=False)
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Shorten nothing.")] = False,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Show a session: why it waits, its steps with model, cost and tool calls, what was said, and what went wrong.
 
     \b
     Examples:
       celery-agents show 3f2a…
+      celery-agents show 3f2a… --step 2
       celery-agents show 3f2a… --json | jq .state.execution.usage
     """
+    from ..observability.waiting_reasons import waiting_reason
+
     client = client_for(redis_url)
-    header, stored = client.header(session), client.show(session)
+    header = client.header(find_session(client, session))
+    stored = client.show(header.session_id)
+    reason = waiting_reason(client.store, header)
+    if step is not None and step not in step_numbers(stored.state):
+        numbers = ", ".join(map(str, step_numbers(stored.state))) or "none yet"
+        raise typer.BadParameter(f"the execution has no step {step} that is done; there are {numbers}")
     if json:
-        print(as_json(session_value(header, stored.state)))
+        print(as_json(session_value(header, stored.state, reason)))
+    elif step is not None:
+        print("\n".join(step_lines(stored.state, step)))
     else:
-        print("\n".join(session_lines(header, stored.state)))
+        print("\n".join(session_lines(header, stored.state, reason, verbose=verbose)))
 
 
 def list_sessions(
@@ -100,7 +121,7 @@ def list_sessions(
 ) -> None:
     """List sessions, the last changed first.
 
-    With --json each session is an object on a line; where there are more, a last object holds the cursor.
+    With --json each session is an object on a line; where there are more, the last one holds the cursor.
 
     \b
     Examples:
@@ -109,14 +130,18 @@ def list_sessions(
       celery-agents list --json | jq -r .session_id
     """
     oldest = None if since is None else datetime.now(UTC) - since
-    page = client_for(redis_url).list(
+    client = client_for(redis_url)
+    page = client.list(
         status=None if status is None else status.value, agent=agent, since=oldest, limit=limit, cursor=cursor
     )
+    rows = listed_sessions(client.store, page.items)
     if json:
-        lines = [as_json(header_value(header)) for header in page.items]
-        lines += [as_json({"cursor": page.cursor})] if page.cursor else []
+        values = [listed_value(each) for each in rows]
+        if page.cursor and values:
+            values[-1]["cursor"] = page.cursor
+        lines = [as_json(value) for value in values]
     else:
-        lines = table(HEAD, [row(header) for header in page.items])
+        lines = table(HEAD, [row(each) for each in rows])
         lines += [f"more with: --cursor {page.cursor}"] if page.cursor else []
     for line in lines:
         print(line)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from ..local.dev_stack import DevStack, flower_is_installed, new_credentials
-from ..local.embedded_redis import USUAL_PORT
+from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed
 from .options import RedisUrl, settings_for
 
 Agents = Annotated[
@@ -22,6 +23,9 @@ Concurrency = Annotated[
 _DEMO_AGENTS: Final = "celery_agents.demo.agents"
 """Agents that `up` offers when none are named, so that there is one to submit to."""
 
+_RELOAD_DRAIN_SECONDS: Final = 3.0
+"""How long running steps may finish when a file has changed; longer would keep the developer waiting."""
+
 
 def register(program: typer.Typer) -> None:
     """Add this module's commands."""
@@ -33,8 +37,11 @@ def up(
     agents: Agents = None,
     concurrency: Concurrency = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep Redis's data here. Default: a temporary folder, removed at the end.")
-    ] = None,
+        Path, typer.Option(help="Folder of Redis's data and of the logs; it stays when everything ends.")
+    ] = Path(DATA_FOLDER),
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the worker when a Python file changes; for development.")
+    ] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Redis; another one when it is taken.")] = 6379,
     flower_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Flower; another when taken.")] = 5555,
     with_flower: Annotated[
@@ -43,45 +50,67 @@ def up(
 ) -> None:
     """Run everything on this machine: an embedded Redis, a worker and Flower. Ctrl-C ends it.
 
-    Everything listens on the loopback interface only. Flower gets a generated password, which is printed.
+    What ends by itself is started again. The data stay in the folder of --data-dir: a job that was not done goes on
+    when the command runs the next time. Everything listens on the loopback interface only. Flower gets a generated
+    password, which is printed.
 
     \b
     Examples:
-      celery-agents up --agents my_service.agents
-      celery-agents up --agents my_agents --data-dir ./data --no-flower
+      celery-agents up --agents my_agents --reload
+      celery-agents up --agents my_service.agents --data-dir ./data --no-flower
     """
+    from ..local.development import Development
+    from ..local.file_watcher import FileWatcher
+
     settings = settings_for(None, agents=agents, concurrency=concurrency)
     offered = settings.agents or _DEMO_AGENTS
-    environment = {"CELERY_AGENTS_AGENTS": offered, "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency)}
-    with DevStack(environment, data=data_dir, redis_port=port, drain_seconds=settings.drain_seconds) as stack:
-        stack.start_worker()
-        print(f"Redis   {stack.redis.url}  (data: {stack.redis.data}{'' if data_dir else ', removed at the end'})")
-        print(f"Agents  of {offered}{'' if settings.agents else ': researcher; give your own with --agents MODULE'}")
-        _start_flower(stack, flower_port if with_flower else None)
-        if stack.redis.port != USUAL_PORT:
-            print(f"Elsewhere in this terminal:  export CELERY_AGENTS_REDIS_URL={stack.redis.url}")
-        print('Try:    celery-agents submit NAME "question" --wait      Ctrl-C ends everything.', flush=True)
+    drain_seconds = min(settings.drain_seconds, _RELOAD_DRAIN_SECONDS) if reload else settings.drain_seconds
+    environment = {
+        "CELERY_AGENTS_AGENTS": offered,
+        "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency),
+        "CELERY_AGENTS_DRAIN_SECONDS": str(drain_seconds),
+    }
+    watcher = FileWatcher(Path.cwd()) if reload else None
+    _prepare_folder(data_dir)
+    with DevStack(environment, data=data_dir, redis_port=port, drain_seconds=drain_seconds, logs=True) as stack:
+        development = Development(stack, modules=offered, say=_say, watcher=watcher)
         try:
-            stack.wait()
+            _say(f"starting a worker with the agents of {offered}")
+            ready = development.start(flower_port if with_flower and _has_flower() else None)
+            for line in ready.lines(elsewhere=ready.redis_url != settings.redis_url, reload=reload):
+                print(line, flush=True)
+            development.run()
         except KeyboardInterrupt:
-            print("stopping; running steps may finish", flush=True)
+            _say("stopping; running steps may finish")
 
 
-def _start_flower(stack: DevStack, port: int | None) -> None:
-    if port is None:
-        return
+def _prepare_folder(data: Path) -> None:
+    """Keep a folder of our own name out of the project's git; another folder is the user's."""
+    if data.name == DATA_FOLDER and not data.exists():
+        with contextlib.suppress(OSError):  # Redis says what is wrong with the folder
+            data.mkdir(parents=True)
+            (data / ".gitignore").write_text("*\n")
+
+
+def _has_flower() -> bool:
     if not flower_is_installed():
-        print("Flower  is not installed (pip install 'celery-agents[flower]'); going on without it")
-        return
-    credentials = new_credentials()
-    stack.start_flower(port, credentials)
-    print(f"Flower  {stack.flower_url}  user and password {credentials}")
+        _say("Flower is not installed (pip install 'celery-agents[flower]'); everything else runs without it")
+        return False
+    return True
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def worker(
     agents: Agents = None,
     concurrency: Concurrency = None,
     pool: Annotated[str | None, typer.Option(help="greenlets, threads, prefork or solo.", show_default=False)] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Only agents of these queues, comma separated.", show_default=False),
+    ] = None,
     redis_url: RedisUrl = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the worker.", show_default=False)] = None,
 ) -> None:
@@ -90,11 +119,12 @@ def worker(
     \b
     Examples:
       celery-agents worker --agents my_service.agents
+      celery-agents worker --agents my_service.agents --queues gpu
       CELERY_AGENTS_AGENTS=my_service.agents celery-agents worker -c 20 --redis-url redis://cache:6379/0
     """
     from ..local.worker import run_worker
 
-    settings = settings_for(redis_url, agents=agents, concurrency=concurrency, pool=pool)
+    settings = settings_for(redis_url, agents=agents, concurrency=concurrency, pool=pool, queues=queues)
     raise typer.Exit(run_worker(settings, name))
 
 

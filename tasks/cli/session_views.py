@@ -1,92 +1,174 @@
-"""Sessions as rows, lines and JSON. Pure."""
+"""A session as lines for people and as JSON. Pure.
+
+Text of a model, of a tool or of a user is always indented, so that it cannot look like a line of this program.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...worker.state import AgentState, ExecutionState, Message, Role, StepExecution
-from .event_lines import describe_tools
+from ...worker.state import (
+    AgentState,
+    AgentStep,
+    ErrorInfo,
+    ExecutionState,
+    FinishReason,
+    Message,
+    Role,
+    StepExecution,
+    ToolExecution,
+    ToolOutcome,
+)
+from .session_rows import header_value, moment
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
     from ...worker.store import Header
 
-HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEP", "CHANGED")
 _MAX_CHARACTERS: Final = 2_000
+_SHORT: Final = 200
+_INDENT: Final = "    "
 
 
-def row(header: Header) -> tuple[str, ...]:
-    """A session as a line of a listing."""
-    status = f"{header.status} ({header.problem})" if header.problem else header.status
-    return (header.session_id, header.agent, status, str(header.step), f"{age(_moment(header.updated_ms))} ago")
-
-
-def header_value(header: Header) -> dict[str, Any]:
-    """A session without its content, as JSON."""
-    return {
-        "session_id": header.session_id,
-        "agent": header.agent,
-        "status": header.status,
-        "execution_id": header.execution_id,
-        "step": header.step,
-        "version": header.version,
-        "created_at": _moment(header.created_ms),
-        "updated_at": _moment(header.updated_ms),
-        "problem": header.problem,
-    }
-
-
-def session_value(header: Header, state: AgentState) -> dict[str, Any]:
+def session_value(header: Header, state: AgentState, reason: str) -> dict[str, Any]:
     """A session with its whole state, as JSON."""
-    return {**header_value(header), "state": json.loads(state.to_json())}
+    return {**header_value(header), "reason": reason, "state": json.loads(state.to_json())}
 
 
-def session_lines(header: Header, state: AgentState) -> list[str]:
-    """A session for people."""
-    created, changed = age(_moment(header.created_ms)), age(_moment(header.updated_ms))
+def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bool = False) -> list[str]:
+    """A session for people.
+
+    Args:
+        reason: Why it has not ended yet; "" when it has.
+        verbose: Nothing is shortened.
+    """
+    created, changed = age(moment(header.created_ms)), age(moment(header.updated_ms))
+    text = _Text(shorten=not verbose)
     lines = [
-        f"session {header.session_id}  agent {header.agent}  version {header.version}",
+        one_line(f"session {header.session_id}  agent {header.agent}  version {header.version}"),
         f"created {created} ago, changed {changed} ago, {plural(state.execution_count, 'execution')}",
     ]
+    lines += [f"waits: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
     if state.execution is not None:
-        lines += ["", *_execution_lines(header, state.execution)]
-    return [*lines, "", *_conversation_lines(state)]
+        lines += ["", *_execution_lines(header, state.execution, text)]
+    return [*lines, "", *_conversation_lines(state, text)]
 
 
-def _execution_lines(header: Header, execution: ExecutionState) -> Iterator[str]:
+def step_numbers(state: AgentState) -> list[int]:
+    """The numbers of the steps that are done."""
+    return [done.step.number for done in state.execution.step_executions] if state.execution else []
+
+
+def step_lines(state: AgentState, number: int) -> list[str]:
+    """One step of the execution, with nothing shortened."""
+    assert state.execution is not None
+    done = next(each for each in state.execution.step_executions if each.step.number == number)
+    return list(_step_lines(done, _Text(shorten=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Prepares texts of others for a terminal."""
+
+    shorten: bool
+
+    def line(self, text: str) -> str:
+        """A text on one line."""
+        return one_line(text, _SHORT if self.shorten else len(text) + 1)
+
+    def block(self, text: str, indent: str) -> Iterator[str]:
+        """A text on as many lines as it has, each indented."""
+        whole = clean(text).strip()
+        rest = len(whole) - _MAX_CHARACTERS if self.shorten else 0
+        shown = whole if rest <= 0 else f"{whole[:_MAX_CHARACTERS]} … ({plural(rest, 'character')} more)"
+        return (f"{indent}{line}" for line in shown.splitlines())
+
+
+def _execution_lines(header: Header, execution: ExecutionState, text: _Text) -> Iterator[str]:
     numbers = [plural(execution.step_count, "step"), seconds(execution.duration())]
     numbers += [plural(execution.usage.total, "token")] if execution.usage.total else []
     numbers += [f"${execution.cost:.4f}"] if execution.cost else []
     reason = execution.final_reason()
     why = f" ({reason.value})" if reason is not None and reason.value != "completed" else ""
-    yield f"execution {execution.execution_id}  {header.status}{why}: {', '.join(numbers)}"
+    yield f"execution {execution.execution_id}  {text.line(str(header.status))}{why}: {', '.join(numbers)}"
+    signal = execution.stop_signal
+    if signal is not None and signal.message:
+        yield f"  ended by {text.line(signal.source or 'a signal')}: {text.line(signal.message)}"
     for done in execution.step_executions:
-        yield f"  {_step_line(done)}"
-    for error in execution.all_errors():
-        yield f"  error: {one_line(f'{error.kind}: {error.message}')}"
+        yield from _step_lines(done, text)
+    for error in execution.errors:
+        yield f"  error: {_describe_error(error, text)}"
 
 
-def _step_line(done: StepExecution) -> str:
-    executions = done.step.tool_executions
-    tools = describe_tools({"name": each.tool_call.name, "outcome": each.outcome.value} for each in executions)
-    return f"step {done.step.number}: {tools or 'answer'}  {seconds(done.duration)}"
+def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
+    """A step: model, time, tokens, cost, then its text, its calls with what came of them, and its own errors."""
+    step, response = done.step, done.step.inference_response
+    facts = [text.line(response.model or ""), seconds(done.duration)]
+    facts += [plural(response.usage.total, "token")] if response.usage.total else []
+    facts += [f"${response.cost:.4f}"] if response.cost else []
+    facts += [_describe_finish(response.finish_reason)] if response.finish_reason.is_cut_short() else []
+    yield f"step {step.number}: {'  '.join(fact for fact in facts if fact)}"
+    if response.thinking and not text.shorten:
+        yield f"{_INDENT}thinking"
+        yield from text.block(response.thinking, _INDENT * 2)
+    if step.output_text.strip():
+        said = [text.line(step.output_text)] if text.shorten else text.block(step.output_text, "")
+        yield from (f"{_INDENT}{line}" for line in said)
+    for execution in step.tool_executions:
+        yield from _call_lines(execution, text)
+    for call in _calls_without_result(step):
+        yield f"{_INDENT}call {text.line(call)}: no result"
+    for error in step.errors:
+        yield f"{_INDENT}error: {_describe_error(error, text)}"
 
 
-def _conversation_lines(state: AgentState) -> Iterator[str]:
+def _call_lines(execution: ToolExecution, text: _Text) -> Iterator[str]:
+    call = execution.tool_call
+    took = f"  {seconds(execution.duration)}" if execution.duration else ""
+    head = f"{_INDENT}call {text.line(call.name)}({text.line(_arguments(call.args_json()))})"
+    if execution.outcome is ToolOutcome.OK:
+        yield f"{head}: ok{took}"
+        yield from text.block(
+            text.line(execution.as_message()) if text.shorten else execution.as_message(), _INDENT * 2
+        )
+        return
+    error = execution.error_info()
+    why = f": {_describe_error(error, text)}" if error is not None else ""
+    yield f"{head}: {execution.outcome.value.replace('_', ' ')}{took}{why}"
+
+
+def _arguments(given: str) -> str:
+    """Arguments as they are written in a call; an empty object is nothing."""
+    return "" if given == "{}" else given
+
+
+def _calls_without_result(step: AgentStep) -> Sequence[str]:
+    done = {execution.tool_call.id for execution in step.tool_executions}
+    return [call.name for call in step.requested_tool_calls if call.id not in done]
+
+
+def _describe_error(error: ErrorInfo, text: _Text) -> str:
+    return text.line(f"{error.kind}: {error.message}")
+
+
+def _describe_finish(reason: FinishReason) -> str:
+    """Why an answer is not whole."""
+    if reason is FinishReason.LENGTH:
+        return "cut off: the answer reached its longest length"
+    return f"cut short: {reason.value}"
+
+
+def _conversation_lines(state: AgentState, text: _Text) -> Iterator[str]:
     """The messages of the user and of the agent, without the results of tools."""
     for message in state.store.section().messages:
         if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip():
-            yield f"{message.role.value}: {_shorten(message)}"
+            yield from _message_lines(message, text)
 
 
-def _shorten(message: Message) -> str:
-    text = clean(message.content).strip()
-    rest = len(text) - _MAX_CHARACTERS
-    return text if rest <= 0 else f"{text[:_MAX_CHARACTERS]} … ({plural(rest, 'character')} more)"
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+def _message_lines(message: Message, text: _Text) -> Iterator[str]:
+    first, *others = [*text.block(message.content, "")] or [""]
+    yield f"{message.role.value}: {first}"
+    yield from (f"{_INDENT}{line}" for line in others)

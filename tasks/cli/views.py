@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from ...config.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from ...worker.store import Event, Result
@@ -18,19 +19,19 @@ _NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
 
 
 def clean(text: str) -> str:
-    """Remove control characters: a text of a model or a tool must not move the cursor of a terminal."""
-    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf"))
+    """Escape control characters: a text of a model or a tool must not move the cursor of a terminal."""
+    return escape(text)
 
 
 def one_line(text: str, limit: int = _MAX_LINE) -> str:
     """Put a text on one line, cut at `limit` characters."""
-    flat = " ".join(clean(text).split())
+    flat = clean(" ".join(text.split()))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def as_json(value: Any) -> str:
     """Write a value as one line of JSON, times in ISO 8601."""
-    return json.dumps(value, ensure_ascii=False, default=_write_other)
+    return escape_json(json.dumps(value, ensure_ascii=False, default=_write_other))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -110,7 +110,10 @@ def _start_job(
 
 
 class AsyncAgentClient:
-    """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises."""
+    """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises.
+
+    A client that is no longer needed is closed by `await client.close()`, or by leaving its `async with` block.
+    """
 
     def __init__(
         self,
@@ -139,6 +142,16 @@ class AsyncAgentClient:
         made._client, made._threads = client, _Threads()
         return made
 
+    async def close(self) -> None:
+        """Close the connections; see `AgentClient.close`."""
+        await self._threads.run(self._client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     @property
     def settings(self) -> Settings:
         """Settings of the client."""
@@ -151,20 +164,64 @@ class AsyncAgentClient:
     write_metadata = _run_in_thread(AgentClient.write_metadata)
     change_system_prompt = _run_in_thread(AgentClient.change_system_prompt)
     change_model = _run_in_thread(AgentClient.change_model)
+    requests = _run_in_thread(AgentClient.requests)
+    request = _run_in_thread(AgentClient.request)
+    answer = _run_in_thread(AgentClient.answer)
+    grants = _run_in_thread(AgentClient.grants)
+    revoke_grant = _run_in_thread(AgentClient.revoke_grant)
+    token = _run_in_thread(AgentClient.token)
+    request_of_token = _run_in_thread(AgentClient.request_of_token)
+    answer_by_token = _run_in_thread(AgentClient.answer_by_token)
+    complete = _run_in_thread(AgentClient.complete)
+    fail = _run_in_thread(AgentClient.fail)
+    suspend = _run_in_thread(AgentClient.suspend)
+    resume = _run_in_thread(AgentClient.resume)
 
     async def retry_failed(
-        self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
+        self,
+        *,
+        since: datetime | None = None,
+        agent: str | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
     ) -> AsyncGenerator[AsyncJob]:
         """Retry all executions that failed, each when it is yielded; see `AgentClient.retry_failed`."""
-        jobs = self._client.retry_failed(since=since, agent=agent, dry_run=dry_run)
+        jobs = self._client.retry_failed(since=since, agent=agent, dry_run=dry_run, by=by)
         while (job := await self._threads.run(lambda: next(jobs, None))) is not None:
             yield AsyncJob(job, self._threads)
+
+    async def suspend_all(
+        self,
+        *,
+        reason: str,
+        agent: str | None = None,
+        status: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[str]:
+        """Hold all sessions that run or wait, each when it is yielded; see `AgentClient.suspend_all`."""
+        held = await self._threads.run(
+            lambda: self._client.suspend_all(reason=reason, agent=agent, status=status, by=by, dry_run=dry_run)
+        )
+        while (session_id := await self._threads.run(lambda: next(held, None))) is not None:
+            yield session_id
+
+    async def resume_all(
+        self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
+    ) -> AsyncGenerator[str]:
+        """Let all held sessions go on, each when it is yielded; see `AgentClient.resume_all`."""
+        resumed = await self._threads.run(
+            lambda: self._client.resume_all(agent=agent, status=status, by=by, dry_run=dry_run)
+        )
+        while (session_id := await self._threads.run(lambda: next(resumed, None))) is not None:
+            yield session_id
 
     job = _start_job(AgentClient.job)
     show = _run_in_thread(AgentClient.show)
     header = _run_in_thread(AgentClient.header)
     list = _run_in_thread(AgentClient.list)
     agents = _run_in_thread(AgentClient.agents)
+    workers = _run_in_thread(AgentClient.workers)
 
     async def wait_for_agent(self, name: str, timeout: float = 30.0) -> None:
         """Wait until a live worker offers an agent; see `AgentClient.wait_for_agent`."""

@@ -6,30 +6,27 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from celery import Celery
-
-from ...config.settings import Settings
-from ...worker.engine.transitions import operation_transition, retry_transition, stop_transition
+from ...worker.engine.transitions import retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
+    InvalidInput,
     InvalidTransition,
     SessionNotFound,
     StoreUnavailable,
-    UnknownAgent,
 )
 from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId, read_session_id
-from ...worker.store import ActionResult, Header, InboxKind, Operation, Store, redis_store
+from ...worker.store import Header, InboxKind, Operation
 from ...worker.store.sessions.loading import StoredSession
-from ..housekeeping.callbacks import read_receivers
-from ..producer import create_producer_app, settings_of
-from ..publishing import SeparatePublisher, TransactionPublisher
+from ..housekeeping.receivers import read_receivers
+from .holding import HoldingVerbs
 from .inputs import (
     check_agent_name,
     check_budget,
+    check_caller,
     check_listing,
     check_model,
     check_seconds,
@@ -42,49 +39,17 @@ from .inputs import (
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
+from .requests import RequestVerbs
 from .submission import Submission
 
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient:
-    """Talks to Redis; needs no worker in this process. Safe to share between threads."""
+class AgentClient(RequestVerbs, HoldingVerbs):
+    """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
-    def __init__(
-        self,
-        redis_url: str | None = None,
-        *,
-        broker_url: str | None = None,
-        settings: Settings | None = None,
-        app: Celery | None = None,
-    ) -> None:
-        """
-        Args:
-            redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
-            broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
-            settings: Settings to use instead of both and of the environment.
-            app: An existing app that has agents installed: messages go out as it sends its own, with its key prefix and
-                its priorities, and the settings are those of `install`.
-        Raises:
-            SettingsError: A setting is unknown or wrong.
-        """
-        chosen = settings or (settings_of(app) if app is not None else None)
-        self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
-        publishing = app if app is not None else create_producer_app(self.settings)
-        self._publisher = SeparatePublisher(publishing, self.settings)
-        self._store = redis_store(
-            self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)
-        )
-        self._shards_checked = False
-        self._seen_agents: set[str] = set()
-
-    @property
-    def store(self) -> Store:
-        """The step store, for monitoring and tests."""
-        if not self._shards_checked:
-            self._store.housekeeping.check_shards()
-            self._shards_checked = True
-        return self._store
+    A client that is no longer needed is closed by `close()`, or by leaving its `with` block.
+    """
 
     # --- acting -----------------------------------------------------------------------------------------------
 
@@ -99,20 +64,29 @@ class AgentClient:
         metadata: Mapping[str, Any] | None = None,
         on_complete: object = None,
         webhook: str | None = None,
+        on_request: object = None,
+        request_webhook: str | None = None,
+        start_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> Job:
         """Hand a job to an agent: a new session, or the next message of an existing one of this agent.
 
         Args:
-            agent: Name of an agent that a worker offers.
+            agent: Name of an agent. A job of an agent that no worker has registered yet waits for such a worker, and a
+                warning says so.
             session_id: None: a new one, or the one that follows from `idempotency_key`.
             idempotency_key: The same request with the same key makes one execution, however often it comes.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
             webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
+            on_request: Name of a Celery task, or a signature, that is called with the keyword `request` for each
+                approval, question or other request that the execution waits for.
+            request_webhook: URL to which each request is posted, signed like the result.
+            start_at: The first step of a new session begins at this time. None: at once.
+            delay: The same as a time from now.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
-            UnknownAgent: Workers have registered, and none offers this agent. Once seen, it stays known.
             ActionRefused: The session belongs to another agent.
             IdempotencyMismatch: The key was used for something else.
             StoreFull: Redis is full; nothing was written.
@@ -128,22 +102,34 @@ class AgentClient:
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
-            notify=read_receivers(on_complete, webhook),
+            notify=read_receivers(on_complete, webhook, on_request, request_webhook),
+            start_at=start_at,
+            delay=delay,
         )
-        name = self._check_agent(agent)
-        if session_id is not None and self._check_owner(submission.session, name):
+        self._check_webhook(webhook)
+        self._check_webhook(request_webhook, "request_webhook")
+        queue = self._queues.queue_of(agent)
+        if session_id is not None and self._check_owner(submission.session, agent):
             return self._send(submission)
-        return self._submit_new(submission, name, may_exist=session_id is not None)
+        if queue is None:
+            warnings.warn(self._queues.describe_unknown(agent), stacklevel=2)
+        return self._submit_new(submission, agent, queue, may_exist=session_id is not None)
 
-    def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
+    def _submit_new(self, submission: Submission, agent: str, queue: str | None, *, may_exist: bool) -> Job:
         """Create the session of a submission.
 
         Args:
+            queue: Name of the agent's queue; None: no worker has registered the agent.
             may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
         """
         try:
             applied = self.store.sessions.submit(
-                submission.session, agent, submission.fingerprint(agent), submission.first_state
+                submission.session,
+                agent,
+                submission.fingerprint(agent),
+                submission.first_state,
+                start_at_ms=submission.start_at_ms(self._now_ms),
+                queue=queue,
             )
         except IdempotencyMismatch:
             if not may_exist:
@@ -151,7 +137,7 @@ class AgentClient:
             # Another caller has created the session in the meantime.
             self._check_owner(submission.session, agent)
             return self._send(submission)
-        self._publish(applied)
+        self._publish(applied.publish)
         return Job(
             self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )
@@ -165,6 +151,8 @@ class AgentClient:
         budget: ExecutionBudget | None = None,
         on_complete: object = None,
         webhook: str | None = None,
+        on_request: object = None,
+        request_webhook: str | None = None,
     ) -> Job:
         """Send a further message. A running execution takes it up at its next step; else a new one starts.
 
@@ -175,7 +163,9 @@ class AgentClient:
         """
         content = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
-        notify = read_receivers(on_complete, webhook)
+        notify = read_receivers(on_complete, webhook, on_request, request_webhook)
+        self._check_webhook(webhook)
+        self._check_webhook(request_webhook, "request_webhook")
         return self._send(
             Submission(
                 session=SessionId(session_id),
@@ -187,12 +177,18 @@ class AgentClient:
         )
 
     def stop(
-        self, session_id: str, *, execution_id: str | None = None, timeout: float | None = _STOP_SECONDS
+        self,
+        session_id: str,
+        *,
+        execution_id: str | None = None,
+        timeout: float | None = _STOP_SECONDS,
+        by: str | None = None,
     ) -> Result | None:
         """End the running execution and wait until it has ended. What it has obtained is kept.
 
         Args:
             execution_id: Stop only this execution. None: the one that runs.
+            by: Who asks; kept in the event `stop_requested`. None: no such event.
             timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
         Returns:
             How it ended; None when nothing was running, or with `timeout=0`.
@@ -201,31 +197,39 @@ class AgentClient:
             TimeoutError: It has not ended yet; it will be stopped all the same.
         """
         check_seconds(timeout)
-        applied = self.store.sessions.stop(SessionId(session_id), execution_id, stop_transition)
-        self._publish(applied)
+        check_caller(by)
+        applied = self.store.sessions.stop(SessionId(session_id), execution_id, stop_transition, by=by)
+        self._publish(applied.publish)
         if applied.outcome == "again" or timeout == 0:
             return None
         return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id).result(timeout=timeout)
 
-    def retry(self, session_id: str, *, budget: ExecutionBudget | None = None) -> Job:
+    def retry(self, session_id: str, *, budget: ExecutionBudget | None = None, by: str | None = None) -> Job:
         """Continue a failed or stopped execution from the step it ended at; completed steps are kept.
 
         Args:
             budget: New limits instead of the old. None keeps them.
+            by: Who asks; kept in the event `step_retried`.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: The execution did not fail and was not stopped.
         """
         check_budget(budget)
+        check_caller(by)
         try:
-            applied = self.store.sessions.retry(SessionId(session_id), retry_transition(budget))
+            applied = self.store.sessions.retry(SessionId(session_id), retry_transition(budget, by), by=by)
         except InvalidTransition as error:
             raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
-        self._publish(applied)
+        self._publish(applied.publish)
         return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id)
 
     def retry_failed(
-        self, *, since: datetime | None = None, agent: str | None = None, dry_run: bool = False
+        self,
+        *,
+        since: datetime | None = None,
+        agent: str | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
     ) -> Generator[Job]:
         """Retry all executions that failed.
 
@@ -233,6 +237,7 @@ class AgentClient:
             since: Only those that failed at or after this time. None: all that are kept.
             agent: Only this agent's.
             dry_run: Only yield the jobs, retry none.
+            by: Who asks; kept in the events `step_retried`.
         Yields:
             A job for each execution; it is retried when its job is yielded.
         """
@@ -242,7 +247,7 @@ class AgentClient:
             if header.status != "failed" or (agent is not None and header.agent != agent):
                 continue
             try:
-                yield self._job(header) if dry_run else self.retry(header.session_id)
+                yield self._job(header) if dry_run else self.retry(header.session_id, by=by)
             except (ActionRefused, SessionNotFound):
                 continue  # it was retried or has expired since it was listed
 
@@ -311,6 +316,10 @@ class AgentClient:
         """Read the agents that workers have registered, with definition hash and the time they were last seen (ms)."""
         return self.store.registry.agents()
 
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Read the live workers by name: slots, queues ("" is the common one), agents, and whether they drain."""
+        return self.store.registry.workers()
+
     def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
         """Wait until a live worker offers an agent.
 
@@ -329,20 +338,12 @@ class AgentClient:
 
     def _send(self, submission: Submission) -> Job:
         """Add the message to an existing session."""
+        submission.check_begins_now()
         operation = Operation(submission.operation_id, InboxKind.MESSAGE, submission.payload())
         applied = self._act(submission.session, operation)
         return Job(
             self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )
-
-    def _act(self, session: SessionId, operation: Operation) -> ActionResult:
-        applied = self.store.sessions.act(session, operation, operation_transition)
-        self._publish(applied)
-        return applied
-
-    def _publish(self, applied: ActionResult) -> None:
-        if applied.publish is not None:
-            self._publisher.publish(applied.publish, self.store.housekeeping.now_ms())
 
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)
@@ -363,13 +364,11 @@ class AgentClient:
         except StoreUnavailable:
             return False
 
-    def _check_agent(self, name: str) -> str:
-        if name in self._seen_agents:
-            return name
-        registered = self.store.registry.agents()
-        if not registered:
-            warnings.warn(f"no worker has registered any agent yet; {name!r} waits for one", stacklevel=3)
-        elif name not in registered:
-            raise UnknownAgent(name, tuple(registered))
-        self._seen_agents.update(registered)
-        return name
+    def _check_webhook(self, webhook: str | None, field: str = "webhook") -> None:
+        """Refuse a webhook that no live worker can sign; where none is alive, nobody knows."""
+        if webhook is None:
+            return
+        workers = self.store.registry.workers().values()
+        if workers and not any(facts["webhooks"] for facts in workers):
+            advice = "no worker can sign it: set CELERY_AGENTS_WEBHOOK_SECRET in the environment of the workers."
+            raise InvalidInput(field, webhook, advice)

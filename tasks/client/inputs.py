@@ -16,6 +16,7 @@ from ...worker.state import ID_PATTERN, ExecutionBudget, FrozenDict, Json, LLMCo
 
 _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _KEY_CHARS: Final = 512
+_CALLER_CHARS: Final = 200
 _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _CURSOR: Final = re.compile(r"[0-9]{1,16}:[A-Za-z0-9_,-]+")
 _LARGEST: Final = 2**64 - 1
@@ -97,6 +98,15 @@ def check_size(field: str, size: int, limit_bytes: int) -> None:
     if size > limit_bytes:
         advice = f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
         raise InvalidInput(field, f"{size} bytes", advice)
+
+
+def check_caller(by: Any) -> None:
+    """Check the name of who asks for something, or None."""
+    if by is None:
+        return
+    if not isinstance(by, str) or not by or len(by) > _CALLER_CHARS:
+        raise InvalidInput("by", by, f"give a name of 1 to {_CALLER_CHARS} characters, or None.")
+    freeze(by, "by")
 
 
 def check_seconds(timeout: Any) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from typing import Final
 
-from ...worker.errors import StoreUnavailable
+from ...worker.errors import SessionExpired, SessionNotFound, StoreUnavailable
 from ...worker.store import Event, Result, Store
 from .inputs import check_position, check_seconds
 
@@ -45,7 +45,7 @@ class Job:
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
             TimeoutError: The execution has not ended in time; it goes on.
-            SessionNotFound: The session has expired.
+            SessionExpired: Its retention is over, and nothing of the session is left.
             InvalidInput: `from_id` is not the id of an event.
         """
         check_seconds(timeout)
@@ -79,7 +79,7 @@ class Job:
             timeout: Seconds; None waits as long as it takes.
         Raises:
             TimeoutError: The execution has not ended in time; it goes on.
-            SessionNotFound: The session has expired.
+            SessionExpired: Its retention is over, and nothing of the session is left.
         """
         check_seconds(timeout)
         result = self._read_result()
@@ -114,11 +114,14 @@ class Job:
             return False
 
     def _read_result(self) -> Result | None:
-        execution_id = self.execution_id
-        if not execution_id:
-            self._store.sessions.header(self.session_id)
-            return None
-        return self._store.sessions.outcome(self.session_id, execution_id)
+        try:
+            execution_id = self.execution_id
+            if not execution_id:
+                self._store.sessions.header(self.session_id)
+                return None
+            return self._store.sessions.outcome(self.session_id, execution_id)
+        except SessionNotFound as error:  # it was there when this job was made
+            raise SessionExpired(self.session_id) from error
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"

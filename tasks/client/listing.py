@@ -68,10 +68,11 @@ def iterate_headers(store: Store, index: str, oldest_ms: int | None, newest_ms: 
         page, following = store.sessions.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=_BATCH)
         fresh = [header for header in page if header.session_id not in seen]
         yield from fresh
-        if following is None or not fresh:
+        if following is None:
             return
         seen.update(header.session_id for header in page)
-        newest_ms = following
+        # Expired sessions give no header. A batch of them alone must not end the listing, nor come again for ever.
+        newest_ms = following if fresh or following != newest_ms else following - 1
 
 
 def to_milliseconds(since: datetime | None) -> int | None:

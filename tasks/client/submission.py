@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from ...worker.engine import FirstExecution, first_state
 from ...worker.engine.run import moment
+from ...worker.errors import InvalidInput
 from ...worker.state import AgentState, ExecutionBudget, FrozenDict, Message, SessionId
 from ...worker.store import NextState
+from .holding import check_until
 from .inputs import fingerprint_request
+
+_LONGEST_DELAY: Final = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,8 @@ class Submission:
         execution_id: Id of the execution that it starts in a new session.
         metadata: Of a new session.
         notify: Receivers of a callback at the end; None when there is none.
+        start_at: When the first step of a new session begins; None: at once.
+        delay: The same as a time from now.
     """
 
     session: SessionId
@@ -30,6 +37,39 @@ class Submission:
     budget: ExecutionBudget | None
     metadata: FrozenDict = field(default_factory=FrozenDict)
     notify: Mapping[str, Any] | None
+    start_at: datetime | None = None
+    delay: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_at is not None and self.delay is not None:
+            raise InvalidInput("delay", str(self.delay), "give start_at or delay, not both.")
+        check_until(self.start_at, "start_at")
+        if self.delay is not None and (
+            not isinstance(self.delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not timedelta() <= self.delay <= _LONGEST_DELAY
+        ):
+            raise InvalidInput("delay", str(self.delay), f"give a timedelta up to {_LONGEST_DELAY.days} days, or None.")
+
+    def start_at_ms(self, now_ms: Callable[[], int]) -> int:
+        """Redis time at which the first step begins; 0: at once.
+
+        Args:
+            now_ms: Reads Redis's time, which a delay counts from.
+        """
+        if self.delay is not None:
+            return now_ms() + round(self.delay.total_seconds() * 1000)
+        return check_until(self.start_at) or 0
+
+    def check_begins_now(self) -> None:
+        """Refuse a later start of a message to a session that exists.
+
+        Raises:
+            InvalidInput: The submission asks for a later start.
+        """
+        field, value = ("delay", self.delay) if self.delay is not None else ("start_at", self.start_at)
+        if value is not None:
+            advice = f"session {self.session} exists; only a new session can start later. Leave it out, or the id."
+            raise InvalidInput(field, str(value), advice)
 
     def first_state(self, now_ms: int) -> NextState:
         """Build the first version of a new session."""
@@ -40,7 +80,8 @@ class Submission:
 
     def fingerprint(self, agent: str) -> str:
         """Hash what the caller asked for, to recognise another request under the same key."""
-        return fingerprint_request(agent, self.message, self.budget, self.metadata)
+        later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
+        return fingerprint_request(agent, self.message, self.budget, self.metadata) + later
 
     def payload(self) -> dict[str, Any]:
         """Write the message as the payload of an operation."""

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from celery import Celery, bootsteps
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from celery.worker import state as worker_state
+from kombu import Queue
 
 from ...config.celery import pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, StoreUnavailable
+from ...worker.known_secrets import redact_known
 from ..housekeeping.sweeper import Sweeper, queue_length
-from ..observability.doctor import check_server
 from ..observability.metrics import serve_metrics
+from ..observability.server_policy import check_server
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
+from .command_checks import CommandChecks
+from .command_limits import limit_commands
 from .decoding_net import install_decoding_net
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
 from .features import APPLY_TARGET, LOCAL_DELIVERY, MULTIPLEXING, TEMPLATE_CHECK
+from .fetch_net import install_fetch_net
 from .fetching import enable_batch_fetch
 from .free_slots import wake_for_free_slots
 from .kombu_internals import written_message
 from .local_delivery import LocalDelivery
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
+from .redelivery_net import install_redelivery_net
 from .revoking import Stop, turn_revokes_into_stops
+from .taken_queues import TakenQueues
 
 log = logging.getLogger(__name__)
 
@@ -63,30 +71,66 @@ class WorkerBootstep(bootsteps.StartStopStep):
     def prepare(self, app: Celery, settings: Settings, runtime: LazyRuntime, stop: Stop) -> None:
         """Take what `start` needs, before the pool starts: a prefork child inherits what is connected then."""
         self._app = app
-        self._settings = settings
         self._runtime = runtime
         self._stop_session = stop
         self._closers: list[Callable[[], object]] = []
+        self._taken = TakenQueues(app, settings)
+        self._settings = runtime.settings = self._taken.settings
+        runtime.queues = tuple(self._taken.steps)
         worker_process_init.connect(self._start_in_child, weak=False)
         worker_process_shutdown.connect(self._stop_in_child, weak=False)
 
     def start(self, parent: Any) -> None:
         """Start, as far as the worker consumes the queues of agents."""
         self._configure_logging()
-        settings, consumed = self._settings, self._app.amqp.queues.consume_from
-        steps = consumed.get(settings.queue)
-        if steps is None and settings.control_queue not in consumed:
+        taken = self._taken
+        if not taken.all:
             return  # a worker of an existing project that has nothing to do with agents
-        no_ack_queue = settings.queue if steps is not None and steps.no_ack else None
-        install_decoding_net((settings.queue, settings.control_queue), self._app.tasks, no_ack_queue)
-        if steps is None:
+        self._install_nets(taken.queues())
+        if not taken.steps:
             return
-        self._runtime.settings = settings_as_started(settings, parent)
-        wait_for_redis(self._runtime(), self._app)
-        self._speed_up(parent, no_ack_queue)
+        self._runtime.settings = settings_as_started(self._settings, parent)
+        worker_shutting_down.connect(self._on_shutdown, weak=False)
+        if taken.has_others and not self._is_store_ready():
+            self._begin_later(parent)
+        else:
+            wait_for_redis(self._runtime(), self._app)
+            self._begin(parent)
+
+    def _begin(self, parent: Any) -> None:
+        """Let steps run: the store answers."""
+        self._speed_up(parent, self._taken.unacknowledged)
         turn_revokes_into_stops(self._app, self._stop_session)
         self._start_threads(parent.pool)
-        worker_shutting_down.connect(self._on_shutdown, weak=False)
+
+    def _is_store_ready(self) -> bool:
+        try:
+            examine_store(self._runtime(), self._app)
+        except StoreUnavailable as error:
+            log.warning("agents wait for their store; the other queues are consumed: %s", error)
+            return False
+        return True
+
+    def _begin_later(self, parent: Any) -> None:
+        """Consume the project's own queues now, and those of agents when the store answers."""
+        names, taken, closed = self._taken.set_aside(), self._taken, threading.Event()
+
+        def wait() -> None:
+            while not closed.wait(_WAIT_FOR_REDIS_SECONDS):
+                try:
+                    examine_store(self._runtime(), self._app)
+                except StoreUnavailable as error:
+                    log.debug("waiting for the store: %s", error)
+                except ConfigurationError as error:
+                    log.error("agents stay off: %s", error)
+                else:
+                    self._begin(parent)
+                    taken.consume(parent, names)
+                    log.info("the store answers; queues of agents: %s", taken.describe())
+                    return
+
+        self._closers.append(closed.set)
+        threading.Thread(target=wait, name="celery-agents-store", daemon=True).start()
 
     def stop(self, parent: Any) -> None:
         """Let running steps end: Celery stops this before the pool, whose steps still need leases and event loop."""
@@ -102,22 +146,31 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._closers.pop(0)()
         self._runtime.close()
 
-    def _speed_up(self, parent: Any, no_ack_queue: str | None) -> None:
+    def _install_nets(self, ours: list[Queue]) -> None:
+        """Let nothing that somebody may write to the broker end this worker."""
+        install_decoding_net(ours, CommandChecks(self._app))
+        install_redelivery_net(self._settings.control_queue)
+        install_fetch_net()
+        limit_commands(self._app)
+
+    def _speed_up(self, parent: Any, no_ack_queues: Sequence[str]) -> None:
         """Use what Celery and kombu do not promise; each of it stays off where it is missing."""
-        if no_ack_queue is not None:
-            enable_batch_fetch(no_ack_queue, lambda: parent.max_concurrency or parent.pool.num_processes)
+        if no_ack_queues:
+            enable_batch_fetch(no_ack_queues, lambda: parent.max_concurrency or parent.pool.num_processes)
         wake_for_free_slots(parent.pool, parent.hub)
         if isinstance(parent.pool, TaskPool):
             APPLY_TARGET.is_available()
             MULTIPLEXING.is_available()
-        if no_ack_queue is not None and isinstance(parent.pool, TaskPool) and LOCAL_DELIVERY.is_available():
-            local = LocalDelivery(parent.pool, self._runtime().publisher, no_ack_queue)
+        if no_ack_queues and isinstance(parent.pool, TaskPool) and LOCAL_DELIVERY.is_available():
+            queues = {name: queue for name, queue in self._taken.steps.items() if queue in no_ack_queues}
+            local = LocalDelivery(parent.pool, self._runtime().publisher, queues)
             self._runtime().runner.sticky.enable(local)
 
     def _start_threads(self, pool: Any) -> None:
         settings, runtime = self._settings, self._runtime
         connection: Callable[[], Any] = self._app.connection_for_read
-        sweeper = Sweeper(runtime, lambda: queue_length(connection, settings.queue, settings.broker))
+        queues = tuple(self._taken.steps.values())
+        sweeper = Sweeper(runtime, lambda: queue_length(connection, queues, settings.broker))
         sweeper.start()
         self._closers.append(sweeper.close)
         if (metrics := runtime().observers.metrics) is not None:
@@ -131,12 +184,13 @@ class WorkerBootstep(bootsteps.StartStopStep):
         return (current is not None and current.keeper.running > 0) or (isinstance(pool, TaskPool) and not pool.is_idle)
 
     def _on_shutdown(self, **_: Any) -> None:
-        self._runtime().drain()
+        if self._runtime.current is not None:
+            self._runtime.current.drain()
         # A plain function that does not end would keep a threads pool, and with it the process, for ever.
         exit_after(self._settings.drain_seconds + FORCE_MARGIN_SECONDS)
 
     def _start_in_child(self, **_: Any) -> None:
-        if self._settings.queue in self._app.amqp.queues.consume_from:
+        if self._taken.steps:
             self._configure_logging()
             self._runtime()
 
@@ -144,32 +198,33 @@ class WorkerBootstep(bootsteps.StartStopStep):
         self._runtime.close()
 
     def _configure_logging(self) -> None:
-        configure_logging(self._settings, everybody=self._app.main == APP_NAME)
+        configure_logging(self._settings, redact=redact_known, everybody=self._app.main == APP_NAME)
 
 
 def settings_as_started(settings: Settings, worker: Any) -> Settings:
-    """Return the settings with pool and slots as a worker was started: in an existing project those are not ours.
-
-    Raises:
-        ConfigurationError: The worker would take steps, and knows no agent.
-    """
-    if not settings.agent_modules:
-        raise ConfigurationError(
-            f"a worker that consumes {settings.queue} needs agents: name their modules in CELERY_AGENTS_AGENTS, "
-            "or choose its queues with -Q"
-        )
+    """Return the settings with pool and slots as a worker was started: in an existing project those are not ours."""
     slots = worker.max_concurrency or worker.concurrency
     return settings.model_copy(update={"concurrency": slots, "pool": pool_name(worker.pool_cls)})
 
 
+def examine_store(runtime: Runtime, app: Celery) -> None:
+    """Look whether a worker can use the store, and compare our messages with kombu's.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+        ConfigurationError: It may lose sessions, or was used with another number of shards.
+    """
+    runtime.store.housekeeping.check_shards()
+    check_server(runtime.store.housekeeping.server_facts())
+    if runtime.publisher.works and TEMPLATE_CHECK.is_available():
+        runtime.publisher.compare(partial(written_message, app))
+
+
 def wait_for_redis(runtime: Runtime, app: Celery) -> None:
-    """Wait until Redis answers, as Celery waits for its broker, and compare our messages with kombu's."""
+    """Wait until the store answers, as Celery waits for its broker."""
     while True:
         try:
-            runtime.store.housekeeping.check_shards()
-            check_server(runtime.store.housekeeping.server_facts())
-            if runtime.publisher.works and TEMPLATE_CHECK.is_available():
-                runtime.publisher.compare(partial(written_message, app))
+            examine_store(runtime, app)
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)

@@ -21,8 +21,9 @@ REVOKING: Final = (
     "celery.worker.state:active_requests",
     "celery.worker.state:revoked",
 )
+COMMANDS: Final = ("celery.worker.control:Panel.data",)
 POOL: Final = ("celery.concurrency.base:apply_target",)
-PROBES: Final = (*RESERVED, *REVOKING, *POOL)
+PROBES: Final = (*RESERVED, *REVOKING, *COMMANDS, *POOL)
 
 _state: Final[Any] = state
 _control: Final[Any] = control
@@ -48,9 +49,10 @@ def forget_revoked(task_id: str) -> None:
 
 
 def wrap_remote_command(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a remote control command of this process by what `wrap` makes of it."""
+    """Replace a remote control command of this process, if it has it, by what `wrap` makes of it."""
     commands = _control.Panel.data
-    commands[name] = wrap(commands[name])
+    if name in commands:
+        commands[name] = wrap(commands[name])
 
 
 def buffer_all_events(dispatcher: Any, limit: int) -> None:

@@ -1,106 +1,172 @@
 """Decoding broker elements so that a malformed one cannot end the worker.
 
 A stock worker ends on `not json`, `[]`, invalid UTF-8 or a deep nesting bomb, because kombu decodes what it popped and
-lets the exception escape. Our decoder turns whatever is no message of a known task into a call of
-`celery_agents.quarantine`, which stores it with the reason, where `celery-agents doctor` shows it.
+lets the exception escape. Our decoder turns whatever is no message of ours into a call of `celery_agents.quarantine`,
+which stores it with the reason, where `celery-agents doctor` shows it. `element_rules` decides what is ours.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Collection
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from .features import DECODING_NET, NO_ACK_MARK
-from .kombu_internals import accept_no_ack_mark, mark_no_ack, replace_decoding, stock_deliver, stock_loads
-from .message_checks import LARGEST_BYTES, InvalidMessage, check_message, check_task
-from .quarantine import UnackedEntry, quarantine_message
+from kombu import Queue
 
-log = logging.getLogger(__name__)
+from .command_checks import CommandChecks
+from .element_rules import admit
+from .features import DECODING_NET, NO_ACK_MARK
+from .kombu_internals import accept_no_ack_mark, no_ack_tag, replace_decoding, stock_deliver, stock_loads
+from .message_checks import LARGEST_BYTES, InvalidMessage, check_message
+from .quarantine import UnackedEntry, quarantine_message
+from .refusals import ELEMENT, REMOTE_CONTROL, refusals
 
 # What a message of an unforeseen form makes Celery raise; a lost connection raises none of these.
 _MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
+_NO_OBJECT: Final = "a JSON list, not an object"
 
-def install_decoding_net(queues: Collection[str], known_tasks: Collection[str], no_ack_queue: str | None) -> None:
+
+def install_decoding_net(queues: Iterable[Queue], commands: CommandChecks) -> None:
     """Let this process decode and deliver broker elements with a net.
 
     Args:
-        queues: Our queues. What is addressed to others, such as events and remote control, is only made sure to be
-            a message.
-        known_tasks: Names of the tasks that this worker has; a live view.
-        no_ack_queue: The queue that is consumed without acknowledgement. kombu's Redis transport keeps no record of
-            what came from there and yet takes each message off it again: four commands a step for nothing. Its own
-            mark for such consumers, which the AMQP transports set, spares them.
+        queues: Our queues. What is addressed to others, such as events, is only made sure to be a message. Of a queue
+            without acknowledgement kombu's Redis transport keeps no record, and yet takes each message off it again:
+            four commands a step for nothing. Its own mark for such messages, which the AMQP transports set, spares
+            them.
+        commands: The checks of remote control.
     """
     DECODING_NET.is_available()
-    marked_queue = no_ack_queue if no_ack_queue is not None and NO_ACK_MARK.is_available() else None
-    if marked_queue is not None:
+    ours = list(queues)
+    may_mark = any(queue.no_ack for queue in ours) and NO_ACK_MARK.is_available()
+    if may_mark:
         accept_no_ack_mark()
-    net = _DecodingNet(queues, known_tasks, marked_queue)
+    net = _DecodingNet([_Origin.of(queue, may_mark=may_mark) for queue in ours], commands)
 
     def deliver(transport: Any, message: Any, queue: Any) -> None:
         net.deliver(transport, message, queue)
 
-    replace_decoding(net.loads, _decode_text, deliver)
+    replace_decoding(net.loads, decode_text, deliver)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """A queue of ours, and the delivery information of each message that comes from it."""
+
+    queue: str
+    is_acknowledged: bool
+    delivery_info: dict[str, Any]
+
+    @classmethod
+    def of(cls, queue: Any, *, may_mark: bool) -> _Origin:
+        info: dict[str, Any] = {"exchange": queue.exchange.name, "routing_key": queue.routing_key or queue.name}
+        if queue.no_ack and may_mark:
+            info["consumer_tag"] = no_ack_tag()
+        return cls(queue=queue.name, is_acknowledged=not queue.no_ack, delivery_info=info)
+
+    def mark(self, message: dict[str, Any]) -> None:
+        """Replace what the message says about its way: kombu acknowledges and restores by that."""
+        properties: dict[str, Any] = message["properties"]
+        info = self.delivery_info.copy()
+        if properties["delivery_info"].get("redelivered") is True:
+            info["redelivered"] = True
+        properties["delivery_info"] = info
+        if self.is_acknowledged:
+            properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
 
 
 class _DecodingNet:
     """The functions that stand in for kombu's."""
 
-    def __init__(self, queues: Collection[str], known_tasks: Collection[str], marked_queue: str | None) -> None:
-        self._queues = queues
-        self._known_tasks = known_tasks
-        self._marked_queue = marked_queue
-        self._address = min(queues)
+    def __init__(self, origins: list[_Origin], commands: CommandChecks) -> None:
+        self._origins = {origin.queue: origin for origin in origins}
+        self._commands = commands
+        self._address = min(self._origins)
 
     def loads(self, text: Any) -> Any:
-        """Decode an element, or return a message that puts it away."""
+        """Decode an element, or return a message that puts it away; it is counted where it is delivered."""
         try:
             element = _decode(text)
             if isinstance(element, list) and len(cast("list[Any]", element)) == 3:
-                reason = "a JSON list, not an object"
-                return UnackedEntry(cast("list[Any]", element), self._put_away(str(text), reason))
-            message = check_message(element)
-            if self._marked_queue is not None:
-                mark_no_ack(message, self._marked_queue)
-            return message
+                put_away = quarantine_message(self._address, str(text), _NO_OBJECT)
+                return UnackedEntry(cast("list[Any]", element), put_away)
+            return check_message(element)
         except InvalidMessage as error:
-            return self._put_away(str(text), str(error))
+            return self._put_away(lambda: str(text), str(error))
         except Exception as error:  # noqa: BLE001 - whatever else somebody thinks of must not end the worker
-            return self._put_away(str(text), f"cannot be examined: {type(error).__name__}")
+            return self._put_away(lambda: str(text), f"cannot be examined: {type(error).__name__}")
 
     def deliver(self, transport: Any, message: Any, queue: Any) -> None:
         """Deliver a message, or one that puts it away.
 
         The decoder cannot check this: it is not told the queue, and the address in a message may be forged.
         """
-        if queue not in self._queues:
-            stock_deliver(transport, message, queue)
+        origin = self._origins.get(queue)
+        if origin is None:
+            self._deliver_to_others(transport, message, queue)
             return
+        checked = self._check(message)
         try:
-            stock_deliver(transport, self._check(message), queue)
+            origin.mark(checked)
+            stock_deliver(transport, checked, queue)
         except _MESSAGE_ERRORS as error:
-            log.warning("an element of queue %s was put away: %s", queue, type(error).__name__)
-            reason = f"cannot be delivered: {type(error).__name__}"
-            stock_deliver(transport, self._put_away(repr(message), reason), queue)
+            put_away = self._put_away(lambda: repr(message), f"cannot be delivered: {type(error).__name__}")
+            refusals.record(ELEMENT, put_away.reason)
+            origin.mark(put_away)
+            stock_deliver(transport, put_away, queue)
 
-    def _check(self, message: Any) -> Any:
-        try:
-            check_task(message, self._known_tasks)
-        except InvalidMessage as error:
-            return self._put_away(json.dumps(message), str(error))
-        except Exception as error:  # noqa: BLE001 - as above
-            return self._put_away(repr(message), f"cannot be examined: {type(error).__name__}")
+    def _deliver_to_others(self, transport: Any, message: Any, queue: Any) -> None:
+        if self._commands.is_mailbox(queue):
+            if isinstance(message, _PutAway):
+                refusals.record(REMOTE_CONTROL, f"a command: {message.reason}")
+                return
+            try:
+                self._commands.check(message)
+            except InvalidMessage as error:
+                refusals.record(REMOTE_CONTROL, str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - as in `loads`
+                refusals.record(REMOTE_CONTROL, f"a command cannot be examined: {type(error).__name__}")
+                return
+        stock_deliver(transport, message, queue)
+
+    def _check(self, message: Any) -> dict[str, Any]:
+        if not isinstance(message, _PutAway):
+            if isinstance(message, UnackedEntry):
+                refusals.record(ELEMENT, _NO_OBJECT)
+            try:
+                admit(message)
+                return message
+            except InvalidMessage as error:
+                element, reason = message, str(error)
+                message = self._put_away(lambda: json.dumps(element), reason)
+            except Exception as error:  # noqa: BLE001 - as in `loads`
+                element, reason = message, f"cannot be examined: {type(error).__name__}"
+                message = self._put_away(lambda: repr(element), reason)
+        refusals.record(ELEMENT, message.reason)
         return message
 
-    def _put_away(self, element: str, reason: str) -> dict[str, Any]:
-        return quarantine_message(self._address, element, reason)
+    def _put_away(self, show: Callable[[], str], reason: str) -> _PutAway:
+        try:
+            element = show()
+        except Exception as error:  # noqa: BLE001 - a text of it is the less important part
+            element = f"cannot be shown: {type(error).__name__}"
+        return _PutAway(quarantine_message(self._address, element, reason), reason)
 
 
-def _decode_text(value: Any) -> Any:
-    """Make invalid UTF-8 visible instead of raising."""
+class _PutAway(dict[str, Any]):
+    """A call of the quarantine task that this process made, and that needs no check."""
+
+    def __init__(self, message: dict[str, Any], reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def decode_text(value: Any) -> Any:
+    """Decode bytes, and make invalid UTF-8 visible instead of raising."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 

@@ -24,6 +24,11 @@ FREE_SLOTS: Final = Feature(
     "a full worker notices free slots with its next timer",
 )
 REVOKE_STOPS: Final = Feature(celery_internals.REVOKING, "a revoked step does not stop its session")
+COMMAND_LIMITS: Final = Feature(celery_internals.COMMANDS, "remote control may let this worker consume any queue")
+REDELIVERY_NET: Final = Feature(
+    kombu_internals.REDELIVERY, "A MALFORMED UNACKNOWLEDGED ENTRY MAY END THIS WORKER; install a version that is known"
+)
+FETCH_NET: Final = Feature(kombu_internals.READING, "a queue key of another type ends this worker")
 TEMPLATE_CHECK: Final = Feature(
     kombu_internals.PUBLISHING, "messages are not compared with those of kombu's Redis transport"
 )

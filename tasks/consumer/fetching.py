@@ -3,17 +3,19 @@
 kombu asks Redis for one message, hands it over, and turns its loop once more for the next one; with small steps that
 loop is half of what a worker computes. A busy worker with free slots therefore sends an RPOP behind kombu's BRPOP, on
 the same connection: the BRPOP blocks as ever, and the RPOP brings what else lies in the queue when the BRPOP returns.
+A worker that takes several queues asks the one that the last BRPOP brought a message from.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from . import kombu_internals as kombu
 from .celery_internals import reserved_count
 from .features import BATCH_FETCH
+from .fetch_net import read_guarded
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +23,11 @@ log = logging.getLogger(__name__)
 BATCH_LIMIT: Final = 32
 
 
-def enable_batch_fetch(queue: str, slots: Callable[[], int]) -> None:
+def enable_batch_fetch(queues: Sequence[str], slots: Callable[[], int]) -> None:
     """Let this process fetch what waits in a queue together, never more than it has free slots.
 
     Args:
-        queue: It must be consumed without acknowledgement: what kombu popped and did not hand over is lost, as with
+        queues: They must be consumed without acknowledgement: what kombu popped and did not hand over is lost, as with
             its own BRPOP, and found again by the sweep.
         slots: Returns how many tasks this worker runs at a time.
     """
@@ -36,16 +38,18 @@ def enable_batch_fetch(queue: str, slots: Callable[[], int]) -> None:
         channel.has_pending_batch = False  # a connection that was lost may have left it set
         kombu.start_brpop(channel, timeout)
         count = _batch_size(slots())
+        last = kombu.last_queue(channel)
+        queue = last if last is not None and last in queues else queues[0]
         if count and _may_fetch(channel, queue):
             kombu.send_rpop(channel, queue, count)
-            channel.has_pending_batch = True
+            channel.has_pending_batch, channel.batch_queue = True, queue
 
     def read(channel: Any, **options: Any) -> Any:
         try:
-            return kombu.read_brpop(channel, **options)
+            return read_guarded(channel, **options)
         finally:  # the second answer follows, whatever became of the first
             if channel.has_pending_batch:
-                _deliver_batch(channel, queue)
+                _deliver_batch(channel, channel.batch_queue)
 
     def flush_reauth(channel: Any) -> None:
         if not channel.has_pending_batch:  # a command sent now would take the answer for its own; kombu tries again

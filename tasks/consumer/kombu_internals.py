@@ -5,17 +5,19 @@ Nobody else touches it. `PROBES` lists what a worker looks for when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import kombu.transport.redis as kombu_redis
 from celery import Celery
 from kombu.exceptions import OperationalError
+from kombu.transport import virtual
 
 from ...worker.errors import StoreUnavailable
 from ..names import STEP
 
 _transport: Final[Any] = kombu_redis
+_VirtualQoS: Final[Any] = getattr(virtual, "QoS", None)
 
 DECODING: Final = (
     "kombu.transport.redis:loads",
@@ -31,11 +33,17 @@ FETCHING: Final = (
     *DECODING,
 )
 NO_ACK_MARK: Final = ("kombu.transport.redis:Channel.no_ack_consumers", "kombu.transport.redis:loads")
+READING: Final = ("kombu.transport.redis:Channel._brpop_read",)
+REDELIVERY: Final = (
+    "kombu.transport.redis:Channel.QoS",
+    "kombu.transport.redis:QoS.restore_by_tag",
+    "kombu.transport.redis:QoS.restore_visible",
+)
 CALLBACKS: Final = ("kombu.transport.redis:Transport._callbacks",)
 HUB: Final = ("kombu.asynchronous:Hub.poller", "kombu.asynchronous:Hub.call_soon")
 POLLER: Final = ("kombu.utils.eventio:poll()._epoll|_kqueue",)
 PUBLISHING: Final = ("kombu.transport.redis:Channel.create_publish_batch",)
-PROBES: Final = (*FETCHING, *NO_ACK_MARK, *CALLBACKS, *HUB, *POLLER, *PUBLISHING)
+PROBES: Final = (*FETCHING, *REDELIVERY, *NO_ACK_MARK, *CALLBACKS, *HUB, *POLLER, *PUBLISHING)
 
 _NO_ACK_TAG: Final = "celery-agents-no-ack"
 
@@ -79,10 +87,15 @@ def accept_no_ack_mark() -> None:
     _transport.Channel.no_ack_consumers = frozenset({_NO_ACK_TAG})
 
 
-def mark_no_ack(message: dict[str, Any], queue: str) -> None:
-    """Note in a decoded message that nobody waits for its acknowledgement, if it came from this queue."""
+def no_ack_tag() -> str:
+    """Return the consumer tag of a message whose acknowledgement nobody waits for."""
+    return _NO_ACK_TAG
+
+
+def mark_no_ack(message: dict[str, Any], queues: Collection[str]) -> None:
+    """Note in a decoded message that nobody waits for its acknowledgement, if it came from one of these queues."""
     delivery_info = message["properties"]["delivery_info"]
-    if delivery_info.get("routing_key") == queue:
+    if delivery_info.get("routing_key") in queues:
         delivery_info["consumer_tag"] = _NO_ACK_TAG
 
 
@@ -90,6 +103,24 @@ def has_no_ack_mark(message: Any) -> bool:
     """Tell whether kombu would ignore the acknowledgement of a message."""
     marks: Any = getattr(message.channel, "no_ack_consumers", None)
     return message.delivery_info.get("consumer_tag") in (marks or ())
+
+
+# --- redelivery ---------------------------------------------------------------------------------------------------
+
+
+def replace_redelivery(subclass: Callable[[Any], Any]) -> None:
+    """Let channels of the Redis transport keep unacknowledged messages by a subclass of kombu's class for that."""
+    _transport.Channel.QoS = subclass(_transport.Channel.QoS)
+
+
+def forget_locally(qos: Any, delivery_tag: str) -> None:
+    """Acknowledge a message in the memory of this process alone."""
+    _VirtualQoS.ack(qos, delivery_tag)
+
+
+def remember_locally(qos: Any, message: Any, delivery_tag: str) -> None:
+    """Keep an unacknowledged message in the memory of this process alone."""
+    _VirtualQoS.append(qos, message, delivery_tag)
 
 
 # --- fetching -----------------------------------------------------------------------------------------------------
@@ -100,6 +131,11 @@ def replace_fetching(start: Callable[..., None], read: Callable[..., Any], flush
     _transport.Channel._brpop_start = start
     _transport.Channel._brpop_read = read
     _transport.Channel._flush_brpop_reauth = flush_reauth
+
+
+def replace_reading(read: Callable[..., Any]) -> None:
+    """Let channels of the Redis transport read the answer to a BRPOP with this function."""
+    _transport.Channel._brpop_read = read
 
 
 def set_channel_default(name: str, value: object) -> None:
@@ -125,6 +161,20 @@ def flush_reauth(channel: Any) -> None:
 def waits_for_brpop(channel: Any) -> bool:
     """Tell whether a BRPOP was sent whose answer was not read."""
     return bool(channel._in_poll)
+
+
+def ask_another_queue_first(channel: Any) -> None:
+    """Let the next BRPOP name its first queue last: Redis stops at the first key of another type."""
+    cycle = getattr(channel, "_queue_cycle", None)
+    order = getattr(cycle, "items", None)
+    if cycle is not None and order:
+        cycle.rotate(order[0])
+
+
+def last_queue(channel: Any) -> str | None:
+    """Return the queue that the last BRPOP brought a message from; None where kombu keeps no such order."""
+    order = getattr(getattr(channel, "_queue_cycle", None), "items", None)
+    return order[-1] if order else None
 
 
 def send_rpop(channel: Any, queue: str, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...worker.store import StepRef
@@ -14,14 +15,15 @@ from .pool import TaskPool
 class LocalDelivery:
     """Delivers steps to this worker as if it had fetched them: Celery receives, traces and reports them as ever."""
 
-    def __init__(self, pool: TaskPool, publisher: TransactionPublisher, queue: str) -> None:
+    def __init__(self, pool: TaskPool, publisher: TransactionPublisher, queues: Mapping[str, str]) -> None:
         """
         Args:
-            queue: It must be consumed without acknowledgement.
+            queues: The broker's names of the queues, by the names that agents give them. They must be consumed without
+                acknowledgement.
         """
         self._pool = pool
         self._publisher = publisher
-        self._queue = queue
+        self._queues = queues
 
     def has_room(self) -> bool:
         """Tell whether another task would find a slot; otherwise the next free slot belongs to a queue."""
@@ -33,12 +35,13 @@ class LocalDelivery:
         The task will not begin while Celery does not consume the queue, or when Celery delays or discards it.
         """
         consumer: Any = self._pool.consumer
-        if consumer is None:
+        queue = self._queues.get(ref.queue)
+        if consumer is None or queue is None:
             return False
-        receive = receiver_of(consumer.channel, self._queue)
+        receive = receiver_of(consumer.channel, queue)
         message = self._publisher.delivered(ref, now_ms)
         if receive is None or message is None:
             return False
-        mark_no_ack(message, self._queue)
+        mark_no_ack(message, (queue,))
         receive(message)
         return self._pool.newest_id == ref.task_id

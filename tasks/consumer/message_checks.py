@@ -1,20 +1,23 @@
-"""Checks of broker elements: whatever passes them cannot make kombu or Celery raise in the consumer."""
+"""Checks of the form of broker elements: what passes them cannot make kombu or Celery raise in the consumer."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
+from kombu.utils import json as kombu_json
+
 LARGEST_BYTES: Final = 4_000_000
 _SHOWN_CHARS: Final = 100
+_TYPED: Final = "__type__"
 
 
 class InvalidMessage(Exception):
-    """An element is no message; the text says why."""
+    """An element is no message, or one that is not taken; the text says why."""
 
 
 def check_message(element: Any) -> dict[str, Any]:
@@ -36,11 +39,26 @@ def check_message(element: Any) -> dict[str, Any]:
     return message
 
 
-def check_task(message: Mapping[str, Any], known_tasks: Collection[str]) -> None:
-    """Check that a message of one of our queues calls a task of this worker, in JSON.
+def check_unacked(entry: Any) -> None:
+    """Check a decoded entry of the hash in which kombu keeps messages that were not acknowledged.
 
     Raises:
-        InvalidMessage: It does not, or a header or property would make Celery raise.
+        InvalidMessage: It is not a list of a message, an exchange and a routing key.
+    """
+    parts = cast("list[Any]", entry) if isinstance(entry, list) else []
+    if len(parts) != 3:
+        raise InvalidMessage("an unacknowledged entry is not a list of three")
+    check_message(parts[0])
+    for name, value in zip(("exchange", "routing key"), parts[1:], strict=True):
+        if not isinstance(value, str):
+            raise InvalidMessage(f"{name} {shown(value)} of an unacknowledged entry is no text")
+
+
+def check_form(message: Mapping[str, Any]) -> None:
+    """Check that headers and properties of a task have the types that Celery expects, and its body is JSON.
+
+    Raises:
+        InvalidMessage: One would make Celery raise.
     """
     if not isinstance(message["headers"].get("id"), str):
         raise InvalidMessage("no task id")
@@ -48,41 +66,55 @@ def check_task(message: Mapping[str, Any], known_tasks: Collection[str]) -> None
         for name, fits in kinds.items():
             value = message[part].get(name)
             if value is not None and not fits(value):
-                raise InvalidMessage(f"{name}={_shown(value)} in the {part}")
+                raise InvalidMessage(f"{name}={shown(value)} in the {part}")
+    check_json(message)
+
+
+def check_json(message: Mapping[str, Any]) -> None:
+    """Check that the body of a message is said to be JSON in UTF-8, and not compressed.
+
+    Raises:
+        InvalidMessage: It is anything else.
+    """
     if message.get("content-type") != "application/json":
-        raise InvalidMessage(f"content type {_shown(message.get('content-type'))}, only JSON is read")
+        raise InvalidMessage(f"content type {shown(message.get('content-type'))}, only JSON is read")
     if str(message.get("content-encoding")).lower() not in ("utf-8", "utf8"):
-        raise InvalidMessage(f"content encoding {_shown(message.get('content-encoding'))}, only UTF-8 is read")
-    if message["headers"].get("task") not in known_tasks:
-        raise InvalidMessage(f"unknown task {_shown(message['headers'].get('task'))}")
-    _check_body(message)
+        raise InvalidMessage(f"content encoding {shown(message.get('content-encoding'))}, only UTF-8 is read")
+    if message["headers"].get("compression") is not None:
+        raise InvalidMessage(f"compression={shown(message['headers']['compression'])}; send messages uncompressed")
+
+
+def decode_body(message: Mapping[str, Any]) -> Any:
+    """Decode the body of a message as kombu will.
+
+    Raises:
+        InvalidMessage: kombu would fail.
+    """
+    try:
+        raw = message["body"]
+        if message["properties"].get("body_encoding") == "base64":
+            raw = base64.b64decode(raw, validate=True).decode()
+        if _TYPED in raw:  # kombu makes dates and the like of such objects, and fails at others
+            kombu_json.loads(raw)
+        return json.loads(raw)
+    except Exception as error:  # noqa: BLE001 - the decoders of types raise whatever they like
+        raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
+
+
+def shown(value: Any) -> str:
+    """Show the beginning of a value in a reason."""
+    return repr(str(value)[:_SHOWN_CHARS])
 
 
 def _check_encoding(message: Mapping[str, Any]) -> None:
     encoding = message["properties"].get("body_encoding")
     if encoding not in (None, "base64"):
-        raise InvalidMessage(f"body encoding {_shown(encoding)}")
+        raise InvalidMessage(f"body encoding {shown(encoding)}")
     try:
         if encoding == "base64":
             base64.b64decode(message["body"].encode())
     except (ValueError, binascii.Error) as error:
         raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
-
-
-def _check_body(message: Mapping[str, Any]) -> None:
-    try:
-        raw = message["body"]
-        if message["properties"].get("body_encoding") == "base64":
-            raw = base64.b64decode(raw, validate=True).decode()
-        args, kwargs, _ = json.loads(raw)
-    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
-        raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise InvalidMessage("a body without arguments")
-
-
-def _shown(value: Any) -> str:
-    return repr(str(value)[:_SHOWN_CHARS])
 
 
 def _is_text(value: Any) -> bool:
@@ -112,7 +144,9 @@ _HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("retries", "group_index", "replaced_task_nesting"), _is_count),
     **dict.fromkeys(("eta", "expires"), _is_moment),
     "timelimit": _is_pair_of_limits,
+    "ignore_result": lambda value: isinstance(value, bool),
     "stamped_headers": lambda value: isinstance(value, list),
+    "headers": lambda value: isinstance(value, dict),
     "stamps": lambda value: isinstance(value, dict),
 }
 _PROPERTIES: Final[Mapping[str, Callable[[Any], bool]]] = {

@@ -1,9 +1,9 @@
-"""Callbacks: a Celery task, a webhook, or both receive the result of an execution that has ended.
+"""Callbacks: a Celery task, a webhook, or both receive the result of an execution that has ended, or a request.
 
-The transaction that ends the execution stores a note, a worker makes the callback, and removes the note when the
-receiver has it. A crash in between makes the callback twice: a task under the same task id, a webhook with the same
-`X-Celery-Agents-Id`, so that the receiver recognises it. A retried execution ends again, and its callback has another
-id.
+The transaction that ends the execution or lets it wait stores a note; a worker makes the callback and removes the note
+when the receiver has it. A crash in between makes the callback twice: a task under the same task id, a webhook with the
+same `X-Celery-Agents-Id`, so that the receiver recognises it. A retried execution ends again, and its callback has
+another id. A request that was answered in the meantime is told to nobody.
 """
 
 from __future__ import annotations
@@ -14,143 +14,136 @@ import hmac
 import json
 import logging
 import random
+import threading
 import time
-import urllib.request
-from collections.abc import Mapping
-from typing import Any, Final, cast
-from urllib.parse import urlsplit
+from collections import Counter
+from typing import Any, Final
 
 from celery import Celery
 from kombu import Exchange, Queue
 
+from ...config.networks import AllowedNetworks
 from ...config.settings import Settings
 from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
-from ...worker.state import check_text, freeze, thaw
-from ...worker.store import Callback, Result, Store
+from ...worker.state import Request, freeze, thaw
+from ...worker.store import REQUEST_TASK, Callback, Result, Store
+from .webhooks import WebhookPoster, receiver_of
 
 log = logging.getLogger(__name__)
 
-# Four threads with a time-out of ten seconds finish a batch within fifty seconds, before it is due again.
-_BATCH: Final = 20
+# Of one receiver so many are taken at a time that they are made before they are due again: four side by side, each
+# within ten seconds.
+_MOST_OF_A_RECEIVER: Final = 20
+_MOST_AT_ONCE: Final = 200
+_BATCH: Final = 50
 _HOLD_SECONDS: Final = 60.0
-_TIMEOUT_SECONDS: Final = 10.0
+_TASK_THREADS: Final = 2
+_BUSY_SECONDS: Final = 2.0
 _FIRST_DELAY_SECONDS: Final = 2.0
 _LONGEST_DELAY_SECONDS: Final = 3600.0
 _MOST_ATTEMPTS: Final = 30
 _NOT_SENT: Final = frozenset({"stop_message", "operation_id", "retries"})
-_SIGNATURE_FIELDS: Final = ("task", "args", "kwargs", "options")
-
-
-def read_receivers(on_complete: object, webhook: str | None) -> dict[str, Any] | None:
-    """Check the receivers of a callback and give them as they are stored; None when there is none.
-
-    Args:
-        on_complete: Name of a Celery task, or a signature; it is called with the result as keyword `result`.
-        webhook: An http or https URL; the result is posted to it.
-    Raises:
-        InvalidInput: One of them cannot be used.
-    """
-    target: dict[str, Any] = {}
-    if on_complete is not None:
-        target["task"] = _read_task(on_complete)
-    if webhook is not None:
-        target["webhook"] = _read_url(webhook)
-    return target or None
-
-
-def _read_task(on_complete: object) -> dict[str, Any]:
-    if isinstance(on_complete, str) and on_complete:
-        return {"task": check_text(on_complete, "on_complete")}
-    if isinstance(on_complete, Mapping):
-        signature = cast("Mapping[str, Any]", on_complete)
-        chosen = {name: signature[name] for name in _SIGNATURE_FIELDS if name in signature}
-        if isinstance(chosen.get("task"), str):
-            return thaw(freeze(chosen, "on_complete"))
-    raise InvalidInput("on_complete", cast("object", on_complete), "give the name of a Celery task, or a signature.")
-
-
-def _read_url(webhook: str) -> str:
-    if not isinstance(webhook, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput("webhook", type(webhook), "give an http or https URL.")
-    check_text(webhook, "webhook")
-    try:
-        parts = urlsplit(webhook)
-    except ValueError as error:
-        raise InvalidInput("webhook", webhook, f"{error}; give an http or https URL.") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput("webhook", webhook, "give an http or https URL.")
-    if parts.username or parts.password:
-        raise InvalidInput(
-            "webhook", parts.hostname, "leave credentials out of it: it is stored; the signature proves us."
-        )
-    return webhook
+_TASK_KINDS: Final = ("task", REQUEST_TASK)
+_TASKS: Final = "celery tasks"
+_UNUSABLE: Final = "urls that are none"
 
 
 class CallbackCaller:
-    """Makes the callbacks that are due, in a few threads of its own."""
+    """Makes the callbacks that are due: tasks in threads of their own, webhooks on an event loop of theirs."""
 
     def __init__(self, app: Celery, store: Store, settings: Settings) -> None:
         self._app = app
         self._store = store
         self._settings = settings
-        self._threads = concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="celery-agents-callback")
-        self._running: set[concurrent.futures.Future[None]] = set()
+        self._poster = WebhookPoster(AllowedNetworks.parse(settings.webhook_allow))
+        self._task_threads = concurrent.futures.ThreadPoolExecutor(_TASK_THREADS, "celery-agents-callback")
+        self._webhook_threads = concurrent.futures.ThreadPoolExecutor(_TASK_THREADS, "celery-agents-webhook")
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
 
     def start_due(self, shard: int) -> int:
-        """Start the callbacks that are due in a shard, as many as the threads finish in time; returns how many."""
-        free = _BATCH - len(self._running)
-        if free <= 0:
-            return 0
-        found = self._store.housekeeping.due_callbacks(shard, limit=free, hold_ms=round(_HOLD_SECONDS * 1000))
-        for callback in found:
-            call = self._threads.submit(self._call, callback)
-            self._running.add(call)
-            call.add_done_callback(self._running.discard)
-        return len(found)
+        """Start the callbacks that are due in a shard, as many as end in time; returns how many.
 
-    def _call(self, callback: Callback) -> None:
+        A callback whose receiver has enough to do comes again a little later, behind those of other receivers.
+        """
+        limit = min(_BATCH, _MOST_AT_ONCE - self._running.total())
+        if limit <= 0:
+            return 0
+        found = self._store.housekeeping.due_callbacks(shard, limit=limit, hold_ms=round(_HOLD_SECONDS * 1000))
+        return sum(self._start(callback) for callback in found)
+
+    def close(self) -> None:
+        """End the calls to webhooks; what was not made is due again."""
+        self._poster.close()
+
+    def _start(self, callback: Callback) -> bool:
+        receiver = _receiver_of(callback)
+        with self._lock:
+            if self._running[receiver] >= _MOST_OF_A_RECEIVER:
+                receiver = ""
+            else:
+                self._running[receiver] += 1
+        if not receiver:
+            delay = round(_BUSY_SECONDS * 1000 * random.uniform(0.5, 1.0))
+            self._store.housekeeping.delay_callback(callback, delay_ms=delay)
+            return False
+        if callback.kind in _TASK_KINDS:
+            self._task_threads.submit(self._finish, callback, receiver, None)
+        else:
+            self._start_post(callback, receiver)
+        return True
+
+    def _start_post(self, callback: Callback, receiver: str) -> None:
         try:
-            self._send(callback)
+            posted = self._post(callback)
+        except Exception as error:  # noqa: BLE001 - no secret, or a record that has no JSON form
+            posted = concurrent.futures.Future[None]()
+            posted.set_exception(error)
+        posted.add_done_callback(lambda ended: self._webhook_threads.submit(self._finish, callback, receiver, ended))
+
+    def _finish(self, callback: Callback, receiver: str, posted: concurrent.futures.Future[None] | None) -> None:
+        """Make the callback of a task, or take the end of a post; and store how it went."""
+        try:
+            if posted is None:
+                self._send_task(callback)
+            else:
+                posted.result()
             self._store.housekeeping.finish_callback(callback)
+        except InvalidInput as error:  # a URL that somebody else has stored
+            self._store_failure(callback, str(error))
         except CeleryAgentsError as error:
             log.warning("callback of execution %s is due again later: %s", callback.execution_id, error)
-        except Exception as error:  # noqa: BLE001 - whatever a broker's or a web server's client raises
+        except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
             self._store_failure(callback, describe_exception(error).message)
+        finally:
+            with self._lock:
+                self._running[receiver] -= 1
 
-    def _send(self, callback: Callback) -> None:
-        if callback.kind == "task":
-            self._send_task(callback, result_value(callback.result))
-        else:
-            self._post(callback, result_value(callback.result))
-
-    def _send_task(self, callback: Callback, result: Mapping[str, Any]) -> None:
+    def _send_task(self, callback: Callback) -> None:
         task: dict[str, Any] = callback.target
         options: dict[str, Any] = {"task_id": f"{_callback_id(callback)}.callback", **(task.get("options") or {})}
-        kwargs: dict[str, Any] = {**(task.get("kwargs") or {}), "result": result}
+        keyword = "request" if isinstance(callback.about, Request) else "result"
+        kwargs: dict[str, Any] = {**(task.get("kwargs") or {}), keyword: _value(callback)}
         name = options.pop("queue", None) or "celery"
         # The task belongs to another service, whose queues this app does not know: declare it as Celery does there.
         # celery-types allows only a name; Celery accepts the queue as well.
         queue: Any = Queue(name, Exchange(name, type="direct"), routing_key=name)
         self._app.send_task(task["task"], args=task.get("args") or (), kwargs=kwargs, queue=queue, **options)
 
-    def _post(self, callback: Callback, result: Mapping[str, Any]) -> None:
-        if self._settings.webhook_secret is None:
+    def _post(self, callback: Callback) -> concurrent.futures.Future[None]:
+        secret = self._settings.webhook_secret
+        if secret is None:
             raise PermissionError("CELERY_AGENTS_WEBHOOK_SECRET is not set in this worker")
-        body = json.dumps(result, ensure_ascii=False).encode()
+        body = json.dumps(_value(callback), ensure_ascii=False).encode()
         now = int(time.time())
-        request = urllib.request.Request(
-            callback.target,
-            data=body,
-            headers={
-                "Content-Type": "application/json",
-                "User-Agent": "celery-agents",
-                "X-Celery-Agents-Id": _callback_id(callback),
-                "X-Celery-Agents-Signature": f"t={now},v1={signature(self._settings.webhook_secret, now, body)}",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-            answer.read(1)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "celery-agents",
+            "X-Celery-Agents-Id": _callback_id(callback),
+            "X-Celery-Agents-Signature": f"t={now},v1={signature(secret, now, body)}",
+        }
+        return self._poster.post(callback.target, headers, body)
 
     def _store_failure(self, callback: Callback, reason: str) -> None:
         attempts = callback.attempts + 1
@@ -172,12 +165,34 @@ def result_value(result: Result) -> dict[str, Any]:
     return {name: value for name, value in result.to_dict().items() if name not in _NOT_SENT}
 
 
+def request_value(request: Request) -> dict[str, Any]:
+    """The JSON of a request that a callback receives: everything that a form needs."""
+    return thaw(freeze(request.to_dict(), "request"))
+
+
+def _value(callback: Callback) -> dict[str, Any]:
+    about = callback.about
+    return request_value(about) if isinstance(about, Request) else result_value(about)
+
+
 def signature(secret: str, timestamp: int, body: bytes) -> str:
     """Sign `<timestamp>.<body>` with HMAC-SHA256, in hexadecimal; receivers compare with `hmac.compare_digest`."""
     return hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
 
 
+def _receiver_of(callback: Callback) -> str:
+    """The receiver under whose name the callback is counted."""
+    if callback.kind in _TASK_KINDS:
+        return _TASKS
+    try:
+        return receiver_of(callback.target)
+    except InvalidInput:
+        return _UNUSABLE
+
+
 def _callback_id(callback: Callback) -> str:
     """Id of a callback: the same when it is made twice, another one after a retry of the execution."""
-    suffix = f".r{callback.result.retries}" if callback.result.retries else ""
-    return f"{callback.execution_id}{suffix}"
+    about = callback.about
+    if isinstance(about, Request):
+        return about.id
+    return f"{callback.execution_id}{f'.r{about.retries}' if about.retries else ''}"

@@ -1,4 +1,4 @@
-"""Housekeeping jobs: registration, sweep, callbacks, pruning.
+"""Housekeeping jobs: registration, sweep, callbacks, pruning, inspection.
 
 A further job is a class with the members of `HousekeepingJob` and a place in the list of `housekeeping_jobs`.
 """
@@ -6,10 +6,13 @@ A further job is a class with the members of `HousekeepingJob` and a place in th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from ...worker.store import QueueSnapshot, SweepResult
+from ...config.settings import GROUP_MARK
+from ...worker.errors import ConfigurationError, StoreForbidden
+from ...worker.store import QueueSnapshot, SweepResult, offered_queues
+from ..observability.server_policy import check_eviction_policy
 from ..publishing import oldest_queued_ms, shares_a_database
 from ..runtime import Runtime
 
@@ -51,11 +54,17 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
     Args:
         queue_length: Gives the number of waiting messages, for brokers whose queue cannot be read.
     """
-    return [Registration(runtime), Sweep(runtime, queue_length), Callbacks(runtime), Prune(runtime)]
+    return [
+        Registration(runtime),
+        Sweep(runtime, queue_length),
+        Callbacks(runtime),
+        Prune(runtime),
+        Inspection(runtime),
+    ]
 
 
 class Registration:
-    """Renews this worker's entry in the registry: its facts and its agents."""
+    """Renews this worker's entry in the registry, and lets sessions that waited for one of its agents go on."""
 
     name = "registration"
     interval_seconds = 5.0
@@ -68,7 +77,11 @@ class Registration:
         """Write the entry, whichever shards this worker holds."""
         del shards
         runtime = self._runtime()
-        runtime.store.registry.register(runtime.name, runtime.facts, runtime.agents.hashes)
+        facts = runtime.facts
+        runtime.store.registry.register(runtime.name, facts, runtime.agents.hashes)
+        found = 0 if facts["draining"] else runtime.store.housekeeping.offer(runtime.offers)
+        if found:
+            log.info("%d sessions had waited for a worker with their agent", found)
 
 
 class Sweep:
@@ -87,24 +100,25 @@ class Sweep:
         runtime = self._runtime()
         published = 0
         for shard in shards:
-            result = runtime.store.housekeeping.sweep(shard, self._queue_snapshot(runtime))
+            queues = self._queue_snapshot(runtime)
+            result = runtime.store.housekeeping.sweep(shard, queues)
             _publish(runtime, result)
+            _drop_queues(runtime, result, queues)
             published += len(result.lost)
         if published:
             log.info("%d lost step messages published again", published)
 
     def _queue_snapshot(self, runtime: Runtime) -> QueueSnapshot:
-        """The age of the queue's oldest message where Redis is the broker, else the number of free slots."""
+        """The age of each queue's oldest message where Redis is the broker, else the number of free slots."""
+        workers = runtime.store.registry.workers()
+        offers = offered_queues(workers)
         if shares_a_database(runtime.settings):
-            oldest = oldest_queued_ms(runtime.store, runtime.publisher.queue_key)
-            if oldest:
-                return QueueSnapshot(oldest_ms=oldest, capacity=_UNLIMITED)
-        free = sum(
-            max(0, facts["slots"] - facts["running"])
-            for facts in runtime.store.registry.workers().values()
-            if not facts["draining"]
-        )
-        return QueueSnapshot(capacity=max(0, free - self._queue_length()))
+            names = {queue for queues in offers.values() for queue in queues} - {""}
+            oldest = {name: oldest_queued_ms(runtime.store, runtime.publisher.queue_key(name)) for name in ("", *names)}
+            if all(oldest.values()):
+                return QueueSnapshot(oldest_ms=oldest.pop(""), named=oldest, capacity=_UNLIMITED, offers=offers)
+        free = sum(max(0, facts["slots"] - facts["running"]) for facts in workers.values() if not facts["draining"])
+        return QueueSnapshot(capacity=max(0, free - self._queue_length()), offers=offers)
 
 
 class Callbacks:
@@ -139,6 +153,46 @@ class Prune:
         runtime = self._runtime()
         for shard in range(runtime.settings.shards):
             runtime.store.housekeeping.prune(shard)
+
+
+class Inspection:
+    """Looks at what may change under a running worker: the eviction policy of Redis, and the types of its keys."""
+
+    name = "inspection"
+    interval_seconds = 60.0
+    runs_at_start = False
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Note the problems in the worker's facts, and log each as an error."""
+        del shards
+        runtime = self._runtime()
+        runtime.problems = tuple(_find_problems(runtime))
+        for problem in runtime.problems:
+            log.error("%s", problem)
+
+
+def _find_problems(runtime: Runtime) -> Iterator[str]:
+    try:
+        check_eviction_policy(runtime.store.housekeeping.server_facts())
+    except ConfigurationError as error:
+        yield str(error)
+    except StoreForbidden as error:
+        log.debug("whether Redis evicts keys is not known: %s", error)
+    for damage in runtime.store.housekeeping.wrong_types(runtime.broker_key_types):
+        yield f"key {damage.key!r}: {damage.what}"
+
+
+def _drop_queues(runtime: Runtime, result: SweepResult, queues: QueueSnapshot) -> None:
+    """Delete the queues of worker groups that are no more: their sessions were moved, and nobody takes the messages."""
+    if not shares_a_database(runtime.settings):
+        return
+    taken = {queue for offered in (queues.offers or {}).values() for queue in offered}
+    for name in result.left - taken:
+        if name.startswith(GROUP_MARK):
+            runtime.store.housekeeping.drop_queue(runtime.publisher.queue_key(name))
 
 
 def _publish(runtime: Runtime, result: SweepResult) -> None:

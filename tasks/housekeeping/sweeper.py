@@ -58,6 +58,7 @@ class Sweeper:
             job.run_if_due(shards)
 
     def _run(self) -> None:
+        self.run_pass()  # a worker that has just started may be what sessions wait for
         while not self._closed.wait(self._runtime().settings.sweep_seconds):
             self.run_pass()
 
@@ -104,8 +105,8 @@ def _log_errors(name: str, call: Callable[[], None]) -> bool:
     return False
 
 
-def queue_length(app_connection: Callable[[], object], queue: str, broker: str) -> int:
-    """Number of messages that wait in a queue.
+def queue_length(app_connection: Callable[[], object], queues: Sequence[str], broker: str) -> int:
+    """Number of messages that wait in queues, by the broker's names.
 
     Raises:
         StoreUnavailable: The broker does not answer.
@@ -114,7 +115,8 @@ def queue_length(app_connection: Callable[[], object], queue: str, broker: str) 
         with app_connection() as connection:  # pyright: ignore
             channel = connection.default_channel  # pyright: ignore
             if is_redis(broker):
-                return int(channel.client.llen(queue))  # pyright: ignore
-            return int(channel.queue_declare(queue, passive=True).message_count)  # pyright: ignore
+                return sum(int(channel.client.llen(queue)) for queue in queues)  # pyright: ignore
+            declared = (channel.queue_declare(queue, passive=True) for queue in queues)  # pyright: ignore
+            return sum(int(each.message_count) for each in declared)  # pyright: ignore
     except Exception as error:
         raise StoreUnavailable(f"the broker cannot be asked how long its queue is: {error}") from error

@@ -44,10 +44,17 @@ class Child:
         command: Program and arguments.
         log: File to which its output is appended; None: this process's own output.
         environment: The whole environment; None: this process's.
+        keep_open: File descriptors that the child inherits.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path | None, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path | None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        keep_open: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.log = log
@@ -60,6 +67,7 @@ class Child:
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=tuple(keep_open),
             )
         _guard.send("add", self.pid)
 
@@ -85,7 +93,14 @@ class Child:
             ChildEnded: It has ended.
         """
         if not self.is_alive:
-            raise ChildEnded(f"the {self.name} ended with exit code {self.exit_code}{self.read_log_tail()}")
+            raise ChildEnded(f"the {self.name} {self.describe_end()}{self.read_log_tail()}")
+
+    def describe_end(self) -> str:
+        """Say how the process has ended, such as `ended with exit code 1` or `was killed by SIGKILL`."""
+        code = self.exit_code
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
 
     def read_log_tail(self, lines: int = 5) -> str:
         """Read the last lines of its log, indented, each on a new line; empty without a log."""

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
-import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
 from ...config.settings import Settings
 from .child_processes import Child
 from .embedded_redis import LOOPBACK, EmbeddedRedis, free_port
 
-_CHECK_SECONDS: Final = 0.25
+DATA_FOLDER: Final = ".celery-agents"
+"""Folder of a stack's data below the current folder, unless another one is given."""
+
 _STOP_SECONDS: Final = 3.0
 _COMMAND: Final = (sys.executable, "-P", "-m", "celery_agents")
 _DRAIN_MARGIN_SECONDS: Final = 5.0
@@ -50,12 +49,17 @@ class DevStack:
         self.environment = dict(environment)
         self._drain_seconds = drain_seconds
         self._logs = logs
-        self._parts: list[Child] = []
-        self._exit_stack = ExitStack()
+        self._parts: list[tuple[Child, float]] = []
+        self._flower_port = 0
+        self._is_kept = False
 
-    def start_worker(self) -> Child:
-        """Start a worker process, without waiting until it takes work."""
-        number = len(self.workers) + 1
+    def start_worker(self, number: int | None = None) -> Child:
+        """Start a worker process, without waiting until it takes work.
+
+        Args:
+            number: Number in its name; None: the next one.
+        """
+        number = number or len(self.workers) + 1
         command = [*_COMMAND, "worker", "--name", f"worker{number}@{os.uname().nodename}"]
         worker = self.start(f"worker {number}", command, self._drain_seconds + _DRAIN_MARGIN_SECONDS)
         self.workers.append(worker)
@@ -67,18 +71,32 @@ class DevStack:
         Args:
             credentials: `user:password` that the browser asks for.
         """
-        port = free_port(preferred_port)
-        self.flower_url = f"http://{LOOPBACK}:{port}"
+        self._flower_port = free_port(preferred_port)
+        self.flower_url = f"http://{LOOPBACK}:{self._flower_port}"
         self.environment["FLOWER_BASIC_AUTH"] = credentials
-        return self.start("flower", [*_COMMAND, "flower", "--port", str(port)])
+        return self.restart_flower()
+
+    def restart_flower(self) -> Child:
+        """Start Flower on the port that it had."""
+        return self.start("flower", [*_COMMAND, "flower", "--port", str(self._flower_port)])
 
     def start(self, name: str, command: Sequence[str], timeout_seconds: float = _STOP_SECONDS) -> Child:
         """Start a further part, with the stack's environment. It gets SIGTERM before the parts that started earlier."""
-        log = self.redis.data / f"{name.replace(' ', '-')}.log" if self._logs else None
-        part = Child(name=name, command=command, log=log, environment=self._child_environment())
-        self._parts.append(part)
-        self._exit_stack.callback(part.stop, timeout_seconds)
+        part = Child(name=name, command=command, log=self.log_file(name), environment=self._child_environment())
+        self._parts.append((part, timeout_seconds))
         return part
+
+    def stop(self, part: Child) -> None:
+        """Stop a part, or kill what is left of one that has ended, and forget it."""
+        for known, timeout_seconds in self._parts:
+            if known is part:
+                part.stop(timeout_seconds)
+        self._parts = [each for each in self._parts if each[0] is not part]
+        self.workers = [worker for worker in self.workers if worker is not part]
+
+    def log_file(self, name: str) -> Path | None:
+        """Return the file to which a part of this name writes; None when it writes where this process does."""
+        return self.redis.data / f"{name.replace(' ', '-')}.log" if self._logs else None
 
     def settings(self) -> Settings:
         """Read the settings that the parts have.
@@ -95,36 +113,30 @@ class DevStack:
             ChildEnded: One of them has ended.
         """
         self.redis.check_alive()
-        for part in self._parts:
+        for part, _ in self._parts:
             part.check_alive()
-
-    def wait(self) -> NoReturn:
-        """Wait for Ctrl-C or SIGTERM.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed, or SIGTERM came.
-            ChildEnded: A part has ended by itself.
-        """
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        while True:
-            self.check()
-            time.sleep(_CHECK_SECONDS)
 
     def keep(self) -> None:
         """Let all parts run on when this process ends."""
-        self._exit_stack.pop_all()
         self.redis.keep()
-        for part in self._parts:
+        for part, _ in self._parts:
             part.detach()
+        self._is_kept = True
 
     def __enter__(self) -> Self:
-        self._exit_stack.enter_context(self.redis)
+        self.redis.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._exit_stack.close()
+        if self._is_kept:
+            return
+        try:
+            for part, timeout_seconds in reversed(self._parts):
+                part.stop(timeout_seconds)
+        finally:
+            self.redis.stop()
 
     def _child_environment(self) -> dict[str, str]:
         """This process's environment, but with the stack's Redis as store and as broker."""

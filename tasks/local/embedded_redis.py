@@ -14,9 +14,9 @@ from typing import Final, Self
 
 from ...worker.errors import ConfigurationError
 from .child_processes import Child
+from .folder_lock import FolderLock
 
 LOOPBACK: Final = "127.0.0.1"
-USUAL_PORT: Final = 6379
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 5.0
 
@@ -59,6 +59,7 @@ class EmbeddedRedis:
         self._is_temporary = data is None
         self.data = (data or Path(tempfile.mkdtemp(prefix="celery-agents-"))).resolve()
         self._preferred = port
+        self._lock = FolderLock(self.data)
         self._child: Child | None = None
         self.port = 0
 
@@ -66,6 +67,11 @@ class EmbeddedRedis:
     def url(self) -> str:
         """URL of database 0."""
         return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def child(self) -> Child:
+        """The redis-server's process."""
+        return self._child_process()
 
     @property
     def pid(self) -> int:
@@ -81,25 +87,42 @@ class EmbeddedRedis:
         """Start it and wait until it answers, its data loaded.
 
         Raises:
-            ConfigurationError: There is no redis-server, the folder cannot be written, or it did not start in time.
+            ConfigurationError: There is no redis-server, the folder cannot be written or is in use, or Redis did not
+                start in time.
         """
         binary = redis_binary()
         self._make_folder()
+        self._lock.acquire()
+        log_tail = ""
         for preferred in (self._preferred, None, None):  # somebody else may take a port first; then any other
             self.port = free_port(preferred)
-            child = Child("embedded Redis", [binary, *self._options()], self.data / "redis.log")
+            child = self._start_server(binary)
             if self._wait_until_ready(child):
                 self._child = child
                 return self
             child.kill()
-        log_tail = child.read_log_tail()
+            log_tail = child.read_log_tail()
         self.stop()
         raise ConfigurationError(f"the embedded Redis did not start{log_tail}")
+
+    def restart(self) -> Child:
+        """Start it again on the same port after it has ended, with the same data.
+
+        Raises:
+            ChildEnded: It did not start; the message holds the end of its log.
+        """
+        self._child_process().kill()
+        self._child = child = self._start_server(redis_binary())
+        if not self._wait_until_ready(child):
+            child.kill()
+            child.check_alive()
+        return child
 
     def stop(self) -> None:
         """Stop it after it has written its append-only file, and remove a temporary folder."""
         if self._child is not None:
             self._child.stop(_STOP_SECONDS)
+        self._lock.release()
         if self._is_temporary:
             shutil.rmtree(self.data, ignore_errors=True)
 
@@ -123,6 +146,11 @@ class EmbeddedRedis:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _start_server(self, binary: str) -> Child:
+        command = [binary, *self._options()]
+        # The server holds the lock too, so that nobody opens its data while it runs without this process.
+        return Child("embedded Redis", command, self.data / "redis.log", keep_open=self._lock.descriptors)
 
     def _child_process(self) -> Child:
         if self._child is None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Final
 
 from ...config.settings import Settings
-from ...worker.agent import AgentRegistry
 from ...worker.errors import ConfigurationError
+from ..agent_modules import import_agents
 from ..consumer.garbage_collection import collect_rarely, spare_what_is_loaded
 
 # A computing thread releases the interpreter after this long, and each waiting thread asks for it that often: with
@@ -36,34 +35,17 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
             "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
         )
     hostname = _hostname_arguments(name)
-    from celery.bin.celery import celery as command
     from celery.signals import worker_ready
 
     from ..app import create_app, worker_arguments
+    from ..own_app import run_celery_command
 
-    for agent in _agents_from_here(settings.agent_modules):
+    for agent in import_agents(settings):
         agent.answering.check()
     collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
     worker_ready.connect(spare_what_is_loaded, weak=False)
-    # Celery.worker_main does the same and drops the exit code.
-    command.params[0].default = create_app(settings)
-    return int(command.main(args=[*worker_arguments(settings), *hostname], standalone_mode=False) or 0)
-
-
-def _agents_from_here(modules: tuple[str, ...]) -> AgentRegistry:
-    """Import the agents' modules, those of the current folder too, as `celery worker` does.
-
-    The folder comes first on the path while they are imported, and last afterwards: a `redis.py` of the service
-    must not hide a module that this package imports later.
-    """
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        return AgentRegistry.from_modules(modules)
-    finally:
-        sys.path.remove(here)
-        sys.path.append(here)
+    return run_celery_command(create_app(settings), [*worker_arguments(settings), *hostname])
 
 
 def _hostname_arguments(name: str | None) -> list[str]:

@@ -7,13 +7,26 @@ import importlib.util
 import ipaddress
 import os
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ...config.celery import is_redis
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, MissingExtra
 
+if TYPE_CHECKING:
+    from celery import Celery
+
+_OWN_KEYS: Final = {
+    "unacked_key": "flower.unacked",
+    "unacked_index_key": "flower.unacked_index",
+    "unacked_mutex_key": "flower.unacked_mutex",
+}
 # Our tasks have no positional arguments, so their column is left out.
 _COLUMNS: Final = "name,uuid,state,result,kwargs,received,runtime,worker"
+
+# Flower would read these before its arguments. A service of Kubernetes called flower sets FLOWER_PORT=tcp://…, and the
+# configuration file of the current folder may be another service's.
+_OUR_OPTIONS: Final = ("FLOWER_ADDRESS", "FLOWER_PORT", "FLOWER_TASKS_COLUMNS", "FLOWER_CONF", "FLOWER_UNIX_SOCKET")
 
 
 def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str | None) -> None:
@@ -31,11 +44,27 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
         raise MissingExtra("flower", "celery-agents flower")
     check_exposure(address, basic_auth)
     _check_port(address, port)
-    from ..app import create_app
+    from ..own_app import run_celery_command
+    from .event_checks import check_events
 
+    check_events()
+    for name in _OUR_OPTIONS:
+        os.environ.pop(name, None)
     if basic_auth:
         os.environ["FLOWER_BASIC_AUTH"] = basic_auth  # arguments are visible to everybody on the machine
-    create_app(settings).start(argv=["flower", f"--address={address}", f"--port={port}", f"--tasks_columns={_COLUMNS}"])
+    options = [f"--address={address}", f"--port={port}", f"--tasks_columns={_COLUMNS}", f"--conf={os.devnull}"]
+    run_celery_command(flower_app(settings), ["flower", *options])
+
+
+def flower_app(settings: Settings) -> Celery:
+    """Create the Celery app of Flower, with keys of its own in Redis: a record among those of the workers is a task."""
+    from ..app import create_app
+
+    app = create_app(settings)
+    conf: Any = app.conf
+    if is_redis(settings.broker):
+        conf.broker_transport_options = {**conf.broker_transport_options, **_OWN_KEYS}
+    return app
 
 
 def check_exposure(address: str, basic_auth: str | None) -> None:

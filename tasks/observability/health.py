@@ -46,9 +46,14 @@ def look(settings: Settings, *, pid: int | None = None, within_seconds: float = 
         for name, facts in store.registry.workers().items()
         if facts["host"] == socket.gethostname() and pid in (None, facts["pid"])
     ]
-    waits = _read_longest_wait(store, settings, now_ms)
+    names = sorted({queue for _, facts in here for queue in facts["queues"] if isinstance(queue, str)})
+    waits = {name: _read_longest_wait(store, settings, name, now_ms) for name in names}
     unknown = f"no worker on {socket.gethostname()}{f' with pid {pid}' if pid else ''} is known"
-    found = _choose_best(_judge(name, facts, now_ms, waits, within_seconds) for name, facts in here)
+
+    def longest_wait(facts: Mapping[str, Any]) -> float:
+        return max((waits.get(queue, 0.0) for queue in facts["queues"]), default=0.0)
+
+    found = _choose_best(_judge(name, facts, now_ms, longest_wait(facts), within_seconds) for name, facts in here)
     return found or Health(alive=False, ready=False, what=unknown)
 
 
@@ -77,13 +82,13 @@ def _judge(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, withi
     return Health(alive=True, ready=True, what=f"worker {name} works; {busy}")
 
 
-def _read_longest_wait(store: Store, settings: Settings, now_ms: int) -> float:
-    """Read how many seconds the queue's oldest message has waited; 0 where the broker is not the store's Redis."""
+def _read_longest_wait(store: Store, settings: Settings, queue: str, now_ms: int) -> float:
+    """Read how many seconds a queue's oldest message has waited; 0 where the broker is not the store's Redis."""
     if settings.broker != settings.redis_url:
         return 0.0
-    if store.housekeeping.oldest_message(settings.queue) is None:
+    if store.housekeeping.oldest_message(settings.step_queue(queue)) is None:
         return 0.0
     from ..publishing import oldest_queued_ms  # imports Celery, which an empty queue does not need
 
-    published_ms = oldest_queued_ms(store, settings.queue)
+    published_ms = oldest_queued_ms(store, settings.step_queue(queue))
     return (now_ms - published_ms) / 1000 if published_ms > 0 else 0.0

@@ -12,9 +12,22 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ...config.settings import Settings
-from ...worker.engine import Done, NothingToDo, Outcome, Parked, RetryLater, StepObserver, TakenOver, new_records
+from ...worker.engine import (
+    Done,
+    Moved,
+    NothingToDo,
+    Outcome,
+    Parked,
+    RetryLater,
+    StepObserver,
+    TakenOver,
+    Waiting,
+    new_records,
+)
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state import InferenceResponse
+from ..consumer.refusals import SOURCES, refusals
+from ..publishing import shares_a_database
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
@@ -24,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # Model calls take seconds to minutes, tools milliseconds to minutes.
 _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 900.0)
+# People take minutes to days.
+_ANSWER_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 _UNKNOWN_TOOL: Final = "(unknown)"  # a model may invent any name, and each would be a time series
 
 
@@ -60,6 +75,13 @@ class Metrics(StepObserver):
         self._tokens = counter("tokens", "Tokens of the answers", "agent", "model", "kind")
         self._cost = counter("cost_usd", "Price of the answers in US dollars, where it is known", "agent", "model")
         self._recoveries = counter("recoveries", "Steps carried on after another claim had ended unfinished", "agent")
+        self._answer_seconds = Histogram(
+            "celery_agents_request_answer_seconds",
+            "From a request to its answer, counted when the step that asked is committed",
+            ("agent", "kind", "status"),
+            registry=self.registry,
+            buckets=_ANSWER_BUCKETS,
+        )
         self._started: dict[str, float] = {}  # by claim, like the next
         self._calls: dict[str, int] = {}
 
@@ -76,9 +98,10 @@ class Metrics(StepObserver):
         self._calls[run.claim.id] = previous + 1
         if previous:
             self._retries.labels(agent).inc()
-        self._driver_seconds.labels(agent, "error" if response is None else "answer").observe(seconds)
-        if response is None:
+        self._driver_seconds.labels(agent, "error" if error else "answer").observe(seconds)
+        if error:
             self._errors.labels(agent, error).inc()
+        if response is None:
             return
         model = response.model or run.agent.model or "own driver"
         usage = response.usage
@@ -109,6 +132,15 @@ class Metrics(StepObserver):
             self._step_seconds.labels(agent).observe(time.monotonic() - started)
         if isinstance(outcome, Done) and outcome.status.is_terminal():
             self._executions.labels(agent, outcome.status.value).inc()
+        if isinstance(outcome, Done):
+            self._observe_answers(run)
+
+    def _observe_answers(self, run: Run) -> None:
+        for request in run.journal.all_requests:
+            record = run.journal.answer_to(request)
+            if record is not None:
+                took = max(0, record.at_ms - request.asked_at_ms) / 1000
+                self._answer_seconds.labels(run.agent.name, request.kind.value, record.status.value).observe(took)
 
     def delivered(self, outcome: Outcome | None) -> None:
         """Count the outcome of a step message; None when Redis did not answer."""
@@ -118,8 +150,10 @@ class Metrics(StepObserver):
 
 _NAMES: Final[dict[type[Any], str]] = {
     Done: "committed",
+    Waiting: "waiting",
     NothingToDo: "nothing_to_do",
     RetryLater: "put_off",
+    Moved: "moved",
     TakenOver: "taken_over",
     Parked: "parked",
     type(None): "unavailable",
@@ -134,31 +168,70 @@ class _GaugeCollector:
 
     def collect(self) -> Iterator[Any]:
         """Give the gauges to prometheus_client."""
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         runtime = self._runtime()
+        refused = CounterMetricFamily(
+            "celery_agents_refused", "What came from the broker and was not taken", labels=["source"]
+        )
+        for source in SOURCES:
+            refused.add_metric([source], refusals.counts.get(source, 0))
+        yield refused
         facts = {
             "slots": (
                 "Steps that this worker can have wait for models and tools",
                 runtime.settings.concurrency,
             ),
             "slots_busy": ("Steps that it runs", runtime.keeper.running),
+            "problems": (
+                "Problems of Redis that this worker has found: eviction, keys of another type",
+                len(runtime.problems),
+            ),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
             **self._read_backlog(runtime),
         }
         for name, (what, value) in facts.items():
             yield GaugeMetricFamily(f"celery_agents_{name}", what, value=value)
+        for name, (what, label, values) in self._read_queues(runtime).items():
+            family = GaugeMetricFamily(f"celery_agents_{name}", what, labels=[label])
+            for key, value in values.items():
+                family.add_metric([key], value)
+            yield family
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
+            delayed = len(runtime.store.housekeeping.delayed())
+            waiting = runtime.store.requests.count_open()
+            now_ms = runtime.store.housekeeping.now_ms()
         except CeleryAgentsError as error:
             log.debug("the backlog cannot be read: %s", error)
             return {}
+        age_ms = 0 if waiting.oldest_ms is None else max(0, now_ms - waiting.oldest_ms)
         return {
+            "open_requests": ("Requests that wait for an answer (of all workers)", waiting.open),
+            "open_request_age_seconds": ("How long the oldest of these has been open", age_ms / 1000),
             "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
             "overdue_sessions": ("Of these, sessions whose time has passed", late),
             "due_age_seconds": ("How long the oldest of these has been overdue", oldest_ms / 1000),
+            "delayed_steps": ("Steps that were put off and wait for their next try (of all workers, to 1000)", delayed),
+        }
+
+    def _read_queues(self, runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:
+        """Labelled gauges: what they mean, the label, and the value of each label."""
+        housekeeping, settings = runtime.store.housekeeping, runtime.settings
+        try:
+            keys = {settings.step_queue(queue): runtime.publisher.queue_key(queue) for queue in runtime.queues}
+            lengths: dict[str, float] = {}
+            if shares_a_database(settings):
+                lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
+            unoffered: dict[str, float] = {**housekeeping.unoffered()}
+        except CeleryAgentsError as error:
+            log.debug("the queues cannot be read: %s", error)
+            return {}
+        return {
+            "queue_length": ("Messages in a queue that this worker takes", "queue", lengths),
+            "unoffered_sessions": ("Sessions whose agent no live worker offers (of all workers)", "agent", unoffered),
         }
 
 

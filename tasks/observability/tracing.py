@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final
 
-from ...worker.engine import Done, Outcome, RetryLater, StepObserver, TakenOver, new_records
+from ...worker.engine import Done, Outcome, RetryLater, StepObserver, TakenOver, Waiting, new_records
 from ...worker.errors import MissingExtra
 from ...worker.state import ExecutionState, InferenceResponse
 
@@ -84,7 +84,8 @@ class Tracing(StepObserver):
         provider, model = _read_model(run)
         attributes = _common_attributes(run) | {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
         attributes |= {"gen_ai.request.model": model} if model else {}
-        attributes |= _response_attributes(response) if response is not None else {"error.type": error}
+        attributes |= _response_attributes(response) if response is not None else {}
+        attributes |= {"error.type": error} if error else {}
         name = f"chat {model}" if model else "chat"
         span = self._start_child(run, name, self._trace.SpanKind.CLIENT, ended - round(seconds * 1e9), attributes)
         self._end(span, ended, error)
@@ -256,6 +257,8 @@ def _outcome_name(outcome: Outcome | None) -> str:
             return "unavailable"
         case Done():
             return outcome.status.value
+        case Waiting():
+            return "waiting"
         case RetryLater():
             return "put_off"
         case TakenOver():

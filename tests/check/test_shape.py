@@ -35,6 +35,8 @@ MANY_PARAMETERS: Final = frozenset(
         "tool",
         "script",
         "AgentState.fresh",
+        "RequestVerbs.requests",
+        "RequestVerbs.answer",
         "DriverError.__init__",
     }
 )

@@ -15,6 +15,7 @@ from celery_agents.worker.errors import (
 )
 from celery_agents.worker.store.redis.database import connect
 
+from support.asking import a_request, approve, ask, open_requests, wait
 from support.redis_server import RedisServer
 from support.store import Bench
 
@@ -86,6 +87,32 @@ def test_a_full_redis_refuses_messages_and_stops(on_redis: Bench, full: Full) ->
         with pytest.raises(StoreFull):
             on_redis.store.sessions.stop(on_redis.session, None, stop_transition)
     assert on_redis.snapshot() == before
+
+
+def test_a_full_redis_refuses_a_request_and_a_wait_which_succeed_later(on_redis: Bench, full: Full) -> None:
+    claimed = on_redis.claim()
+    request = a_request(on_redis)
+    with full, pytest.raises(StoreFull):
+        open_requests(on_redis, claimed, request)
+    journal = open_requests(on_redis, claimed, request)
+    before = on_redis.snapshot()
+    with full, pytest.raises(StoreFull):
+        wait(on_redis, claimed, journal, {0: b"pure"})
+    assert on_redis.snapshot() == before
+    assert wait(on_redis, claimed, journal, {0: b"pure"}).open == (request,)
+
+
+def test_a_full_redis_refuses_answers_and_holds_which_succeed_later(on_redis: Bench, full: Full) -> None:
+    request = a_request(on_redis)
+    ask(on_redis, request)
+    before = on_redis.snapshot()
+    with full:
+        with pytest.raises(StoreFull):
+            approve(on_redis, request)
+        with pytest.raises(StoreFull):
+            on_redis.store.sessions.suspend(on_redis.session, reason="why")
+    assert on_redis.snapshot() == before
+    assert approve(on_redis, request).outcome == "woken"
 
 
 def test_a_key_of_another_type_is_damage_and_not_a_crash(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from celery_agents.worker.store import (
     NotClaimed,
     NotClaimedReason,
     QueueSnapshot,
+    Result,
 )
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.keys import PERMANENT, shard_of
@@ -77,14 +78,14 @@ def _due_callbacks(bench: Bench) -> list[Callback]:
 
 def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
     (callback,) = _due_callbacks(told)
-    assert (callback.kind, callback.target, callback.result.status) == (
+    assert (callback.kind, callback.target, callback.about.status) == (
         "webhook",
         "https://example.com/ended",
         "failed",
     )
     told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
     (again,) = _due_callbacks(told)
-    assert (again.result, again.attempts) == (callback.result, 1)
+    assert (again.about, again.attempts) == (callback.about, 1)
     told.store.housekeeping.finish_callback(again)
     assert _due_callbacks(told) == []
 
@@ -98,13 +99,14 @@ def test_an_end_after_a_retry_is_told_whatever_becomes_of_the_one_before(told: B
     else:
         told.store.housekeeping.fail_callback(before, delay_ms=None, reason="nobody there")
     (after,) = _due_callbacks(told)
-    assert (after.result.status, after.result.retries, after.attempts) == ("completed", 1, 0)
+    assert isinstance(after.about, Result)
+    assert (after.about.status, after.about.retries, after.attempts) == ("completed", 1, 0)
 
 
 def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     _end_retried(told)
     (callback,) = _due_callbacks(told)
-    assert (callback.result.status, callback.result.retries) == ("completed", 1)
+    assert (callback.about.status, callback.about.retries) == ("completed", 1)
     told.store.housekeeping.finish_callback(callback)
     outbox = told.store.context.keys(told.session).shard.callbacks
     assert not [

@@ -122,6 +122,18 @@ def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -
     assert bench.store.steps.record_answer(slept, b"late") == b"good"
 
 
+def test_a_result_is_dropped_by_the_claim_that_read_it_and_only_as_it_was_read(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.store.steps.record_results(slept, {0: b"failed late", 1: b"one"})
+    bench.end_lease(slept)
+    current = bench.claim().claim
+    with pytest.raises(ClaimLost):
+        bench.store.steps.drop_results(slept, {0: b"failed late"})
+    bench.store.steps.drop_results(current, {0: b"failed late", 1: b"another"})
+    bench.end_lease(current)
+    assert bench.claim().loaded.journal.results == {1: b"one"}
+
+
 @pytest.mark.parametrize("write", ["answer", "results", "failure", "begin"])
 def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write: str) -> None:
     slept = bench.claim().claim

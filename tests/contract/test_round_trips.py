@@ -18,6 +18,7 @@ from celery_agents import Agent, tool
 from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
+from celery_agents.worker.capabilities import Approvals, Rule
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
@@ -26,11 +27,12 @@ from celery_agents.worker.engine import (
     FirstExecution,
     LeaseKeeper,
     StepRunner,
+    Waiting,
     first_state,
 )
 from celery_agents.worker.errors import StateTooNew, StoreUnavailable
-from celery_agents.worker.state import AgentState, Message
-from celery_agents.worker.store import Claimed, NextState, Store
+from celery_agents.worker.state import AgentState, AnswerNote, Approve, Message
+from celery_agents.worker.store import AnswerAction, Claimed, NextState, RequestFilter, Store
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import NoPublisher
 from celery_agents.worker.store.database import Database
@@ -230,6 +232,12 @@ def pay() -> str:
 
 # A process's first step does not know Redis's time, so it takes a round trip more; the later ones are what counts.
 pure = Agent("pure", driver=script(CallTool("look"), CallTool("look"), CallTool("look"), "done"), tools=[look])
+asked = Agent(
+    "asked",
+    driver=script(CallTool("pay"), CallTool("pay"), "done"),
+    tools=[pay],
+    capabilities=[Approvals([Rule("pay", when=lambda ctx, args: ctx.step > 1)])],
+)
 keyed = Agent("keyed", driver=script(CallTool("pay"), CallTool("pay"), CallTool("pay"), "done"), tools=[pay])
 
 
@@ -303,6 +311,22 @@ def test_a_step_without_tools_takes_three(steps: Steps) -> None:
     for step in (1, 2, 3):
         steps.run(step)
     assert steps.run(4) == PURE
+
+
+@pytest.mark.parametrize("steps", [(asked, {})], indirect=True)
+def test_a_step_that_asks_takes_eight_and_its_woken_leg_four(steps: Steps) -> None:
+    steps.run(1)
+    asking = [Points.JOURNAL_DECIDE, Points.JOURNAL_PAST, Points.REQUEST_LOOK, Points.REQUEST_OPEN]
+    steps.database.sent.clear()
+    assert isinstance(steps.runner.run_step(steps.session, steps.execution, 2), Waiting)
+    assert steps.database.points == [*KEYED[:2], *asking, Points.WAIT_READ, Points.WAIT_EXEC]
+    (request,) = steps.store.requests.page(RequestFilter(session_id=steps.session)).requests
+    steps.store.requests.answer(
+        steps.session, AnswerAction(answers={request.summary.id: Approve()}, about=AnswerNote(operation_id="a"))
+    )
+    woken = steps.run(2)
+    assert woken[:2] == [Points.CLAIM_READ, Points.CLAIM_EXEC]
+    assert woken[2:] == [Points.JOURNAL_BEGIN, Points.COMMIT_ATTEMPT]
 
 
 @pytest.mark.parametrize("steps", [(keyed, {"steps_per_task": 4})], indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,11 @@ from support.documents import ROOT, read_document
 
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "agents", "capabilities", "services", "operating", "coming-from")),
+    *(
+        f"docs/{name}.md"
+        for name in ("quickstart", "agents", "capabilities", "people", "services", "operating", "coming-from")
+    ),
+    "docs/replace-your-task.md",
 )
 
 
@@ -39,9 +44,9 @@ def test_the_readme_s_dozen_lines_run_and_print_what_it_says(tmp_path: Path, red
     page.write(tmp_path)
     new_worker(agents="helpdesk", env={"PYTHONPATH": str(tmp_path)})
     (submit,) = [line for line in page.commands if line.startswith("celery-agents submit")]
-    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[0].strip()
+    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[-1].strip()
     printed = run(tmp_path, redis_url, sys.executable, "service.py").stdout.splitlines()
-    assert printed[-1] == page.outputs[0].strip()
+    assert printed[-1] == page.outputs[-1].strip()
     assert "step_committed 1" in printed
     assert run(tmp_path, redis_url, sys.executable, "service.py").stdout.splitlines()[-1] == printed[-1]
     with redis.Redis.from_url(redis_url) as client:
@@ -60,19 +65,28 @@ def test_the_quick_start_s_agent_answers(tmp_path: Path, redis_url: str, new_wor
 
 def test_the_agents_page_s_tools_and_guards_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
     read_document("docs/agents.md").write(tmp_path)
-    for name in ("tools_example", "guarded"):
+    for name in ("tools_example", "asking_tools", "guarded"):
         run(tmp_path, redis_url, sys.executable, "-c", f"import {name}")
     new_worker(agents="guarded", env={"PYTHONPATH": str(tmp_path)})
     done = run(tmp_path, redis_url, *agents_command("celery-agents submit careful hello --wait"))
     assert done.stdout.strip() == "metadata: {'last_step': 1}"
 
 
-def test_the_capabilities_page_s_capability_counts(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+def test_the_capabilities_page_s_agents_say_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
     page = read_document("docs/capabilities.md")
     page.write(tmp_path)
-    new_worker(agents="counting", env={"PYTHONPATH": str(tmp_path)})
-    (submit,) = [line for line in page.commands if line.startswith("celery-agents submit")]
-    assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == page.outputs[0].strip()
+    new_worker(agents="counting,support_desk", env={"PYTHONPATH": str(tmp_path)})
+    submits = [line for line in page.commands if line.startswith("celery-agents submit")]
+    for submit, output in zip(submits, page.outputs, strict=True):
+        assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == output.strip()
+
+
+def test_the_page_about_people_answers_holds_and_starts_later(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/people.md")
+    page.write(tmp_path)
+    new_worker(agents="cashier", env={"PYTHONPATH": str(tmp_path)})
+    for script, output in zip(("reviewer.py", "holding.py"), page.outputs, strict=True):
+        assert run(tmp_path, redis_url, sys.executable, script).stdout == output
 
 
 def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
@@ -94,6 +108,31 @@ def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: s
     found = run(tmp_path, redis_url, sys.executable, "-c", tasks).stdout
     assert "'project.ordinary'" in found
     assert "'celery_agents.step'" in found
+
+
+def test_the_replacement_of_a_task_runs_before_and_after(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/replace-your-task.md")
+    page.write(tmp_path)
+    ask = "import before; print(before.answer_customer('Order 17 arrived broken'))"
+    before = run(tmp_path, redis_url, sys.executable, "-c", ask).stdout.strip()
+    assert before == "Done: refunded 24.00 for order 17 under a new key."
+    new_worker(agents="after", env={"PYTHONPATH": str(tmp_path)})
+    assert run(tmp_path, redis_url, sys.executable, "caller.py").stdout.strip() == page.outputs[0].strip()
+    assert run(tmp_path, redis_url, sys.executable, "streaming.py").stdout.strip() == "execution_completed"
+    assert run(tmp_path, redis_url, sys.executable, "stopping.py").stdout.strip() in ("nothing was running", "stopped")
+    assert run(tmp_path, redis_url, sys.executable, "one_at_a_time.py").stdout.strip() == "completed completed"
+
+
+def test_the_pages_use_one_idempotency_key_for_one_message(tmp_path: Path) -> None:
+    messages: dict[str, set[str]] = {}
+    for page in PAGES:
+        for text in read_document(page).files.values():
+            calls = re.findall(r'"([^"]+)",?\s+idempotency_key="([^"]+)"', text)
+            calls += [(m, k) for m, k in re.findall(r'"message": "([^"]+)", "idempotency_key": "([^"]+)"', text)]
+            for message, key in calls:
+                messages.setdefault(key, set()).add(f"{page}: {message}")
+    assert len(messages) >= 5
+    assert [said for said in messages.values() if len(said) > 1] == []
 
 
 def test_every_command_of_the_pages_exists_with_its_options(tmp_path: Path, redis_url: str) -> None:

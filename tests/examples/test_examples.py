@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -20,10 +24,11 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_the_support_agent_refunds_once_although_its_worker_is_killed(
-    redis_url: str, new_worker: Any, ledger: Any
+    redis_url: str, new_worker: Any, ledger: Any, tmp_path: Path
 ) -> None:
-    path = str(EXAMPLES / "support_agent")
-    environment = {"PYTHONPATH": path, "PAYMENTS_URL": f"{ledger.url}/effect?dedupe=1"}
+    environment = {"PYTHONPATH": None, "PAYMENTS_URL": f"{ledger.url}/effect?dedupe=1"}
+    for name in ("worker-1", "worker-2"):
+        shutil.copytree(EXAMPLES / "support_agent", tmp_path / name)
     dying = new_worker(agents="support_agents", env={**environment, "CELERY_AGENTS_CRASH": "c5:1:1"})
     job = AgentClient(redis_url).submit("support", "Order 17 arrived broken")
     wait_until(lambda: not dying.alive, "the worker dies after an effect that it has not recorded")
@@ -34,15 +39,13 @@ def test_the_support_agent_refunds_once_although_its_worker_is_killed(
 
 
 def test_an_existing_project_keeps_its_tasks_and_runs_agents(redis_url: str, tmp_path: Any) -> None:
-    environment = {
-        "PYTHONPATH": str(EXAMPLES / "existing_project"),
-        "BROKER_URL": redis_url,
-        "CELERY_AGENTS_REDIS_URL": redis_url,
-        "CELERY_AGENTS_AGENTS": "shop_agents",
-    }
-    queues = "celery,celery_agents.steps,celery_agents.control"
-    command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "--pool=threads", "-Q", queues, "-l", "INFO"]
-    worker = Process("shop", command, tmp_path, environment)
+    folder = tmp_path / "shop"
+    shutil.copytree(EXAMPLES / "existing_project", folder)
+    environment = {"PYTHONPATH": None, "BROKER_URL": redis_url, "CELERY_AGENTS_AGENTS": "shop_agents"}
+    (told,) = re.findall(r"^    (celery -A shop worker .*)$", (folder / "shop.py").read_text(), re.MULTILINE)
+    # The installed command, which does not have the working folder on its path, as `python -m celery` does.
+    command = [str(Path(sys.executable).with_name("celery")), *shlex.split(told)[1:], "-l", "INFO"]
+    worker = Process("shop", command, folder, environment)
     try:
         worker.start()
         client = AgentClient(redis_url)
@@ -50,19 +53,24 @@ def test_an_existing_project_keeps_its_tasks_and_runs_agents(redis_url: str, tmp
         job = client.submit("greeter", "good morning", on_complete="shop.told")
         assert job.result(timeout=20).final_response == "Hello, you said: good morning"
         worker.wait_for_text("the agent says: Hello, you said: good morning", 20)
+        (facts,) = client.store.registry.workers().values()
+        assert facts["slots"] == 100
         send = "from shop import order_paid; order_paid.delay(5)"
-        subprocess.run([sys.executable, "-c", send], env={**os.environ, **environment}, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", send], cwd=folder, env=_without_path(environment), check=True, timeout=30)
         worker.wait_for_text("order 5 is paid", 20)
     finally:
         worker.end(patience=5.0)
 
 
 def test_the_fastapi_service_hands_over_and_streams(redis_url: str, new_worker: Any, tmp_path: Any) -> None:
-    new_worker(agents="support_agents", env={"PYTHONPATH": str(EXAMPLES / "support_agent")})
+    shutil.copytree(EXAMPLES / "support_agent", tmp_path / "worker-1")
+    new_worker(agents="support_agents", env={"PYTHONPATH": None})
+    folder = tmp_path / "service"
+    shutil.copytree(EXAMPLES / "fastapi_service", folder)
     port = free_port()
-    environment = {"PYTHONPATH": str(EXAMPLES / "fastapi_service"), "CELERY_AGENTS_REDIS_URL": redis_url}
+    environment = {"PYTHONPATH": None, "CELERY_AGENTS_REDIS_URL": redis_url}
     service = Process(
-        "service", [sys.executable, "-m", "uvicorn", "service:api", f"--port={port}"], tmp_path, environment
+        "service", [sys.executable, "-m", "uvicorn", "service:api", f"--port={port}"], folder, environment
     )
     try:
         service.start()
@@ -84,6 +92,11 @@ def test_the_fastapi_service_hands_over_and_streams(redis_url: str, new_worker: 
             assert stream.read().decode().count("data: ") == 1
     finally:
         service.end(patience=5.0)
+
+
+def _without_path(environment: dict[str, str | None]) -> dict[str, str]:
+    merged = {**os.environ, **environment}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _json(url: str, method: str = "GET") -> Any:

@@ -30,7 +30,19 @@ from typing import Any, Final
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
-from fault.real import inputs, kills, messages, pauses, poison, providers, redis_faults, replies  # noqa: E402
+from fault.real import (  # noqa: E402
+    inputs,
+    kills,
+    messages,
+    models,
+    pauses,
+    poison,
+    providers,
+    redis_faults,
+    replies,
+    substitutions,
+    waiting,
+)
 from fault.sim.campaign import campaign as simulate  # noqa: E402
 from support.redis_server import find_binary  # noqa: E402
 from support.verdict import Verdict, summary  # noqa: E402
@@ -101,8 +113,32 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "versions": Scenario(
         lambda d, s: pauses.versions(d, 20),
         "a worker that lacks an agent beside one that has it",
-        {"steps handed back": "lacked", **_JOBS},
-        ("lacked",),
+        {"sessions moved to another queue": "moved", **_JOBS},
+        ("moved",),
+    ),
+    "waiting-kills": Scenario(
+        lambda d, s: waiting.kill_waiting(d, 5, s, timeout=1500),
+        "kill -9 around a wait, with each kind of request, under load, while somebody answers",
+        {"kills": "kills", "requests answered": "requests_answered", "approved calls": "approved_calls", **_JOBS},
+        tuple(f"killed_{point}_{tool}" for point, tool in waiting.combinations()),
+    ),
+    "waiting-clients": Scenario(
+        lambda d, s: waiting.kill_clients(d, 5),
+        "kill -9 of a client between its answer and the message that wakes the step",
+        {"kills": "killed_*", **_JOBS},
+        ("killed_w2_approved_unsafe", "killed_w2_question"),
+    ),
+    "waiting-redis": Scenario(
+        lambda d, s: waiting.kill_redis(d, 5),
+        "Redis with an fsync at every write is killed after each answer, before anybody goes on",
+        {"Redis killed": "redis_killed", "requests answered": "requests_answered", **_JOBS},
+        ("redis_killed", "requests_answered"),
+    ),
+    "models": Scenario(
+        lambda d, s: models.search_waiting(),
+        "every interleaving of the larger models of waiting",
+        {"states": "states"},
+        ("states",),
     ),
     "prefork": Scenario(
         lambda d, s: kills.prefork(d, 200),
@@ -134,6 +170,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "broker elements made to end a worker, and random ones",
         {"elements quarantined": "quarantined", "random elements": "random_elements", **_JOBS},
         ("quarantined", "random_elements"),
+    ),
+    "substitutions": Scenario(
+        lambda d, s: substitutions.everything(d, 50_000, s, pools=("greenlets", "threads")),
+        "each field of queue elements, unacknowledged records, remote control and stored values is replaced by values of "
+        "each type",
+        {"substitutions": "substituted_*", "named in doctor": "named_in_doctor", **_JOBS},
+        substitutions.WANTED,
     ),
     "messages": Scenario(
         lambda d, s: messages.chaos(d, 2000, s),

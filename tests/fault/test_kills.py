@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fault.real import waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
@@ -21,3 +22,10 @@ def test_a_worker_killed_around_the_publication_costs_seconds_and_nothing_else(t
     verdict = kill_everywhere(tmp_path / "lab", 1, 5, separate=True, timeout=300, points=("c8", "c9"))
     assert not verdict.violations, str(verdict)
     assert verdict.counts["kills"] == 10
+
+
+def test_a_worker_killed_around_a_wait_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
+    verdict = waiting.kill_waiting(tmp_path / "lab", 1, 5, timeout=300)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(f"killed_{point}_{tool}" for point, tool in waiting.combinations())
+    assert verdict.counts["approved_calls"] > verdict.counts["edited_calls"] > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies
+from fault.real import kills, messages, pauses, poison, providers, redis_faults, replies, waiting
 from support.verdict import Verdict
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
@@ -71,7 +71,7 @@ def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) 
 
 
 def test_a_worker_that_lacks_an_agent_leaves_its_steps_to_one_that_has_it(tmp_path: Path) -> None:
-    passed(pauses.versions(tmp_path / "lab", 1), "lacked")
+    passed(pauses.versions(tmp_path / "lab", 1), "moved")
 
 
 def test_children_of_a_prefork_worker_may_die(tmp_path: Path) -> None:
@@ -81,3 +81,11 @@ def test_children_of_a_prefork_worker_may_die(tmp_path: Path) -> None:
 def test_a_stop_at_any_point_begins_nothing_and_keeps_what_there_is(tmp_path: Path) -> None:
     verdict = passed(pauses.stops(tmp_path / "lab", 1), *(f"stopped_at_{point}_stopped" for point in pauses.POINTS))
     assert verdict.counts["outcome_not_run"] > 0
+
+
+def test_a_client_that_dies_after_its_answer_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
+    passed(waiting.kill_clients(tmp_path / "lab", 1), "killed_w2_approved_unsafe", "killed_w2_question")
+
+
+def test_an_answer_that_redis_took_before_it_died_wakes_the_step(tmp_path: Path) -> None:
+    passed(waiting.kill_redis(tmp_path / "lab", 1), "redis_killed", "approved_calls", "edited_calls")

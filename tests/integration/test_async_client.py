@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+import redis
 
 import celery_agents
 from celery_agents import AgentClient, AsyncAgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
-from celery_agents.worker.errors import InvalidInput, SessionNotFound
+from celery_agents.worker.errors import InvalidInput, SessionExpired, SessionNotFound
 from celery_agents.worker.state import LLMConfig
 
 from support.agents import call, plan
@@ -127,3 +128,25 @@ def test_a_watcher_that_is_cancelled_does_not_wait_for_redis(redis_url: str) -> 
         return took
 
     assert asyncio.run(service()) < 1.0
+
+
+def test_a_client_is_closed_at_the_end_of_its_block_and_may_be_used_again(redis_url: str) -> None:
+    async def service() -> None:
+        async with AsyncAgentClient.of(AgentClient(settings=Settings.build(redis_url=redis_url))) as client:
+            job = await client.submit("nobody", "hello")
+        assert (await client.header(job.session_id)).status == "pending"
+        await client.close()
+
+    asyncio.run(service())
+
+
+def test_waiting_for_a_job_whose_session_has_expired_says_so(redis_url: str) -> None:
+    settings = Settings.build(redis_url=redis_url)
+    with AgentClient(settings=settings) as client:
+        job = client.submit("nobody", "hello")
+        with redis.Redis.from_url(redis_url) as raw:
+            raw.delete(*raw.keys(f"*{job.session_id}*"))
+        with pytest.raises(SessionExpired, match="its retention is over"):
+            job.result(timeout=5)
+        with pytest.raises(SessionNotFound):  # a stranger cannot tell that it ever was there
+            client.job(job.session_id)

@@ -12,7 +12,7 @@ import redis
 
 from celery_agents import AgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
-from celery_agents.worker.errors import CeleryAgentsError, InvalidInput, SessionNotFound, UnknownAgent
+from celery_agents.worker.errors import CeleryAgentsError, InvalidInput, SessionNotFound
 from celery_agents.worker.state import LLMConfig, Message
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
@@ -262,9 +262,13 @@ def test_an_agent_that_registers_later_is_known_from_then_on(client: AgentClient
     database = redis.Redis.from_url(redis_url)
     database.delete("ca:agents")
     database.hset("ca:agents", "early", "{}")
-    with pytest.raises(UnknownAgent, match="early"):
-        client.submit("late", "hello")
+    with pytest.warns(UserWarning, match=r"registered: early\); the job waits"):
+        waiting = client.submit("late", "hello")
+    assert client.header(waiting.session_id).unoffered_since_ms > 0
+    client.stop(waiting.session_id)
     database.hset("ca:agents", "late", "{}")
     client.stop(client.submit("late", "hello").session_id)
     database.delete("ca:agents")
-    client.stop(client.submit("late", "hello").session_id)  # known once, known for good: nobody is asked again
+    known = client.submit("late", "hello")  # known once, known for good
+    assert client.header(known.session_id).unoffered_since_ms == 0
+    client.stop(known.session_id)

@@ -45,7 +45,7 @@ def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
     redis_url: str, redis_client: Any, new_worker: Any, ledger: Any, receiver: Receiver
 ) -> None:
     receiver.refusals = 1
-    new_worker(env={**ledger.env, "CELERY_AGENTS_WEBHOOK_SECRET": SECRET})
+    new_worker(env={**ledger.env, "CELERY_AGENTS_WEBHOOK_SECRET": SECRET, "CELERY_AGENTS_WEBHOOK_ALLOW": "127.0.0.1"})
     job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=f"{receiver.url}/ended")
     assert job.result(timeout=30).status == "completed"
     wait_until(lambda: len(receiver.posts) == 2, "the webhook comes again after a refusal", timeout=15)
@@ -89,4 +89,13 @@ def test_a_callback_that_cannot_be_made_is_refused_at_submit(
 ) -> None:
     with pytest.raises(InvalidInput):
         AgentClient(redis_url).submit("planned", "hello", on_complete=on_complete, webhook=webhook)
+    assert not redis_client.keys("ca:*:s:*")
+
+
+def test_a_webhook_that_no_worker_can_sign_is_refused(
+    redis_url: str, redis_client: Any, new_worker: Any, ledger: Any
+) -> None:
+    new_worker(env=ledger.env)
+    with pytest.raises(InvalidInput, match="CELERY_AGENTS_WEBHOOK_SECRET"):
+        AgentClient(redis_url).submit("planned", "hello", webhook="https://example.com/hook")
     assert not redis_client.keys("ca:*:s:*")

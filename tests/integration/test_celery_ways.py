@@ -15,6 +15,7 @@ from celery_agents.tasks.app import create_app
 
 from support.processes import Process, free_port
 from support.projects import AGENTS, EXISTING, SERVICE, Project
+from support.redis_server import RedisServer
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -154,6 +155,70 @@ def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unch
     )
     ended(client, "mine")
     assert [facts["slots"] for facts in client.store.registry.workers().values()] == [4]
+
+
+POOLS = ["prefork", "threads", "solo", "custom"]
+
+
+def _start_in_pool(project: Project, pool: str, queues: str = QUEUES) -> Process:
+    """A worker of a project in a pool; our own pool is chosen by the environment, as Celery wants it."""
+    if pool == "custom":
+        project.env["CELERY_CUSTOM_WORKER_POOL"] = GREENLETS
+    return project.celery("-A", "proj", "worker", "-P", pool, "-c", "4", "-l", "INFO", "-Q", queues)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_redis_broker_of_a_project_is_the_store_and_agents_are_found_in_the_working_folder(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process], pool: str
+) -> None:
+    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": redis_url})
+    running(_start_in_pool(project, pool))
+    client = AgentClient(redis_url)
+    client.wait_for_agent("clerk")
+    project.python("from proj.tasks import greet; greet.delay('world')")
+    assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
+    wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_store_that_is_away_stops_no_other_task_and_agents_run_when_it_is_there(
+    tmp_path: Path,
+    redis_url: str,
+    new_redis: Callable[..., RedisServer],
+    running: Callable[..., Process],
+    pool: str,
+) -> None:
+    store = new_redis()
+    store.stop()
+    env = {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": store.url()}
+    project = Project(tmp_path / "existing", EXISTING, env)
+    worker = running(_start_in_pool(project, pool))
+    worker.wait_for_text("agents wait for their store", 10)
+    project.python("from proj.tasks import greet; greet.delay('world')")
+    wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+
+    store.start()
+    client = AgentClient(store.url(), broker_url=redis_url)
+    client.wait_for_agent("clerk", 20)
+    assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
+    (project.folder / "greeted").unlink()
+    project.python("from proj.tasks import greet; greet.delay('again')")
+    wait_until((project.folder / "greeted").exists, "the project's own task has run again", 10)
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
+def test_a_worker_that_was_told_one_queue_of_an_agent_takes_this_queue_only(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    agents = EXISTING["proj/agents.py"] + "painter = Agent('painter', driver=answer, tools=[look_up], queue='gpu')\n"
+    project = Project(tmp_path / "existing", {**EXISTING, "proj/agents.py": agents}, {"PROJ_BROKER": redis_url})
+    running(_start_in_pool(project, "threads", "celery_agents.steps.gpu"))
+    client = AgentClient(redis_url)
+    client.wait_for_agent("painter")
+    (facts,) = client.store.registry.workers().values()
+    assert sorted(facts["agents"]) == ["painter"]
+    assert client.submit("painter", "look it up").result(timeout=20).final_response == "found: AGENTS"
 
 
 def test_workers_of_an_existing_project_that_consume_its_queues_only_leave_agents_alone(

@@ -77,6 +77,7 @@ def lines_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 def test_the_answer_goes_to_standard_output_and_progress_to_standard_error(shell: Shell, worker: WorkerProcess) -> None:
     done = shell("submit", "planned", plan([call("pure", work="a")], answer="the answer"), "--wait")
     assert (done.returncode, done.stdout) == (0, "the answer\n")
+    assert re.match(r"session [0-9a-f]{32}  execution [0-9a-f]{32}\n", done.stderr)
     assert re.search(r"step 1: pure\n.*step 2: answers\n.*completed: 2 steps", done.stderr)
 
 
@@ -145,7 +146,7 @@ def test_a_stop_ends_a_running_job_within_a_second(shell: Shell, worker: WorkerP
 def test_waiting_can_be_left_and_taken_up_again(shell: Shell, worker: WorkerProcess, ledger: Ledger) -> None:
     message = plan([call("keyed", work="a", gate="hold")], answer="at last")
     slow = shell("submit", "planned", message, "--wait", "--timeout", "1s", "-k", "slow")
-    assert slow.returncode == 1
+    assert slow.returncode == 4
     assert "has not ended" in slow.stderr
     session = re.findall(r"celery-agents watch (\w+)", slow.stderr)[0]
 
@@ -164,10 +165,12 @@ def test_waiting_can_be_left_and_taken_up_again(shell: Shell, worker: WorkerProc
 
 def test_sessions_are_listed_in_pages_and_by_what_they_are(shell: Shell, worker: WorkerProcess) -> None:
     made = [shell.submitted(plan(answer=str(number)), "--wait") for number in range(3)]
-    *page, rest = lines_of(shell("list", "--limit", "2", "--json"))
+    page = lines_of(shell("list", "--limit", "2", "--json"))
     assert [line["session_id"] for line in page] == made[:0:-1]
-    (last,) = lines_of(shell("list", "--limit", "2", "--json", "--cursor", rest["cursor"]))
+    (last,) = lines_of(shell("list", "--limit", "2", "--json", "--cursor", page[-1]["cursor"]))
     assert last["session_id"] == made[0]
+    assert (last["steps"], last["reason"], "cursor" in last) == (1, "", False)
+    assert last["first_message"].startswith("{")
     assert lines_of(shell("list", "--json", "--status", "waiting")) == []
     assert lines_of(shell("list", "--json", "--agent", "other")) == []
     assert len(lines_of(shell("list", "--json", "--since", "1h", "--status", "completed"))) == 3
@@ -177,9 +180,14 @@ def test_sessions_are_listed_in_pages_and_by_what_they_are(shell: Shell, worker:
 def test_a_session_is_shown_for_people_and_for_programs(shell: Shell, worker: WorkerProcess) -> None:
     session = shell.submitted(plan([call("pure", work="a"), call("failing", text="broken")], answer="said"), "--wait")
     shown = shell("show", session).stdout
-    assert re.search(r"step 1: pure, failing \(error\)", shown)
+    assert re.search(r'step 1: .*\n +call pure\(\{"work":"a"\}\): ok', shown)
+    assert re.search(r'call failing\(\{"text":"broken"\}\): error.*broken', shown)
     assert "assistant: said" in shown
-    assert "broken" in shown
+    assert shell("show", f"{session[:12]}…").stdout.splitlines()[2:] == shown.splitlines()[2:]  # not the ages
+    only = shell("show", session, "--step", "2").stdout
+    assert "step 2:" in only
+    assert "step 1:" not in only
+    assert shell("show", session, "--step", "9").returncode == 2
     (value,) = lines_of(shell("show", session, "--json"))
     assert value["status"] == "completed"
     assert value["state"]["execution"]["status"] == "completed"
@@ -204,9 +212,12 @@ def test_what_is_not_there_is_a_sentence_and_2(shell: Shell, worker: WorkerProce
         done = shell(*arguments)
         assert done.returncode == 2, arguments
         assert "There is no session 'nosuch'" in done.stderr
+
+
+def test_a_job_for_an_agent_that_nobody_has_registered_waits_and_says_so(shell: Shell, worker: WorkerProcess) -> None:
     unknown = shell("submit", "nobody", "hello")
-    assert unknown.returncode == 2
-    assert "Offered now: planned" in unknown.stderr
+    assert unknown.returncode == 0
+    assert "no worker has registered agent 'nobody' (registered: planned)" in unknown.stderr
 
 
 def test_without_redis_it_is_a_sentence_and_3(tmp_path: Path) -> None:
@@ -237,7 +248,7 @@ def test_everything_on_this_machine_starts_with_one_command(shell: Shell, tmp_pa
         "up", "--agents", "my_agents", "--port", str(free_port()), "--no-flower", "--data-dir", "data"
     )
     assert started.stdout is not None
-    url = re.findall(r"redis://\S+", started.stdout.readline())[0]
+    url = next(found[0] for line in started.stdout if (found := re.findall(r"redis://\S+", line)))
     try:
         other = Shell(url, tmp_path)
         wait_until(

@@ -79,7 +79,7 @@ def reader(
 ) -> Iterator[Reader]:
     for name in NAMES:  # put back after the test
         monkeypatch.setattr(kombu_redis.Channel, name, getattr(kombu_redis.Channel, name))
-    fetching.enable_batch_fetch(QUEUE, lambda: SLOTS)
+    fetching.enable_batch_fetch([QUEUE], lambda: SLOTS)
     made = Reader(redis_url)
     yield made
     made.close()

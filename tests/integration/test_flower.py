@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from celery_agents import AgentClient
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.names import STEP
+from celery_agents.tasks.observability.flower import flower_app
 
 from support.processes import Process, free_port
 from support.projects import AGENTS
@@ -194,6 +197,72 @@ def test_revoking_a_step_stops_its_session_wherever_the_step_is(flower: Flower, 
     assert client.header(running[1].session_id).status == "in_progress", "the neighbour goes on"
     assert client.retry(waiting.session_id).result(timeout=20).status == "completed"
     client.stop(running[1].session_id)
+
+
+def test_flower_shows_no_prompt_of_a_job_submitted_by_name(flower: Flower, client: AgentClient) -> None:
+    app = create_app(client.settings)
+    kwargs = {"agent": "reader", "message": "the secret prompt", "session_id": "named", "metadata": {"a": "private"}}
+    sent = app.send_task("celery_agents.submit", kwargs=kwargs, queue="celery_agents.control")
+    wait_until(lambda: client.header("named").status == "completed", "it is done", 20, ignoring=(Exception,))
+    page = f"/api/task/info/{sent.id}"
+    wait_until(lambda: flower.ask(page)["state"] == "SUCCESS", "the row is there", 10, ignoring=(OSError,))
+    row = json.dumps(flower.ask(page))
+    assert "named" in row
+    assert "the secret prompt" not in row
+    assert "private" not in row
+
+
+FORGED: list[Any] = [{"a": 1}, ["x"], 5, None, "", "<script>alert(1)</script>", "a/b", "half \ud800", "x" * 400]
+
+
+def test_forged_worker_names_and_events_do_not_break_flower(
+    flower: Flower, client: AgentClient, redis_of_all: str
+) -> None:
+    heartbeat = {
+        "type": "worker-heartbeat",
+        "freq": 2.0,
+        "timestamp": time.time(),
+        "utcoffset": 0,
+        "clock": 1,
+        "pid": 1,
+    }
+    events: list[Any] = [{**heartbeat, "hostname": name} for name in FORGED]
+    events += [{**heartbeat, "hostname": "forged@x", name: {}} for name in heartbeat]
+    task = {"type": "task-received", "hostname": "forged@y", "uuid": "u", "name": "n", "timestamp": time.time()}
+    events += [{**task, name: value} for name in task for value in ({}, [[]], 5.5e300, None)]
+    events += [[], "x", 7, [{}], [[heartbeat]]]
+    with redis.Redis.from_url(redis_of_all) as broker:
+        for number, event in enumerate(events):
+            broker.publish("/0.celeryev/worker.heartbeat", json.dumps(_event_message(event, number)))
+    job = client.submit("reader", "go")
+    job.result(timeout=20)
+    mine = f"kwargs:session_id={job.session_id}"
+    wait_until(lambda: flower.states(mine) == ["SUCCESS"] * 2, "Flower still hears of steps", 20, ignoring=(OSError,))
+    for path in ("/api/workers", "/api/tasks", "/workers", "/tasks", "/metrics", "/healthcheck"):
+        flower.ask(path)
+    names = flower.ask("/api/workers").keys()
+    assert not [name for name in names if "forged@x" in name or "script" in name], names
+
+
+def _event_message(event: Any, number: int) -> dict[str, Any]:
+    return {
+        "body": base64.b64encode(json.dumps(event).encode()).decode(), "content-type": "application/json",
+        "content-encoding": "utf-8", "headers": {"hostname": "forged"},
+        "properties": {
+            "body_encoding": "base64", "delivery_tag": str(number), "priority": 0,
+            "delivery_info": {"exchange": "celeryev", "routing_key": "worker.heartbeat"},
+        },
+    }  # fmt: skip
+
+
+def test_flower_has_keys_of_its_own_for_unacknowledged_messages(client: AgentClient) -> None:
+    theirs, workers = (
+        app.conf.broker_transport_options for app in (flower_app(client.settings), create_app(client.settings))
+    )
+    for name in ("unacked_key", "unacked_index_key", "unacked_mutex_key"):
+        assert theirs[name].startswith("flower.")
+        assert name not in workers
+    assert theirs["socket_timeout"] == workers["socket_timeout"]
 
 
 def test_flower_listens_beyond_this_machine_with_credentials_only(tmp_path: Path, redis_url: str) -> None:

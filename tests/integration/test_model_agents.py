@@ -169,7 +169,9 @@ def test_no_secret_reaches_redis_the_broker_logs_events_or_errors(
     lab = new_lab(CELERY_AGENTS_LOG_LEVEL="DEBUG")
     everything: list[str] = []
     listening, ended = threading.Event(), list[str]()
-    with redis.Redis.from_url(lab.store_url, decode_responses=False) as watcher, watcher.monitor() as monitor:
+    # Nothing may be written for longer than the default time limit while the worker starts.
+    patient = redis.Redis.from_url(lab.store_url, decode_responses=False, socket_timeout=None)
+    with patient as watcher, watcher.monitor() as monitor:
 
         def listen() -> None:
             listening.set()

@@ -156,7 +156,9 @@ def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callabl
     ]
     app = create_app(lab.client.settings)
     for _ in range(2):
-        for kwargs in (*wrong, *malformed):
+        for kwargs in wrong:  # with the id that follows from the step; another one is refused before it is read
+            app.send_task(STEP, kwargs=kwargs, queue=STEPS_QUEUE, task_id=f"{kwargs['execution_id']}.{kwargs['step']}")
+        for kwargs in malformed:
             app.send_task(STEP, kwargs=kwargs, queue=STEPS_QUEUE)
     wait_until(
         lambda: len(lab.client.store.housekeeping.dead()) == 2 * len(malformed), "the malformed are put away", 20

@@ -1,134 +1,40 @@
 """Search every interleaving of the model: `cd tests && python -m model.explore --help`.
 
-Breadth first, so that the first violation found has a shortest trace. States that differ only in which worker is which
-are one state.
+States that differ only in which worker is which are one state.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import Final
 
 from .events import EVENTS
 from .invariants import is_prefix, violations
 from .protocol_model import successors
+from .search import Goal, Rules, Search, search
 from .values import Config, Effect, State, canonical, finished, initial
 
 _OUTCOMES = ("no call", "ok", "unknown", "not run")
 _CLAIMS = ("nobody", "worker 1", "worker 2", "a dead claim")
 
 
-@dataclass(frozen=True)
-class Counterexample:
-    """A shortest way to a broken invariant."""
+def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
+    """Search one configuration, or up to `limit` of its states.
 
-    broken: str
-    steps: tuple[tuple[str, int, State], ...]
-
-    def __str__(self) -> str:
-        lines = [f"{self.broken}, after {len(self.steps)} moves:"]
-        for number, (event, who, state) in enumerate(self.steps, start=1):
-            actor = f"worker {who}" if who else ""
-            lines.append(f"{number:3} {actor:8} {EVENTS.get(event, event)}")
-            lines.append(f"             {_describe(state)}")
-        return "\n".join(lines)
-
-
-@dataclass
-class Search:
-    """What one search saw."""
-
-    config: Config
-    states: int = 0
-    edges: int = 0
-    seconds: float = 0.0
-    events: set[str] = field(default_factory=set[str])
-    counterexample: Counterexample | None = None
-    complete: bool = False
-
-    def __str__(self) -> str:
-        verdict = "broken" if self.counterexample else "holds" if self.complete else "not finished"
-        return f"{verdict}: {self.states} states, {self.edges} moves, {self.seconds:.1f} s"
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search:
-    """Visit every state that can be reached, or up to `limit` states; stop at the first broken invariant.
-
-    Liveness is looked at when nothing else is broken and everything was visited: without another fault, and without a
-    client doing anything, each state must be able to finish.
+    Without another fault, and without a client doing anything, each state must be able to finish.
     """
-    search = Search(config)
-    started = time.perf_counter()
-    start = canonical(initial(config))
-    states, parents = [start], array("l", [-1])
-    numbers = {start: 0}
-    sources, targets = array("l"), array("l")
-    events = search.events
-    broken: tuple[str, int] | None = None
-    current = 0
-    while current < len(states) and broken is None and (limit is None or len(states) < limit):
-        state = states[current]
-        for event, _, reached in successors(state, config):
-            events.add(event)
-            following = canonical(reached)
-            number = numbers.get(following)
-            if number is None:
-                number = len(states)
-                numbers[following] = number
-                states.append(following)
-                parents.append(current)
-                name = next(violations(following, config), None)
-                if name is not None:
-                    broken = broken or (name, number)
-            if following.ghost is not state.ghost and not is_prefix(state, following):
-                broken = broken or ("I1: the history seen before is not a prefix of this one", number)
-            search.edges += 1
-            if not event.startswith(("fault.", "user.", "stop.")) and not event.endswith("reply lost"):
-                sources.append(current)
-                targets.append(number)
-        current += 1
-    search.complete = current == len(states)
-    if broken is None and search.complete:
-        stuck = _stuck(states, sources, targets)
-        if stuck is not None:
-            broken = ("I2: from here nothing can finish any more", stuck)
-    search.states = len(states)
-    if broken is not None:
-        search.counterexample = Counterexample(broken[0], _trace(states, parents, broken[1], config))
-    search.seconds = time.perf_counter() - started
-    return search
+    return search(RULES, config, limit=limit)
 
 
-def _stuck(states: list[State], sources: array[int], targets: array[int]) -> int | None:
-    """The first state from which no finished one can be reached."""
-    hopeful = bytearray(finished(state) for state in states)
-    changed = True
-    while changed:
-        changed = False
-        # Most moves lead to a later number, so one pass from the end does nearly all.
-        for source, target in zip(reversed(sources), reversed(targets), strict=True):
-            if hopeful[target] and not hopeful[source]:
-                hopeful[source] = changed = True
-    number = hopeful.find(0)
-    return None if number < 0 else number
+def _histories(before: State, after: State) -> Iterator[str]:
+    if after.ghost is not before.ghost and not is_prefix(before, after):
+        yield "I1: the history seen before is not a prefix of this one"
 
 
-def _trace(states: list[State], parents: array[int], number: int, config: Config) -> tuple[tuple[str, int, State], ...]:
-    """The way to a state, replayed with workers that keep their names."""
-    way: list[State] = []
-    while number > 0:
-        way.append(states[number])
-        number = parents[number]
-    state = initial(config)
-    steps: list[tuple[str, int, State]] = []
-    for wanted in reversed(way):
-        event, who, state = next(move for move in successors(state, config) if canonical(move[2]) == wanted)
-        steps.append((event, who, state))
-    return tuple(steps)
+def _happens_by_itself(event: str) -> bool:
+    return not event.startswith(("fault.", "user.", "stop.")) and not event.endswith("reply lost")
 
 
 def _describe(state: State) -> str:
@@ -152,6 +58,18 @@ def _describe(state: State) -> str:
         history = ", ".join(f"{position + 1} {_OUTCOMES[outcome]}" for position, outcome in state.ghost.history)
         words.append(f"history: {history}")
     return " · ".join(words)
+
+
+RULES: Final = Rules(
+    initial=initial,
+    successors=successors,
+    violations=violations,
+    change_violations=_histories,
+    canonical=canonical,
+    goals=(Goal("I2: from here nothing can finish any more", lambda state, _: finished(state), _happens_by_itself),),
+    events=EVENTS,
+    describe=_describe,
+)
 
 
 def configurations(effects: tuple[Effect, ...] = tuple(Effect), *, faults: int = 1) -> Iterator[tuple[str, Config]]:

@@ -9,8 +9,9 @@ import argparse
 import sys
 from typing import Final
 
-from .explore import Search, explore
-from .values import Config, Effect, Mutant
+from .explore import explore
+from .search import Search
+from .values import Config, Effect, Mutant, State
 
 CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.NO_VERSION_CHECK: (Config(message=True), "I8"),
@@ -45,7 +46,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
 HARMLESS_WITH_A_TRUSTED_CLOCK: Final = (Mutant.STOP_UNWATCHED_JOURNAL, Mutant.STALE_JOURNAL)
 
 
-def hunt(mutant: Mutant) -> Search:
+def hunt(mutant: Mutant) -> Search[State, Config]:
     """Search where the mutant must be caught."""
     config, _ = CAUGHT[mutant]
     return explore(config._replace(mutant=mutant))

@@ -23,18 +23,34 @@ from celery_agents.worker.engine import (
     retry_transition,
     stop_transition,
 )
-from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionState, LLMConfig, Message
+from celery_agents.worker.requests import check_answer
+from celery_agents.worker.state import (
+    AgentState,
+    AnswerNote,
+    ExecutionBudget,
+    ExecutionState,
+    ExecutionStatus,
+    GivenAnswer,
+    LLMConfig,
+    Message,
+    Remember,
+    Request,
+)
 from celery_agents.worker.store import (
     ActionResult,
+    AnswerAction,
+    AnswerResult,
     InboxKind,
     NextState,
     Operation,
+    RequestFilter,
     Result,
     StepRef,
     Store,
     memory_store,
 )
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.sessions.saving import SessionSave, next_step
 
@@ -148,11 +164,51 @@ class Bench:
         operation = Operation(f"act{next(self._numbers)}", kind, payload)
         return self.store.sessions.act(session_id, operation, operation_transition)
 
+    # --- what people and services do ----------------------------------------------------------------------------
+
+    def open_requests(self, session_id: str) -> tuple[Request, ...]:
+        """What the session waits for, in the order of its calls."""
+        page = self.store.requests.page(RequestFilter(session_id=session_id), limit=1000)
+        found = [each.request for each in page.requests if each.request is not None]
+        return tuple(sorted(found, key=lambda request: request.place))
+
+    def open_request(self, session_id: str) -> Request:
+        """The one thing the session waits for."""
+        (request,) = self.open_requests(session_id)
+        return request
+
+    def answer(
+        self,
+        session_id: str,
+        answers: GivenAnswer | Mapping[str, GivenAnswer],
+        *,
+        by: str = "reviewer",
+        note: str = "",
+        expect: Mapping[str, str] | None = None,
+        remember: Remember = Remember.CALL,
+    ) -> AnswerResult:
+        """Answer the one open request, or several by their ids."""
+        if not isinstance(answers, Mapping):
+            answers = {self.open_request(session_id).id: answers}
+        about = AnswerNote(operation_id=f"answer{next(self._numbers)}", by=by, note=note, remember=remember)
+        action = AnswerAction(answers=answers, about=about, expect=expect or {}, check=check_answer)
+        return self.store.requests.answer(session_id, action)
+
+    def revoke_grant(self, session_id: str, grant_id: str) -> ActionResult:
+        return self._act(session_id, InboxKind.REVOKE_GRANT, {"grant": grant_id})
+
     # --- what a worker does -------------------------------------------------------------------------------------
 
     def due(self, session_id: str) -> StepRef | None:
-        """The step that the session waits for."""
-        return next_step(session_id, self.state(session_id))
+        """The step that is due, a woken or expired one included."""
+        state = self.state(session_id)
+        if state.status is not ExecutionStatus.WAITING:
+            return next_step(session_id, state)
+        context = self.store.context
+        (reply,) = context.database.pipeline("test", [control_command(context.keys(session_id))])
+        control = ControlFields.read(reply)
+        is_due = control.phase == "run" or control.not_before_ms <= self.clock.now_ms()
+        return control.ref(session_id) if is_due else None
 
     def step(self, session_id: str, runner: StepRunner | None = None) -> Outcome:
         """Run the step that is due."""

@@ -184,6 +184,10 @@ class Lab:
         self.jobs.append(submitted)
         return submitted
 
+    def has_moved(self, job: Submitted) -> bool:
+        """Whether a job's session has moved to the queue of a worker group."""
+        return bool(self.redis.hget(f"ca:{{0}}:s:{job.session_id}:ctl", "queue"))
+
     def ended(self, job: Submitted) -> bool:
         """Whether a job has ended."""
         return self.redis.hexists(f"ca:{{0}}:s:{job.session_id}", f"e:{job.execution_id}")

@@ -68,9 +68,31 @@ class Points:
     RETRY_EXEC: Final = "retry.exec"
     RETRY_UNPARK: Final = "retry.unpark"
     PARK_READ: Final = "park.read"
+    PARK_JOURNAL: Final = "park.journal"
+    PARK_INDEX: Final = "park.index"
     PARK_EXEC: Final = "park.exec"
+    JOURNAL_DECIDE: Final = "journal.decide"
+    JOURNAL_HANDED: Final = "journal.handed"
+    REQUEST_LOOK: Final = "request.look"
+    REQUEST_OPEN: Final = "request.open"
+    REQUEST_SETTLE: Final = "request.settle"
+    WAIT_READ: Final = "wait.read"
+    WAIT_EXEC: Final = "wait.exec"
+    ANSWER_READ: Final = "answer.read"
+    ANSWER_JOURNAL: Final = "answer.journal"
+    ANSWER_EXEC: Final = "answer.exec"
+    SUSPEND_READ: Final = "suspend.read"
+    SUSPEND_EXEC: Final = "suspend.exec"
+    RESUME_READ: Final = "resume.read"
+    RESUME_EXEC: Final = "resume.exec"
+    REQUESTS_PAGE: Final = "requests.page"
+    REQUESTS_COUNT: Final = "requests.count"
+    REQUESTS_SESSION: Final = "requests.session"
+    REQUESTS_JOURNAL: Final = "requests.journal"
+    REQUESTS_STEPS: Final = "requests.steps"
     SCRIPT_LOAD: Final = "script.load"
     UNWATCH: Final = "unwatch"
+    MOVE_ATTEMPT: Final = "move.attempt"
 
 
 # The round trips of a step, of the heartbeat and of the sweep, in which a planned fault may strike.
@@ -99,7 +121,22 @@ BESIDE: Final = (
     Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
 )  # fmt: skip
 
+# Those of a step that waits, and of whoever answers it, holds it or resumes it.
+OF_WAITING: Final = (
+    Points.JOURNAL_DECIDE, Points.JOURNAL_HANDED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_SETTLE,
+    Points.WAIT_READ, Points.WAIT_EXEC, Points.ANSWER_READ, Points.ANSWER_JOURNAL, Points.ANSWER_EXEC,
+    Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
+)  # fmt: skip
+
+# Reads of requests.
+OF_READERS: Final = (
+    Points.REQUESTS_PAGE, Points.REQUESTS_COUNT, Points.REQUESTS_SESSION, Points.REQUESTS_JOURNAL,
+    Points.REQUESTS_STEPS,
+)  # fmt: skip
+
 # Nothing that the simulation has to reach.
 ELSEWHERE: Final = (
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
+    Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
+    *OF_WAITING, *OF_READERS,
 )  # fmt: skip

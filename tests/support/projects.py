@@ -119,6 +119,13 @@ class Project:
             name, [sys.executable, "-m", *arguments], self.folder, {**wiped, **self.env, "NO_PROXY": "127.0.0.1", **(env or {})}
         )  # fmt: skip
 
+    def celery(self, *arguments: str, name: str = "celery") -> Process:
+        """A process of the command `celery`, which does not have the folder on Python's path; not started yet."""
+        wiped: dict[str, str | None] = {key: None for key in os.environ if key.startswith("CELERY_AGENTS_")}
+        command = str(Path(sys.executable).with_name("celery"))
+        env = {**wiped, **self.env, "NO_PROXY": "127.0.0.1", "PYTHONPATH": None}
+        return Process(name, [command, *arguments], self.folder, env)
+
     def _environment(self) -> dict[str, str]:
         mine = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_AGENTS_")}
         return {**mine, **self.env, "NO_PROXY": "127.0.0.1"}

@@ -51,6 +51,7 @@ class RedisServer:
         append_only: fsync policy of the append-only file; "no" is no file at all.
         config: More settings, as in redis.conf: {"maxmemory": "20mb"}.
         binary: A redis-server; by default the one that `find_binary` finds.
+        port: The port to use; by default a free one.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class RedisServer:
         append_only: AppendOnly = "no",
         config: Mapping[str, str] | None = None,
         binary: str | None = None,
+        port: int | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.port = free_port()
+        self.port = port or free_port()
         self._binary = binary or find_binary()
         self._append_only = append_only
         self._config = dict(config or {})

@@ -172,6 +172,7 @@ class Bench:
         fingerprint: str = "f",
         execution: str | None = None,
         notify: dict[str, Any] | None = None,
+        queue: str | None = "",
     ) -> ActionResult:
         def transition(now_ms: int) -> NextState:
             now, first = moment(now_ms), Message.user("first")
@@ -182,7 +183,7 @@ class Bench:
                 now,
             )
 
-        return self.store.sessions.submit(session or self.session, "agent", fingerprint, transition)
+        return self.store.sessions.submit(session or self.session, "agent", fingerprint, transition, queue=queue)
 
     def ref(self, step: int = 1) -> StepRef:
         return StepRef(self.session, self.execution, step)

@@ -207,6 +207,9 @@ def _judge_outcome(
         verdict.expect(bool(delivered), "I5", f"{where} is ok without an effect")
     elif outcome is ToolOutcome.UNKNOWN:
         verdict.counts[f"unknown_{name}"] += 1
+    elif outcome is ToolOutcome.ERROR and tool.error is not None and tool.error.kind == "expired":
+        # A worker died while it started the work elsewhere, and no result came.
+        verdict.counts[f"expired_{name}"] += 1
     elif outcome is ToolOutcome.NOT_RUN:
         verdict.expect(not delivered, "I5", f"{where} is recorded as not run and had an effect")
     else:

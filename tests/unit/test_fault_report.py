@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.crash_points import POINTS
-
 from fault.campaign import SCENARIOS
-from fault.report import BEGIN, END, PAGE, main, refresh
+from fault.report import BEGIN, END, PAGE, POINTS, main, refresh
 
 BEFORE, AFTER = "# Guarantees\n\nPromised by hand.\n\n", "\n\n## By hand too\n"
 

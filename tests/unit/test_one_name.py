@@ -22,4 +22,4 @@ def test_the_product_is_loaded_under_one_name_only() -> None:
 def _is_product(file: str | None) -> bool:
     if file is None or not Path(file).is_relative_to(ROOT):
         return False
-    return Path(file).relative_to(ROOT).parts[0] not in (".venv", "tests", "examples", "benchmarks")
+    return Path(file).relative_to(ROOT).parts[0] not in (".venv", "tests", "examples", "benchmarks", "docs")

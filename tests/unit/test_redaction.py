@@ -24,7 +24,7 @@ SECRETS = [
     ("Authorization: Bearer abc.def-ghi", "abc.def-ghi"),
     ("{'authorization': 'Basic dXNlcjpwYXNz'}", "dXNlcjpwYXNz"),
     ("bearer 0123456789abcdef", "0123456789abcdef"),
-    ("cannot connect to postgres://bob:hunter2@db:5432/x", "hunter2"),
+    ("cannot connect to postgres://auditor:hunter2@db:5432/x", "hunter2"),
     ("redis://:pa@ss@localhost:6379/0", "pa@ss"),
     ("https://ghtoken@github.com/x.git", "ghtoken"),
     ("password=hunter2", "hunter2"),
@@ -69,7 +69,7 @@ def test_ordinary_texts_are_left_alone(text: str):
 
 
 def test_the_rest_of_the_text_stays_readable():
-    said = redact("GET https://bob:pw@api.example.com/v1?api_key=abc&page=2 failed with 401")
+    said = redact("GET https://auditor:pw@api.example.com/v1?api_key=abc&page=2 failed with 401")
     assert said == "GET https://[redacted]@api.example.com/v1?api_key=[redacted]&page=2 failed with 401"
 
 

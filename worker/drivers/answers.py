@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import DriverError, UnusableAnswer
 from ..state import FinishReason, FrozenDict, InferenceResponse, ToolCall
+from .protocol import Delta, InferenceRequest
 
 
 class CallTool:
@@ -55,6 +56,30 @@ def as_response(answer: Answer, step: int) -> InferenceResponse:
     calls = tuple(_call(part, step, position) for position, part in enumerate(asked))
     reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     return InferenceResponse(content="\n".join(texts), tool_calls=calls, finish_reason=reason)
+
+
+def raw_answer(answer: Answer, request: InferenceRequest, name: str) -> bytes:
+    """The bytes to journal for what a function or a script answered.
+
+    Raises:
+        DriverError: It is none of the kinds of `Answer`, or too large.
+    """
+    # Before it is encoded: a huge text is not copied.
+    if isinstance(answer, str) and len(answer) > request.max_answer_bytes:
+        raise answer_too_large(name, request.max_answer_bytes)
+    response = as_response(answer, request.step)
+    if len(response.content) > request.max_answer_bytes:
+        raise answer_too_large(name, request.max_answer_bytes)
+    if request.emit is not None:
+        request.emit(Delta(response.content))
+    return response.to_json()
+
+
+def answer_too_large(name: str, limit_bytes: int) -> DriverError:
+    """The error of an answer beyond the limit. Nobody asks again: the next answer would hardly be shorter."""
+    advice = "ask for less, or raise CELERY_AGENTS_MAX_ANSWER_BYTES."
+    message = f"{name} gave an answer of more than {limit_bytes} bytes; {advice}"
+    return DriverError("answer_too_large", message, transient=False)
 
 
 def read_response(raw: bytes) -> InferenceResponse:

@@ -9,8 +9,9 @@ from typing import TypeAlias, cast
 from ..errors import CeleryAgentsError, ConfigurationError, DriverError
 from ..redaction import describe_exception
 from ..state import AgentState, InferenceResponse, LLMConfig
-from .answers import Answer, as_response, read_response
-from .protocol import Delta, InferenceRequest
+from ..tools import StopExecution
+from .answers import Answer, raw_answer, read_response
+from .protocol import InferenceRequest
 
 AnswerFunction: TypeAlias = "Callable[[AgentState], Answer | Awaitable[Answer]]"
 
@@ -34,7 +35,7 @@ class FunctionDriver:
         if not callable(function):
             raise ConfigurationError(f"FunctionDriver: {function!r:.80} is not a function of the state")
         self._function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
         self.is_async = _is_async(function)
 
     def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
@@ -42,16 +43,16 @@ class FunctionDriver:
         if self.is_async:
             return self._infer_async(request)
         answer = call_function(cast("Callable[[AgentState], Answer]", self._function), request.state)
-        return _raw_answer(answer, request)
+        return raw_answer(answer, request, self.name)
 
     async def _infer_async(self, request: InferenceRequest) -> bytes:
         try:
             answer = await cast("Awaitable[Answer]", self._function(request.state))
-        except CeleryAgentsError:
+        except (CeleryAgentsError, StopExecution):
             raise
         except (Exception, SystemExit) as error:  # an exit would end the event loop, and all async work with it
             raise as_driver_error(error) from error
-        return _raw_answer(answer, request)
+        return raw_answer(answer, request, self.name)
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
@@ -68,26 +69,19 @@ class FunctionDriver:
         """Nothing is open."""
 
 
-def _raw_answer(answer: Answer, request: InferenceRequest) -> bytes:
-    response = as_response(answer, request.step)
-    if request.emit is not None:
-        request.emit(Delta(response.content))
-    return response.to_json()
-
-
 def call_function(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:
     """Call a plain function of the state; its exceptions become errors of this package."""
     try:
         return function(state)
-    except CeleryAgentsError:
+    except (CeleryAgentsError, StopExecution):
         raise
     except (Exception, SystemExit) as error:  # an exit of the function's is none of the worker's
         raise as_driver_error(error) from error
 
 
-def as_driver_error(error: Exception | SystemExit) -> CeleryAgentsError:
+def as_driver_error(error: Exception | SystemExit) -> CeleryAgentsError | StopExecution:
     """The error of a driver's own function, as one of this package: with its text, without its secrets."""
-    if isinstance(error, CeleryAgentsError):
+    if isinstance(error, CeleryAgentsError | StopExecution):
         return error
     described = describe_exception(error)
     transient = isinstance(error, (TimeoutError, ConnectionError))

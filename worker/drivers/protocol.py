@@ -66,6 +66,7 @@ class InferenceRequest:
         replaced_messages: Messages to send in place of the compiled ones; None sends the compiled ones.
         purpose: The key of an auxiliary call; "" for the step's own question.
         emit: Takes pieces of the answer while it arrives; None when nobody watches. Never needed for the answer.
+        max_answer_bytes: Most bytes of the raw answer; the engine refuses a longer one.
     """
 
     state: AgentState
@@ -79,6 +80,7 @@ class InferenceRequest:
     replaced_messages: tuple[Message, ...] | None = None
     purpose: str = ""
     emit: Callable[[Delta], None] | None = None
+    max_answer_bytes: int = 4_000_000
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

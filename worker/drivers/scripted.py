@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from ..errors import ConfigurationError, DriverError
 from ..state import AgentState, InferenceResponse, LLMConfig
-from .answers import Answer, as_response, read_response
+from .answers import Answer, raw_answer, read_response
 from .function import as_driver_error, call_function
-from .protocol import Delta, InferenceRequest
+from .protocol import InferenceRequest
 
 ScriptedAnswer: TypeAlias = "Answer | Exception | Callable[[AgentState], Answer]"
 """An answer, an error to raise, or a function of the state that gives the answer."""
@@ -56,10 +56,7 @@ class ScriptedDriver:
         if isinstance(answer, Exception):
             raise as_driver_error(answer) from answer.__cause__
         given = call_function(answer, request.state) if callable(answer) else answer
-        response = as_response(given, request.step)
-        if request.emit is not None:
-            request.emit(Delta(response.content))
-        return response.to_json()
+        return raw_answer(given, request, self.name)
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""

@@ -14,7 +14,7 @@ from ..concurrency.event_loop import EventLoopThread
 from .active_lease import Interruption
 from .leases import LeaseKeeper
 from .observer import StepObserver, new_records
-from .outcome import Done, NothingToDo, Outcome, Parked, RetryLater, TakenOver
+from .outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from .transitions import FirstExecution, first_state, operation_transition, retry_transition, stop_transition
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "Interruption",
     "LeaseKeeper",
     "LocalDelivery",
+    "Moved",
     "NothingToDo",
     "Outcome",
     "Parked",
@@ -37,6 +38,7 @@ __all__ = [
     "StepObserver",
     "StepRunner",
     "TakenOver",
+    "Waiting",
     "first_state",
     "new_records",
     "operation_transition",

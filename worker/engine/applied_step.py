@@ -12,19 +12,24 @@ from datetime import datetime
 from ..guards import GuardPoint, GuardView, StopWith, ask_guards, budget_signals
 from ..hooks import HookPoint
 from ..redaction import describe_exception
+from ..requests import Grant, with_grant
 from ..state import (
     AgentState,
     AgentStep,
     AgentStepId,
+    AnswerVerb,
     ErrorInfo,
     ExecutionBudget,
     ExecutionState,
     ExecutionStatus,
+    Remember,
     StopReason,
     StopSignal,
+    ToolExecution,
 )
 from .active_lease import Interruption
 from .auxiliary_calls import charge
+from .hook_endings import error_of_end, signals_of_end
 from .run import Run, moment
 
 
@@ -44,10 +49,18 @@ class AppliedStep:
     failure: ErrorInfo | None = None
 
 
-def start_execution(state: AgentState, limits: ExecutionBudget, started_at: datetime) -> AgentState:
-    """Put a pending execution in progress, its budget capped by the agent's limits; others stay as they are."""
+def start_execution(
+    state: AgentState, limits: ExecutionBudget, started_at: datetime, *, resumed_at: datetime | None = None
+) -> AgentState:
+    """Put a pending execution in progress, its budget capped by the agent's limits; others stay as they are.
+
+    Args:
+        resumed_at: An execution that waits goes on at this time. None: it stays as it is, too.
+    """
     execution = state.execution
     assert execution is not None
+    if execution.status is ExecutionStatus.WAITING and resumed_at is not None:
+        return state.with_execution_resumed(now=resumed_at)
     if execution.status is not ExecutionStatus.PENDING:
         return state
     capped = execution.with_budget(limits.capped_by(execution.budget))
@@ -62,13 +75,15 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     has_answer = run.response is not None
     state = run.run_state_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
     state = charge(run, state)
+    if state.status is not None and state.status.is_terminal():
+        return _end_as_hook_decided(run, state, now)
     failure = run.failure
     if failure is None:
         state, failure = _ask_guards(run, state, now)
     if failure is not None:
         state, failure = _fail_execution(run, state, failure, now)
         return AppliedStep(state=state, has_ended=True, has_answer=has_answer, failure=failure)
-    if not has_answer or state.should_stop():
+    if not has_answer or state.should_stop() or run.end_status is not None:
         return AppliedStep(state=end_execution(run, state, now), has_ended=True, has_answer=has_answer)
     state = state.with_current_step_completed(claim=run.claim.id, now=now)
     return AppliedStep(state=state, has_ended=False, has_answer=True)
@@ -77,7 +92,11 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
 def end_execution(run: Run, state: AgentState, now: datetime) -> AgentState:
     """End the execution, and run the hooks before and after its end."""
     state = run.run_state_hooks(HookPoint.ON_STOP, state)
-    ended = state.with_execution_completed(claim=run.claim.id, now=now)
+    if run.end_status is not None and state.status is ExecutionStatus.IN_PROGRESS:
+        archived = state.with_current_step_completed(claim=run.claim.id, now=now)
+        ended = archived.with_execution_status(run.end_status, now=now)
+    else:
+        ended = state.with_execution_completed(claim=run.claim.id, now=now)
     return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended))
 
 
@@ -92,12 +111,48 @@ def _with_step(run: Run, now: datetime) -> AgentState:
         return run.state
     step = AgentStep.from_inference(
         run.response,
-        [run.records[index].execution for index in sorted(run.records)],
+        [_resolved(run, index) for index in sorted(run.records)],
         number=run.ref.step,
         inputs=run.seen_extents,
         step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
     )
-    return run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
+    state = run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
+    return _with_grants(run, state, now) if run.journal.answers else state
+
+
+def _resolved(run: Run, index: int) -> ToolExecution:
+    """The record of a call, with how its requests were resolved: the journal that says it goes with the commit."""
+    execution = run.records[index].execution
+    resolutions = run.journal.resolutions(index) if run.journal.answers else ()
+    return execution.with_resolutions(resolutions) if resolutions else execution
+
+
+def _with_grants(run: Run, state: AgentState, now: datetime) -> AgentState:
+    """Remember the approvals that are to count for later calls, too."""
+    for request in run.journal.all_requests:
+        answer = run.journal.answer_to(request)
+        if answer is None or answer.verb is not AnswerVerb.APPROVE or answer.remember is Remember.CALL:
+            continue
+        grant = Grant(
+            id=request.id, tool=request.tool, to=request.to, by=answer.by, note=answer.note, at_ms=answer.at_ms,
+            lasts=answer.remember,
+        )  # fmt: skip
+        state = with_grant(state, grant, now)
+    return state
+
+
+def _end_as_hook_decided(run: Run, state: AgentState, now: datetime) -> AppliedStep:
+    """End an execution that a hook after the step has ended; its status stands, and the hooks of the end run."""
+    assert state.execution is not None
+    for signal in signals_of_end(state.execution):
+        state = state.with_stop_signal(signal, now=now)
+    assert state.execution is not None
+    state = state.with_context_and_execution(state.context, state.execution.with_last_claim(run.claim.id))
+    error = error_of_end(state)
+    stack = run.agent.hook_stack
+    if error is not None and stack.at(HookPoint.ON_ERROR):
+        state = stack.run(run.hook_context(HookPoint.ON_ERROR, state, error=error)).state
+    return AppliedStep(state=end_execution(run, state, now), has_ended=True, has_answer=True, failure=error)
 
 
 def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime) -> tuple[AgentState, ErrorInfo]:
@@ -115,18 +170,18 @@ def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime
 def _ask_guards(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:
     """Ask the guards before the next step is published: no step is queued only to find its budget used up.
 
-    A guard that raises here fails the execution; the step that was just done is kept.
+    About a final answer only the guards are asked that judge answers. A guard that raises here fails the execution; the
+    step that was just done is kept.
     """
     execution = state.execution
     if execution is None or run.response is None:
         return state, None
     if run.lease.interruption is Interruption.LIMIT:  # other limits may have been reached together with the time's
         return _with_signals(state, execution, budget_signals(execution.budget, execution, now), now), None
-    if state.should_stop():
+    if execution.continuation.should_stop():
         return state, None
-    view = GuardView(
-        point=GuardPoint.BEFORE_NEXT, state=state, session_id=run.ref.session_id, execution=execution, now=now
-    )
+    point = GuardPoint.BEFORE_END if state.should_stop() else GuardPoint.BEFORE_NEXT
+    view = GuardView(point=point, state=state, session_id=run.ref.session_id, execution=execution, now=now)
     try:
         verdict = ask_guards(run.agent.all_guards, view)
     except Exception as error:  # noqa: BLE001 - a guard of the user's

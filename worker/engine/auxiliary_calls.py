@@ -25,7 +25,9 @@ from ..errors import (
 from ..guards import budget_signals
 from ..redaction import describe_exception
 from ..state import AgentState, ExecutionState, InferenceResponse, Message
-from .driver_calls import journal_paid_answer, parse_answer
+from ..tools import StopExecution
+from .driver_calls import check_answer_size, journal_paid_answer, parse_answer
+from .rejected_answers import charge_rejected
 from .run import Run, moment
 from .services import EngineServices
 
@@ -68,7 +70,9 @@ class AuxiliaryCalls:
         for attempt in range(1, self._settings.driver_attempts + 1):
             self._check_claim(run)
             try:
-                return self._call(run, request)
+                raw = self._call(run, request)
+                check_answer_size(raw, request, run.agent.answering.name)
+                return raw
             except DriverError as error:
                 self._record_failure(run, error)
                 pause = max(error.retry_after or 0.0, self._settings.retry_delay_seconds * 2 ** (attempt - 1))
@@ -91,7 +95,7 @@ class AuxiliaryCalls:
             raise ModelCallRefused("the step was interrupted during the call") from None
         except TimeoutError as error:
             raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
-        except DriverError:
+        except (DriverError, StopExecution):
             raise
         except (Exception, SystemExit) as error:
             described = describe_exception(error)
@@ -130,6 +134,7 @@ class AuxiliaryCalls:
             settings=asked.settings or run.state.llm_config,
             replaced_messages=asked.messages,
             purpose=key,
+            max_answer_bytes=self._settings.max_answer_bytes,
         )
 
     def _check_claim(self, run: Run) -> None:
@@ -145,15 +150,16 @@ def journaled_answers(run: Run) -> Mapping[str, bytes]:
 
 
 def charge(run: Run, state: AgentState) -> AgentState:
-    """The state with every auxiliary answer of the step charged to its execution, each once."""
-    if state.execution is None or not (run.auxiliary or run.loaded.journal.auxiliary):
+    """The state with every auxiliary and rejected answer of the step charged to its execution, each once."""
+    if state.execution is None or not (run.rejected or run.auxiliary or run.loaded.journal.auxiliary):
         return state
     charged = charge_execution(run, state.execution)
     return state if charged is state.execution else state.with_context_and_execution(state.context, charged)
 
 
 def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
-    """The execution with every auxiliary answer of the step charged, each once."""
+    """The execution with every auxiliary and rejected answer of the step charged, each once."""
+    execution = charge_rejected(execution, run.ref.step, run.rejected)
     for key, raw in journaled_answers(run).items():
         try:
             answer = parse_answer(run, raw)

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..state import ErrorInfo, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
+from ...config.settings import Settings
+from ..hooks import HookPoint
+from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
 from ..store import BeginRecord
-from ..tools import Effect, Tool
+from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
+from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .run import CallRecord, Run, moment
 
 
@@ -43,6 +46,24 @@ class PlannedCall(RequestedCall):
         """Whether running it again is free."""
         return self.tool.effect is Effect.PURE
 
+    @property
+    def arguments(self) -> FrozenDict | None:
+        """The arguments as a JSON object, which a model may leave out where there are none; None for other text."""
+        args = self.call.args
+        if isinstance(args, str):
+            return None if args.strip() else FrozenDict()
+        return args
+
+    @property
+    def approval(self) -> Approval:
+        """Whether the tool itself wants calls to be approved; a tool of another kind may not say, which is never."""
+        return getattr(self.tool, "approval", "never")
+
+    @property
+    def later(self) -> LaterResult | None:
+        """The terms of a result that a service brings; None for a tool that returns its result."""
+        return getattr(self.tool, "later", None)
+
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:
@@ -55,6 +76,21 @@ class CallTimes:
     def at(cls, now_ms: int) -> CallTimes:
         """Times of a call that took no time, or did not run."""
         return cls(now_ms, now_ms)
+
+
+def result_value(tool: Tool | None, returned: Any, settings: Settings) -> Any:
+    """Convert a call's result to the form that is stored: JSON, of bounded size, without secrets of this process.
+
+    Raises:
+        UnusableResult: It has no JSON form.
+    """
+    chars = DEFAULT_MAX_RESULT_CHARS if tool is None else tool.max_result_chars
+    return to_json_value(
+        returned,
+        settings.max_result_chars if chars == DEFAULT_MAX_RESULT_CHARS else chars,
+        limit_bytes=settings.max_result_bytes,
+        keeps_secrets=getattr(tool, "returns_secrets", False),  # no member that a tool of one's own must have
+    )
 
 
 def record_call(
@@ -78,6 +114,18 @@ def record_call(
         index=requested.index,
     )
     return CallRecord(execution=execution)
+
+
+def run_hooks_after(run: Run, record: CallRecord) -> CallRecord:
+    """Run the hooks after a call, which may change its result."""
+    stack = run.agent.hook_stack
+    if not stack.at(HookPoint.AFTER_TOOL):
+        return record
+    execution = record.execution
+    context = run.hook_context(HookPoint.AFTER_TOOL, run.state, tool_call=execution.tool_call, tool_execution=execution)
+    context = stack.run(context)
+    signal = record.signal or next(iter(context.stop_signals), None)
+    return CallRecord(execution=context.tool_execution or execution, signal=signal)
 
 
 def record_error(run: Run, requested: RequestedCall, error: ErrorInfo, times: CallTimes) -> CallRecord:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
-from ..agent import AgentRegistry
-from ..errors import SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
+from ...config.settings import GROUP_MARK
+from ..agent import Agent, AgentRegistry
+from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
 from ..guards import time_left
-from ..store import Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
+from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
-from .outcome import NothingToDo, Outcome, Parked
+from .outcome import Moved, NothingToDo, Outcome, Parked, RetryLater
+from .peers import Peers
+from .rejected_answers import read_rejected
 from .releases import release_and_retry
 from .run import Run, TimedClaim, moment
 from .services import EngineServices
@@ -19,7 +23,7 @@ from .sticky import StickySessions
 
 log = logging.getLogger(__name__)
 
-_OTHER_WORKER_SECONDS: Final = 2.0
+_OTHER_WORKER_SECONDS: Final = 0.5
 
 
 class StepClaimer:
@@ -32,6 +36,7 @@ class StepClaimer:
         self._sticky = sticky
         self._worker = worker
         self._auxiliary_calls = AuxiliaryCalls(services)
+        self._peers = Peers(services.store, services.monotonic)
 
     def claim_step(self, ref: StepRef, *, alone: bool) -> Run | Suspect | Outcome:
         """Claim a step that may be due.
@@ -54,7 +59,7 @@ class StepClaimer:
             sticky_until = self._sticky.stays_until(answer.waiting, others=self._services.keeper.running)
             return self.begin_run(TimedClaim(answer, sent_at, sticky_until))
         except UnknownAgent as error:
-            return self._leave_to_other_worker(answer, error)
+            return self._leave_to_other_worker(answer, error.name)
 
     def begin_run(self, claim: TimedClaim) -> Run:
         """Make a run of a claim, and keep its lease.
@@ -65,17 +70,19 @@ class StepClaimer:
         services, claimed = self._services, claim.claimed
         loaded = claimed.loaded
         agent = self._agents[loaded.agent]
+        held = _in_queue_of(agent, claimed.claim)
         seconds = agent.step_timeout or services.settings.step_timeout_seconds
-        lease = services.keeper.hold(claimed.claim, seconds, claim.sent_at)
-        state = start_execution(loaded.state, agent.limits, moment(loaded.started_ms))
+        lease = services.keeper.hold(held, seconds, claim.sent_at)
+        started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
+        state = start_execution(loaded.state, agent.limits, started_at, resumed_at=claimed_at)
         assert state.execution is not None
-        left = time_left(state.execution, moment(claimed.claim.now_ms))
+        left = time_left(state.execution, claimed_at)
         # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents
         return Run(
-            ref=claimed.claim.ref,
-            claim=claimed.claim,
+            ref=held.ref,
+            claim=held,
             loaded=loaded,
             lease=lease,
             agent=agent,
@@ -85,11 +92,18 @@ class StepClaimer:
             sticky_until=claim.sticky_until,
             seen_extents=extents,
             stored_extents=extents,
+            rejected=read_rejected(loaded.journal),
             asking=self._auxiliary_calls.ask,
         )
 
     def park(self, ref: StepRef, error: Exception) -> Parked:
-        """Take a session that no worker can read out of the due index."""
+        """Take a session that no worker can read out of the due index.
+
+        Raises:
+            StoreUnavailable: Not the session is damaged, but a key that all sessions share. The step stays due.
+        """
+        if isinstance(error, StateUnreadable) and error.part == WRONG_TYPE:
+            self._store.housekeeping.expect_shared_keys(ref.queue)
         self._store.steps.park(ref, str(error))
         log.error("session %s is parked: %s", ref.session_id, error)
         return Parked(ref, str(error))
@@ -103,14 +117,21 @@ class StepClaimer:
             # Redis may have taken the claim; a fresh id would wait for its lease to end.
             return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
 
-    def _leave_to_other_worker(self, claimed: Claimed, error: UnknownAgent) -> Outcome:
-        """Release a step whose agent a live worker offers; park it when none does."""
-        ref = claimed.claim.ref
-        if any(error.name in facts.get("agents", {}) for facts in self._store.registry.workers().values()):
-            why = f"this worker does not offer agent {error.name!r}"
-            return release_and_retry(self._store, claimed.claim, why, delay_seconds=_OTHER_WORKER_SECONDS)
-        self._store.steps.park(ref, f"no live worker offers agent {error.name!r}")
-        return Parked(ref, str(error))
+    def _leave_to_other_worker(self, claimed: Claimed, agent: str) -> Outcome:
+        """Move a step whose agent this worker does not offer to a worker that offers it, or let it wait for one."""
+        claim, steps = claimed.claim, self._store.steps
+        queue = self._peers.queue_for(agent, besides=claim.ref.queue)
+        if queue is not None:
+            return Moved(claim.ref, queue, publish=steps.move(claim, queue))
+        if self._peers.offer(agent):  # it drains, or is of a version without a queue for this
+            why = f"this worker does not offer agent {agent!r}"
+            return release_and_retry(self._store, claim, why, delay_seconds=_OTHER_WORKER_SECONDS)
+        steps.wait_for_worker(claim, agent)
+        offered = self._store.registry.offers()
+        if agent in offered:  # by a worker that looked for waiting sessions just before this one waited
+            self._store.housekeeping.offer({agent: offered[agent]})
+        why = f"no live worker offers agent {agent!r}"
+        return RetryLater(claim.ref, self._services.settings.agent_grace_seconds, why)
 
     def _leave_to_newer_worker(self, ref: StepRef, error: StateTooNew) -> Outcome:
         """Leave a step due whose state a live worker can read; park it when none can."""
@@ -118,3 +139,9 @@ class StepClaimer:
             return NothingToDo(ref, NotClaimedReason.BUSY)
         self._store.steps.park(ref, str(error))
         return Parked(ref, str(error))
+
+
+def _in_queue_of(agent: Agent, claim: Claim) -> Claim:
+    """The claim with the queue for the session's next steps: the agent's own, or that of the worker group."""
+    queue = agent.queue or (claim.ref.queue if claim.ref.queue.startswith(GROUP_MARK) else "")
+    return claim if queue == claim.ref.queue else replace(claim, ref=replace(claim.ref, queue=queue))

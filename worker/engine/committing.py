@@ -79,7 +79,8 @@ class StepCommitter:
         except ClaimLost:
             return run.decide(TakenOver(run.ref))
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
-        state = start_execution(loaded.state, run.agent.limits, moment(loaded.started_ms))
+        started_at = moment(loaded.started_ms)
+        state = start_execution(loaded.state, run.agent.limits, started_at, resumed_at=run.resumed_at)
         run = run.changed(loaded=loaded, state=state)
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))

@@ -12,12 +12,15 @@ from typing import Any, Final, cast
 from .. import crash_points
 from ..concurrency import fibers
 from ..drivers import Driver, InferenceRequest
+from ..drivers.answers import answer_too_large
 from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
 from ..redaction import describe_exception
 from ..state import InferenceResponse
+from ..tools import StopExecution
 from .active_lease import ActiveLease, Interruption
-from .run import Run
+from .run import Run, milliseconds
 from .services import EngineServices
+from .step_texts import failed_call_event
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class DriverCaller:
         Raises:
             CallInterrupted: The run was interrupted during the call.
             DriverError: There is no answer.
+            StopExecution: The driver ends the execution.
         """
         driver = run.agent.answering
         if driver.is_async:
@@ -58,6 +62,7 @@ class DriverCaller:
             raw = _call_in_thread(run.lease, driver, request, self._services.monotonic())
         if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
+        check_answer_size(raw, request, driver.name)
         crash_points.at("c2")
         return raw
 
@@ -65,13 +70,21 @@ class DriverCaller:
         """Journal a raw answer and return the stored one, which may be another worker's."""
         return journal_paid_answer(run, self._services, lambda: self._steps.record_answer(run.claim, raw))
 
-    def journal_failure(self, run: Run, error: DriverError) -> None:
-        """Journal an attempt that gave no usable answer, without anything of the provider's body."""
+    def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
+        """Journal an attempt that gave no usable answer, without anything of the provider's body.
+
+        Args:
+            pause_seconds: The model is asked again within this step after so many, which watchers are told. None: it
+                is not.
+        """
         described = describe_exception(error)
         facts: dict[str, Any] = {"kind": described.kind, "transient": error.transient}
         facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
-        number = time.time_ns()
-        self._steps.record_failure(run.claim, number, json.dumps(facts).encode())
+        event = None
+        if pause_seconds is not None:
+            next_try_ms = run.redis_ms(self._services.monotonic()) + milliseconds(pause_seconds)
+            event = failed_call_event(run, described, facts, next_try_ms)
+        self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), event)
 
     def _call_on_loop(self, lease: ActiveLease, driver: Driver, request: InferenceRequest) -> bytes:
         future = self._services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
@@ -82,7 +95,7 @@ class DriverCaller:
             raise CallInterrupted from error
         except TimeoutError as error:
             raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
-        except DriverError:
+        except (DriverError, StopExecution):
             raise
         except Exception as error:
             raise _as_driver_error(error) from error
@@ -105,6 +118,16 @@ def journal_paid_answer(run: Run, services: EngineServices, record: Callable[[],
             services.sleep(_REDIS_PAUSE_SECONDS)
 
 
+def check_answer_size(raw: bytes, request: InferenceRequest, name: str) -> None:
+    """Refuse a raw answer that is too large for the journal, whichever driver gave it.
+
+    Raises:
+        DriverError: It has more bytes than the request allows.
+    """
+    if len(raw) > request.max_answer_bytes:
+        raise answer_too_large(name, request.max_answer_bytes)
+
+
 def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
     """Parse a raw answer by the run's driver.
 
@@ -123,7 +146,7 @@ def _call_in_thread(lease: ActiveLease, driver: Driver, request: InferenceReques
     lease.blocked_since = now
     try:
         return cast("bytes", fibers.run_in_thread(driver.infer, request))
-    except DriverError:
+    except (DriverError, StopExecution):
         raise
     except (Exception, SystemExit) as error:
         raise _as_driver_error(error) from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...config.settings import Settings
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
 from ..redaction import redact
-from ..state import ErrorInfo, ExecutionStatus, StopReason
+from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
 from .auxiliary_calls import charge
-from .interruptions import user_stop_signal
+from .hook_endings import run_state_hooks
+from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
 from .run import Run, moment
 from .services import EngineServices
@@ -25,22 +27,21 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         The run; stopping, where a client, a guard or too many attempts end its execution; decided, where a guard
         delays the step.
     """
-    loaded = run.loaded
-    if loaded.attempts > services.settings.attempts_limit:
-        message = f"step {run.ref.step} ended {loaded.attempts - 1} times without an answer"
-        return run.failing(ErrorInfo(kind="poison", message=message), StopReason.RETRY_LIMIT_REACHED)
-    if loaded.cancel is not None:
-        return run.stopping(user_stop_signal())
+    run = _stop_at_once(run, services.settings)
+    if run.is_stopping:
+        return run
     try:
         run = run_before_hooks(run)
         charged = charge(run, run.state)
         run = run if charged is run.state else run.changed(state=charged)
+        if run.is_stopping:  # a hook has ended it
+            return run
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
         return on_hook_error(run, error)
     # A step that has obtained something is not delayed: what was paid for is committed first.
     if isinstance(verdict, Delay):
-        return run if loaded.journal.holds_something else _delay_step(run, services, verdict)
+        return run if run.loaded.journal.holds_something else _delay_step(run, services, verdict)
     signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()
     continuation = run.execution.continuation
     if continuation.is_continuation_requested:  # a hook overrides the limits, for this step
@@ -49,20 +50,53 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     return run.stopping(*signals) if stops else run
 
 
+def _stop_at_once(run: Run, settings: Settings) -> Run:
+    """Stop a run of which nobody needs to be asked: it must not run at all, or a client stops it."""
+    refused = _find_refusal(run, settings)
+    if refused is not None:
+        return run.failing(*refused)
+    requested = _requested_stop(run)
+    return run if requested is None else run.stopping(requested)
+
+
 def run_before_hooks(run: Run) -> Run:
-    """Run the hooks before the execution, at its first step, and those before the step.
+    """Run the hooks before the execution, until its first step is committed, and those before the step.
+
+    A step that waits stores nothing that hooks have changed, so each of its legs runs them again.
 
     Raises:
         Exception: Whatever a hook raises.
     """
     if run.agent.hook_stack.is_empty:
         return run
-    state = run.state
     stored = run.loaded.state.execution
-    if stored is not None and stored.status is ExecutionStatus.PENDING:
-        state = run.run_state_hooks(HookPoint.BEFORE_EXECUTION, state)
-    state = run.run_state_hooks(HookPoint.BEFORE_STEP, state)
-    return run.changed(state=state, seen_extents=state.store.extents)
+    if stored is not None and stored.step_count == 0 and stored.retries == 0:
+        run = run_state_hooks(run, HookPoint.BEFORE_EXECUTION)
+    run = run_state_hooks(run, HookPoint.BEFORE_STEP)
+    return run.changed(seen_extents=run.state.store.extents)
+
+
+def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] | None:
+    """Why the step must not run at all; None when it may."""
+    loaded, weight = run.loaded, run.loaded.session.weight
+    if loaded.attempts > settings.attempts_limit:
+        message = f"step {run.ref.step} ended {loaded.attempts - 1} times without an answer"
+        return ErrorInfo(kind="poison", message=message), StopReason.RETRY_LIMIT_REACHED
+    if weight > settings.max_session_bytes:
+        message = (
+            f"the session takes about {weight} bytes of memory, and the limit is {settings.max_session_bytes} "
+            "(CELERY_AGENTS_MAX_SESSION_BYTES); begin a new session"
+        )
+        return ErrorInfo(kind="session_too_large", message=message), StopReason.ERROR_FORBADE
+    return None
+
+
+def _requested_stop(run: Run) -> StopSignal | None:
+    """The stop that a person asked for, or that the end of a hold brings; None without one."""
+    if run.loaded.cancel is not None:
+        return user_stop_signal()
+    # Before its time is over, nobody gets a claim of a held session.
+    return None if run.loaded.hold is None else hold_signal(run.loaded.hold)
 
 
 def _view_of(run: Run) -> GuardView:

@@ -9,10 +9,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..errors import InvalidInput, StateUnreadable
+from ..requests import without_grant
 from ..state import AgentState, ExecutionBudget, LLMConfig, Message
 from ..store import InboxKind, NewEvent, Operation, Snapshot
 from .step_texts import execution_event
 
+_KEY_CHARS: Final = 100
 _NAMESPACE: Final = uuid.UUID("6f1cf1a0-6b5f-4f0e-9d0f-3f9f0f4a7a11")
 
 
@@ -28,6 +30,9 @@ def apply_inbox(
     events: list[NewEvent] = []
     starter: Operation | None = None
     for operation in snapshot.inbox:
+        if operation.kind is InboxKind.METADATA and not _has_room(state, operation):
+            events += _refusal(state, operation)
+            continue
         if has_ended and operation.kind is InboxKind.MESSAGE and starter is None:
             starter = operation
             state = _start_next_execution(state, operation, now)
@@ -39,6 +44,32 @@ def apply_inbox(
     if has_ended and has_unseen and starter is None:
         state = _start_next_execution(state, None, now)
     return state, events
+
+
+def check_operation(state: AgentState, operation: Operation) -> None:
+    """Check an operation that its caller waits for.
+
+    Raises:
+        InvalidInput: The session has no room for the metadata; nothing was changed.
+    """
+    if operation.kind is InboxKind.METADATA:
+        state.with_metadata(operation.payload["key"], operation.payload["value"])
+
+
+def _has_room(state: AgentState, operation: Operation) -> bool:
+    try:
+        check_operation(state, operation)
+    except InvalidInput as error:
+        return error.field != "metadata"
+    except (KeyError, TypeError, ValueError):
+        pass  # damaged, which is said where it is applied
+    return True
+
+
+def _refusal(state: AgentState, operation: Operation) -> list[NewEvent]:
+    """The event that tells of metadata that found no room: its caller has got an answer long ago."""
+    data = {"operation": operation.id, "key": str(operation.payload["key"])[:_KEY_CHARS]}
+    return [] if state.execution is None else [execution_event("metadata_refused", state.execution, data)]
 
 
 def operation_ids(snapshot: Snapshot) -> tuple[str, ...]:
@@ -80,6 +111,8 @@ def _with_operation(state: AgentState, operation: Operation, now: datetime) -> A
             return state.with_system_prompt(_check_text(payload["prompt"]), now=now)
         case InboxKind.MODEL:
             return state.with_llm_config(LLMConfig.from_dict(dict(payload["model"])), now=now)
+        case InboxKind.REVOKE_GRANT:
+            return without_grant(state, _check_text(payload["grant"]), now)
 
 
 def _check_text(value: object) -> str:

@@ -13,14 +13,18 @@ import tenacity
 
 from ..drivers import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
-from ..guards import time_left
+from ..guards import budget_signals, time_left
 from ..hooks import HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
+from ..tools import StopExecution
 from .active_lease import ActiveLease, Interruption
+from .auxiliary_calls import charge_execution
 from .driver_calls import CallInterrupted, DriverCaller, parse_answer
+from .hook_endings import adopt_hook_context
 from .interruptions import resolve_interruption, user_stop_signal
 from .outcome import TakenOver
+from .rejected_answers import RejectedAnswer, as_response, with_corrections
 from .releases import release_and_retry
 from .run import Run, moment
 from .services import EngineServices
@@ -79,7 +83,7 @@ class Inference:
             run, request = self._build_request(run)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
             return self.resolve_hook_error(run, error)
-        return self._ask(run, request)
+        return run if run.is_stopping else self._ask(run, request)
 
     def _build_request(self, run: Run) -> tuple[Run, InferenceRequest]:
         request = InferenceRequest(
@@ -91,11 +95,12 @@ class Inference:
             timeout=self._timeout(run),
             compiler=run.agent.messages_from,
             settings=run.state.llm_config,
+            max_answer_bytes=self._settings.max_answer_bytes,
         )
         if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
             return run, request
         context = run.agent.hook_stack.run(run.hook_context(HookPoint.BEFORE_INFERENCE, run.state, request=request))
-        return run.changed(state=context.state), context.request or request
+        return adopt_hook_context(run, context), context.request or request
 
     def _timeout(self, run: Run) -> float:
         return max(_SHORTEST_TIMEOUT_SECONDS, self._keeper.time_left(run.lease))
@@ -105,11 +110,19 @@ class Inference:
     def _ask(self, run: Run, request: InferenceRequest) -> Run:
         """Ask until there is a readable answer, as often as the settings allow within this step."""
         try:
-            return self._attempt(run, request)
+            try:
+                return self._attempt(run, request)
+            except DriverError as error:
+                return self._ask_again(run, request, error)
         except CallInterrupted:
             return self._resolve_interruption(run)
+        except ModelCallRefused as error:
+            return run.stopping(*error.signals)
+        except StopExecution as stop:
+            return run.stopping(stop.signal_from(run.agent.answering.name))
         except DriverError as error:
-            return self._ask_again(run, request, error)
+            self._driver.journal_failure(run, error)
+            return self._give_up(run, error)
 
     def _ask_again(self, run: Run, request: InferenceRequest, first: DriverError) -> Run:
         """Go on after the first attempt, which runs without tenacity: its machinery costs a tenth of a step."""
@@ -124,19 +137,24 @@ class Inference:
             stop=tenacity.stop_after_attempt(self._settings.driver_attempts),
             wait=self._retry_delay,
             retry=tenacity.retry_if_exception(self._is_worth_waiting_for),
+            before_sleep=lambda state: self._tell_retry(run, state),
             sleep=lambda seconds: self._sleep(run.lease, seconds),
             reraise=True,
         )
-        try:
-            return attempts(attempt)
-        except CallInterrupted:
-            return self._resolve_interruption(run)
-        except DriverError as error:
-            return self._give_up(run, error)
+        return attempts(attempt)
+
+    def _tell_retry(self, run: Run, state: tenacity.RetryCallState) -> None:
+        """Journal the failed attempt and tell watchers when the next one is."""
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, DriverError):
+            self._driver.journal_failure(run, error, pause_seconds=state.upcoming_sleep)
 
     def _attempt(self, run: Run, request: InferenceRequest) -> Run:
         if not self._driver.may_begin(run):
             raise CallInterrupted
+        if run.rejected:
+            self._check_limits(run)
+            request = with_corrections(request, run.rejected)
         started = self._services.monotonic()
         try:
             raw = self._driver.call(run, request)
@@ -144,11 +162,23 @@ class Inference:
             stored = self._driver.journal_answer(run, raw)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
-            self._tell_observer(run, started, None, error.kind)
-            self._driver.journal_failure(run, error)
+            paid = as_response(error) if isinstance(error, UnusableAnswer) else None
+            self._tell_observer(run, started, paid, error.kind)
             raise
         self._tell_observer(run, started, answered.response, "")
         return answered
+
+    def _check_limits(self, run: Run) -> None:
+        """Refuse to ask again when the rejected answers have used up the budget.
+
+        Raises:
+            ModelCallRefused: A limit is reached.
+        """
+        execution = charge_execution(run, run.execution)
+        now = moment(run.redis_ms(self._services.monotonic()))
+        signals = tuple(budget_signals(execution.budget, execution, now))
+        if signals:
+            raise ModelCallRefused(signals[0].message, signals)
 
     def _tell_observer(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
         observer = self._services.observer
@@ -193,12 +223,18 @@ class Inference:
         except UnusableAnswer as error:
             if run.is_stopping or run.loaded.journal.holds_something:
                 # Refused once a tool call of the answer has begun: nobody may ask for another answer then.
-                if self._steps.drop_answer(run.claim) and not run.is_stopping:
+                if self._reject_answer(run, error) and not run.is_stopping:
                     return self._infer(_without_answer(run))
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-            self._steps.drop_answer(run.claim)
+            self._reject_answer(run, error)
             raise
         return _run_after_hooks(run, response)
+
+    def _reject_answer(self, run: Run, error: UnusableAnswer) -> bool:
+        """Take an answer that cannot be used out of the journal, and keep what it cost; False when it has to stay."""
+        rejected = RejectedAnswer.of(error)
+        run.rejected.append(rejected)
+        return self._steps.drop_answer(run.claim, rejected.to_json())
 
     # --- without an answer ------------------------------------------------------------------------------------
 
@@ -249,7 +285,7 @@ def _run_after_hooks(run: Run, response: InferenceResponse) -> Run:
     if not stack.at(HookPoint.AFTER_INFERENCE):
         return run.changed(response=response)
     context = stack.run(run.hook_context(HookPoint.AFTER_INFERENCE, run.state, response=response))
-    return run.changed(response=context.response or response, state=context.state)
+    return adopt_hook_context(run.changed(response=context.response or response), context)
 
 
 def _with_prompt(run: Run) -> AgentState:

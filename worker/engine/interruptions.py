@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..guards import time_signals
 from ..state import StopReason, StopSignal
-from ..store import Store
+from ..store import Hold, Store
 from .active_lease import Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
@@ -15,6 +15,14 @@ from .services import EngineServices
 def user_stop_signal() -> StopSignal:
     """The signal of a stop that a client asked for."""
     return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
+
+
+def hold_signal(hold: Hold) -> StopSignal:
+    """The signal of a hold that nobody has ended in time."""
+    by = f" by {hold.by}" if hold.by else ""
+    why = f": {hold.reason}" if hold.reason else ""
+    message = f"suspended{by} and not resumed in time{why}"
+    return StopSignal(reason=StopReason.HOLD_EXPIRED, message=message, source="hold")
 
 
 def resolve_interruption(run: Run, services: EngineServices) -> Run:

@@ -21,7 +21,10 @@ class StepObserver(Protocol):
         ...
 
     def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
-        """A driver call has ended, with a response or with the kind of its error."""
+        """A driver call has ended, with a response or with the kind of its error.
+
+        An answer that was paid for and cannot be used has both: the response holds its usage and price only.
+        """
         ...
 
     def tools_called(self, run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..state import AgentState, ExecutionStatus
+from ..state import AgentState, ExecutionStatus, Request
 from ..store import NotClaimedReason, StepRef
 
 
@@ -30,6 +30,22 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """The step waits for answers from outside; it holds no claim, no lease and no message meanwhile.
+
+    Attributes:
+        requests: The requests that it waits for.
+        until_ms: Redis time at which a worker looks at it again, at the latest.
+        summary: A line about what it waits for, for people.
+    """
+
+    ref: StepRef
+    requests: tuple[Request, ...]
+    until_ms: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToDo:
     """The delivery was stale, early, doubled or forged; nothing was changed."""
 
@@ -48,6 +64,20 @@ class RetryLater:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """The step was moved to a queue of a worker that offers its agent; this one does not.
+
+    Attributes:
+        queue: Name of that queue.
+        publish: The step, where its message did not go out with the move.
+    """
+
+    ref: StepRef
+    queue: str
+    publish: StepRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TakenOver:
     """Another worker has the step now; what this one obtained is in the journal."""
 
@@ -62,4 +92,4 @@ class Parked:
     reason: str
 
 
-Outcome = Done | NothingToDo | RetryLater | TakenOver | Parked
+Outcome = Done | Waiting | NothingToDo | RetryLater | Moved | TakenOver | Parked

@@ -18,5 +18,5 @@ def release_and_retry(
         counts: The attempt counts towards the limit of attempts.
     """
     delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
-    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts)
+    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why)
     return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final
@@ -18,6 +18,7 @@ from ..state import (
     AgentState,
     ErrorInfo,
     ExecutionState,
+    ExecutionStatus,
     Extent,
     InferenceResponse,
     StopReason,
@@ -25,9 +26,10 @@ from ..state import (
     ToolExecution,
     Value,
 )
-from ..store import Claim, Claimed, LoadedSession, StepRef
+from ..store import Claim, Claimed, Journal, LoadedSession, StepRef
 from .active_lease import ActiveLease
 from .outcome import Outcome
+from .rejected_answers import RejectedAnswer
 
 
 class CallRecord(Value):
@@ -105,14 +107,19 @@ class Run:
         response: The model's answer; None before it, and where the run may not ask for one.
         records: Tool calls that have ended, by index.
         unjournaled: The results among `records` that the commit still has to journal.
+        started: Calls that were started, by index, whose results a service brings later; never results themselves.
+        is_waiting: Calls of the step wait for answers, and nothing else can run.
         signals: Why the execution ends after this step.
         failure: Why the execution fails; None when it does not.
+        end_status: The status in which a hook has ended the execution; None when none has.
         is_stopping: No call may begin any more; the commit keeps what the run has obtained.
         has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
         outcome: What came of the step; None while the run is undecided.
         next_claim: The claim of the step that follows, when the commit kept it for this worker.
         auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key. All copies of the run share
             this one mutable value: whichever copy made a call, its answer counts for all.
+        rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
+            shared by all copies of the run, like `auxiliary`.
         asking: Makes auxiliary calls; None where no model may be asked.
     """
 
@@ -130,13 +137,17 @@ class Run:
     response: InferenceResponse | None = None
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: UnjournaledResults = field(default_factory=lambda: _NO_RESULTS)
+    started: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
+    is_waiting: bool = False
     signals: tuple[StopSignal, ...] = ()
     failure: ErrorInfo | None = None
+    end_status: ExecutionStatus | None = None
     is_stopping: bool = False
     has_unfinished_calls: bool = False
     outcome: Outcome | None = None
     next_claim: TimedClaim | None = None
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
 
     def changed(self, **changes: Any) -> Run:
@@ -150,6 +161,20 @@ class Run:
         """The run with the record of a call, and with the stop that the tool asked for."""
         signals = (record.signal,) if record.signal is not None else ()
         return self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
+
+    def with_started(self, index: int, record: CallRecord) -> Run:
+        """The run with the record of how a call was started whose result comes later."""
+        signals = (record.signal,) if record.signal is not None and index not in self.started else ()
+        return self.changed(started={**self.started, index: record}, signals=(*self.signals, *signals))
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the step as far as this run knows it."""
+        return self.loaded.journal
+
+    def with_journal(self, journal: Journal) -> Run:
+        """The run with what was journaled since."""
+        return self.changed(loaded=replace(self.loaded, journal=journal))
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
@@ -184,6 +209,11 @@ class Run:
         return self.claim.now_ms + round((monotonic - self.claimed_at) * 1000)
 
     @property
+    def resumed_at(self) -> datetime:
+        """When an execution that waited went on: with the claim."""
+        return moment(self.claim.now_ms)
+
+    @property
     def is_poison(self) -> bool:
         """Whether the step ended too often without an answer."""
         return self.failure is not None and self.failure.kind == "poison"
@@ -197,11 +227,17 @@ class Run:
 
     @property
     def run_state_hooks(self) -> Callable[[HookPoint, AgentState], AgentState]:
-        """Runs the hooks of a point that may change only the state."""
+        """Runs the hooks of a point that may change only the state; their stop signals are added to it."""
         stack = self.agent.hook_stack
 
         def run(point: HookPoint, state: AgentState) -> AgentState:
-            return stack.run(self.hook_context(point, state)).state if stack.at(point) else state
+            if not stack.at(point):
+                return state
+            context = stack.run(self.hook_context(point, state))
+            state = context.state
+            for signal in context.stop_signals:
+                state = state.with_stop_signal(signal, now=state.updated_at)
+            return state
 
         return run
 

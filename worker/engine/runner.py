@@ -1,6 +1,6 @@
 """`StepRunner.run_step` runs one step, whether first, later, retried or resumed.
 
-A step is five phases over an immutable run: claim → guard → infer → call tools → commit.
+A step is five phases over an immutable run: claim → guard → infer → call tools → wait or commit.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .run import Run
 from .services import EngineServices
 from .sticky import KeepClaimPolicy, StickySessions
 from .tool_calls import ToolCalls
+from .waiting import StepWaiter
 
 _PATIENCE_SECONDS: Final = 5.0
 
@@ -47,17 +48,20 @@ class StepRunner:
         self._claimer = StepClaimer(services, agents, self.sticky, worker=worker)
         self._inference = Inference(services)
         self._tool_calls = ToolCalls(services)
+        self._waiter = StepWaiter(services)
         self._committer = StepCommitter(services, self._inference)
 
-    def run_step(self, session_id: str, execution_id: str, step: int) -> Outcome:
+    def run_step(self, session_id: str, execution_id: str, step: int, queue: str = "") -> Outcome:
         """Run a step if it is due and no other worker runs it.
 
+        Args:
+            queue: Name of the queue that its message came from; "" is the common one.
         Returns:
             What came of it; `Done.publish` is a message that the caller has to publish.
         Raises:
             StoreUnavailable, StoreFull: Redis is away or full. Nothing is lost: the sweep finds the step again.
         """
-        ref = StepRef(session_id, execution_id, step)
+        ref = StepRef(session_id, execution_id, step, queue=queue)
         crash_points.at("c0")
         kept = self.sticky.take(ref)
         if kept is not None:
@@ -120,10 +124,17 @@ class StepRunner:
         try:
             run = guard_run(run, self._services, self._inference.resolve_hook_error)
             run = self._inference.infer(run)
-            run = self._tool_calls.call(run)
+            run = self._call_tools(run)
             return self._committer.commit(run, policy)
         except StateUnreadable as error:  # of the journal or the inbox
             return run.decide(self._claimer.park(run.ref, error))
+
+    def _call_tools(self, run: Run) -> Run:
+        """Run what can run; the run is decided when it waits, and goes on when an answer came meanwhile."""
+        run = self._tool_calls.call(run)
+        while run.is_waiting and run.outcome is None:
+            run = self._tool_calls.call(self._waiter.wait(run))
+        return run
 
 
 def schema_version() -> int:

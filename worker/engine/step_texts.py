@@ -5,26 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse
+from ..known_secrets import redact_known
+from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse, Request
 from ..store import NewEvent
 from .run import Run
 
 _SHOWN_CHARS: Final = 300
+_SHOWN_TOOLS: Final = 100
+_NAME_CHARS: Final = 64
 
 
 def step_event(run: Run, response: InferenceResponse) -> NewEvent:
     """The event of a committed step."""
     data: dict[str, Any] = {
         "tools": [
-            {"name": record.execution.tool_call.name, "outcome": record.execution.outcome.value}
-            for _, record in sorted(run.records.items())
+            {"name": record.execution.tool_call.name[:_NAME_CHARS], "outcome": record.execution.outcome.value}
+            for _, record in sorted(run.records.items())[:_SHOWN_TOOLS]
         ],
         "tokens": response.usage.total,
         "finish_reason": response.finish_reason.value,
         "model": response.model,
-        "text": response.content[:_SHOWN_CHARS],
+        "text": redact_known(response.content[: 2 * _SHOWN_CHARS])[:_SHOWN_CHARS],
     }
+    if len(run.records) > _SHOWN_TOOLS:
+        data["more_tools"] = len(run.records) - _SHOWN_TOOLS
     return NewEvent(type="step_committed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+
+
+def failed_call_event(run: Run, error: ErrorInfo, facts: Mapping[str, Any], next_try_ms: int) -> NewEvent:
+    """The event of a model call that gave no usable answer and is made again within the step."""
+    data = {**facts, "message": error.message[:_SHOWN_CHARS], "next_try_ms": next_try_ms}
+    return NewEvent(type="model_call_failed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
 def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
@@ -40,6 +51,9 @@ def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
         "cost": execution.cost,
         "error": failure_text(failure, execution),
     }
+    last = execution.last_step
+    if last is not None and last.inference_response.finish_reason.is_cut_short():
+        data["finish_reason"] = last.inference_response.finish_reason.value
     return execution_event(f"execution_{execution.status.value}", execution, data)
 
 
@@ -51,19 +65,19 @@ def execution_event(kind: str, execution: ExecutionState, data: Mapping[str, Any
 def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
     """Why an execution failed; "" when it has not."""
     if failure is not None:
-        return failure.message
+        return redact_known(failure.message)
     last = execution.last_step
     errors = (*(last.all_errors if last is not None else ()), *execution.errors)
-    return errors[-1].message if errors and execution.status is ExecutionStatus.FAILED else ""
+    return redact_known(errors[-1].message) if errors and execution.status is ExecutionStatus.FAILED else ""
 
 
 def summarize_step(run: Run, state: AgentState | None, next_step: int | None) -> str:
     """A step in a line: "3 tool calls · search_docs ×2, read_file · 412 tokens · next step 4"."""
     parts: list[str] = []
-    names = [record.execution.tool_call.name for _, record in sorted(run.records.items())]
+    names = [record.execution.tool_call.name[:_NAME_CHARS] for _, record in sorted(run.records.items())]
     if names:
         parts.append(f"{len(names)} tool call{'s' if len(names) != 1 else ''}")
-        parts.append(", ".join(_count_names(names)))
+        parts.append(", ".join(_count_names(names[:_SHOWN_TOOLS])))
     if run.response is not None and run.response.usage.total:
         parts.append(f"{run.response.usage.total} tokens")
     if next_step is not None:
@@ -71,6 +85,13 @@ def summarize_step(run: Run, state: AgentState | None, next_step: int | None) ->
     elif state is not None and state.execution is not None:
         parts.append(state.execution.status.value)
     return " · ".join(parts)
+
+
+def summarize_wait(requests: Sequence[Request]) -> str:
+    """A wait in a line: "waits for 2 approvals and 1 question · refund ×2, ask_user_question"."""
+    kinds = [request.kind.value for request in requests]
+    counts = [f"{kinds.count(kind)} {kind}{'s' if kinds.count(kind) != 1 else ''}" for kind in dict.fromkeys(kinds)]
+    return f"waits for {' and '.join(counts)} · {', '.join(_count_names([each.tool for each in requests]))}"
 
 
 def _count_names(names: Sequence[str]) -> list[str]:

@@ -11,12 +11,23 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
 from ..errors import StoreFull, StoreUnavailable
-from ..hooks import HookPoint
-from ..redaction import describe_exception, redact
+from ..redaction import describe_exception
+from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..tools import LookupResult, StopExecution, ToolContext, UnusableResult, to_json_value
+from ..tools import LookupResult, NeedsReply, Replies, StopExecution, ToolContext, UnusableResult
 from .active_lease import Interruption
-from .call_records import CallTimes, PlannedCall, record_call, record_error, record_not_run, record_unknown
+from .asked_calls import has_later_result, replies_to, times_over
+from .asking import Asking
+from .call_records import (
+    CallTimes,
+    PlannedCall,
+    record_call,
+    record_error,
+    record_not_run,
+    record_unknown,
+    result_value,
+    run_hooks_after,
+)
 from .run import CallRecord, Run, moment
 from .services import EngineServices
 
@@ -33,11 +44,14 @@ _LATE_SECONDS: Final = 0.5
 class ToolCallRunner:
     """Runs the calls of one batch and journals what came of them."""
 
-    def __init__(self, services: EngineServices) -> None:
+    def __init__(self, services: EngineServices, asking: Asking) -> None:
+        self._asking = asking
+        self._signer = TokenSigner(services.settings.token_secret)
         self._steps = services.store.steps
         self._keeper = services.keeper
         self._loop = services.loop
         self._threads = services.threads
+        self._settings = services.settings
         self._monotonic = services.monotonic
 
     def run_calls(self, run: Run, calls: Sequence[PlannedCall], *, is_final: bool) -> Run:
@@ -57,7 +71,7 @@ class ToolCallRunner:
             return answer
         return fibers.result(self._loop.submit(lambda: answer, planned.timeout))
 
-    def _run_in_step(self, run: Run, planned: PlannedCall) -> CallRecord:
+    def _run_in_step(self, run: Run, planned: PlannedCall) -> CallRecord | NeedsReply:
         """Run a single plain function in the step's own thread.
 
         When it takes too long, the lease keeper journals that outcome and gives the claim back: another worker goes on
@@ -116,12 +130,14 @@ class ToolCallRunner:
 
     def _record_outcome(
         self, run: Run, planned: PlannedCall, get_result: Callable[[], Any], began_ms: int
-    ) -> CallRecord:
+    ) -> CallRecord | NeedsReply:
         signal: StopSignal | None = None
         try:
             returned = get_result()
+        except NeedsReply as needs:
+            return needs
         except StopExecution as stop:
-            returned, signal = stop.result, _signal_of(stop, planned)
+            returned, signal = stop.result, stop.signal_from(planned.call.name)
         except concurrent.futures.CancelledError:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
         except TimeoutError as error:
@@ -136,7 +152,7 @@ class ToolCallRunner:
 
     def _record_value(self, run: Run, planned: PlannedCall, returned: Any, began_ms: int) -> CallRecord:
         try:
-            value = to_json_value(returned, planned.tool.max_result_chars)
+            value = result_value(planned.tool, returned, self._settings)
         except UnusableResult as error:
             problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
             return record_error(run, planned, problem, self._times(run, began_ms))
@@ -165,27 +181,43 @@ class ToolCallRunner:
             run = self._add_if_ended(run, planned, record, with_commit=False)
         return run
 
-    def _add_if_ended(self, run: Run, planned: PlannedCall, record: CallRecord, *, with_commit: bool) -> Run:
+    def _add_if_ended(
+        self, run: Run, planned: PlannedCall, record: CallRecord | NeedsReply, *, with_commit: bool
+    ) -> Run:
         """Add the record of a call, unless another worker has to finish it: then only its begin record stays."""
+        if isinstance(record, NeedsReply):
+            return self._add_record(run, planned, record, with_commit=with_commit)
         was_cut_short = record.execution.outcome in (ToolOutcome.UNKNOWN, ToolOutcome.NOT_RUN)
         if was_cut_short and run.lease.interruption not in (None, Interruption.CANCEL, Interruption.LIMIT):
             return run.changed(has_unfinished_calls=True)
         return self._add_record(run, planned, record, with_commit=with_commit)
 
-    def _add_record(self, run: Run, planned: PlannedCall, record: CallRecord, *, with_commit: bool) -> Run:
+    def _add_record(self, run: Run, planned: PlannedCall, record: CallRecord | NeedsReply, *, with_commit: bool) -> Run:
         """Run the hooks after the call, and journal its result now or leave it to the commit."""
         crash_points.at("c5")
-        stack = run.agent.hook_stack
-        if stack.at(HookPoint.AFTER_TOOL):
-            call, execution = record.execution.tool_call, record.execution
-            context = run.hook_context(HookPoint.AFTER_TOOL, run.state, tool_call=call, tool_execution=execution)
-            record = CallRecord(execution=stack.run(context).tool_execution or execution, signal=record.signal)
+        if isinstance(record, NeedsReply):
+            return self._add_request(run, planned, record)
+        if has_later_result(run, planned.index):  # it was started; a service brings the result
+            return self._asking.hand_over(run.with_started(planned.index, record))
+        record = run_hooks_after(run, record)
         run = run.with_record(planned.index, record)
         if planned.is_pure:
             return run
         run = run.changed(unjournaled=run.unjournaled.with_record(planned.index, record))
-        if with_commit:
+        return run if with_commit else self._journal(run)
+
+    def _add_request(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
+        """Open the request that a tool has asked for; where that is not possible, the call has a record instead."""
+        if run.outcome is not None:
             return run
+        run = self._asking.open_needed(run, planned, needs)
+        if run.outcome is None and run.is_stopping and planned.index not in run.records:
+            run = run.with_record(planned.index, record_not_run(run, planned, self._now_ms(run)))
+        if planned.index not in run.records or planned.is_pure:
+            return run
+        return run.changed(unjournaled=run.unjournaled.with_record(planned.index, run.records[planned.index]))
+
+    def _journal(self, run: Run) -> Run:
         try:
             self._steps.record_results(run.claim, run.unjournaled)
             return run.without_unjournaled()
@@ -203,6 +235,18 @@ class ToolCallRunner:
             deadline=moment(self._now_ms(run)) + timedelta(seconds=planned.timeout),
             cancelled=lambda: lease.interruption is not None,
             ask=lambda key, request: run.ask_model(f"t{planned.index}.{key}", request),
+            replies=self._replies(run, planned),
+        )
+
+    def _replies(self, run: Run, planned: PlannedCall) -> Replies:
+        rounds = run.journal.requests.get(planned.index)
+        if not rounds:
+            return Replies()
+        claims = TokenClaims(session_id=run.ref.session_id, request_id=rounds[-1].id, purpose=TokenPurpose.COMPLETE)
+        return Replies(
+            received=replies_to(run, planned.index),
+            make_token=(lambda: self._signer.sign(claims)) if planned.later is not None else None,
+            times_over=times_over(run, planned.index),
         )
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:
@@ -214,10 +258,3 @@ class ToolCallRunner:
 
 def _late_message(planned: PlannedCall) -> str:
     return f"no result within {planned.timeout:g} s"
-
-
-def _signal_of(stop: StopExecution, planned: PlannedCall) -> StopSignal:
-    signal = stop.signal
-    return StopSignal(
-        reason=signal.reason, message=redact(signal.message), context=signal.context, source=planned.call.name
-    )

@@ -13,7 +13,7 @@ from typing import Any
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
 from ..store import NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
-from .inbox import apply_inbox, notify_by_operation, operation_ids
+from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
 from .run import Run, moment
 from .step_texts import end_event, execution_event, step_event
@@ -74,8 +74,14 @@ def stop_transition(snapshot: Snapshot) -> NextState:
 
 
 def operation_transition(snapshot: Snapshot) -> NextState:
-    """Apply an operation to a session whose step no worker runs."""
+    """Apply an operation to a session whose step no worker runs.
+
+    Raises (when called):
+        InvalidInput: The session has no room for the metadata.
+    """
     now = moment(snapshot.now_ms)
+    for operation in snapshot.inbox:
+        check_operation(snapshot.state, operation)
     execution = snapshot.state.execution
     has_ended = execution is None or execution.status.is_terminal()
     after, events = apply_inbox(snapshot.state, snapshot, now, has_ended=has_ended, has_unseen=False)
@@ -87,8 +93,11 @@ def operation_transition(snapshot: Snapshot) -> NextState:
     )
 
 
-def retry_transition(budget: ExecutionBudget | None) -> Transition:
+def retry_transition(budget: ExecutionBudget | None, by: str | None = None) -> Transition:
     """The transition that continues a failed or stopped execution where it ended.
+
+    Args:
+        by: Who asked for it, for the event; None: nobody said.
 
     Raises (when called):
         InvalidTransition: It did not fail and was not stopped.
@@ -102,7 +111,7 @@ def retry_transition(budget: ExecutionBudget | None) -> Transition:
             type="step_retried",
             execution_id=execution.execution_id,
             step=execution.step_count + 1,
-            data={"retries": execution.retries},
+            data={"retries": execution.retries} | ({} if by is None else {"by": by}),
         )
         return NextState(state, events=(event,))
 

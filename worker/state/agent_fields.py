@@ -10,28 +10,58 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Self
 
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from ..errors import StateTooNew, StateUnreadable
 from .conversation.context import AgentContext, LLMConfig
 from .execution.execution import ExecutionState
+from .execution.status import ExecutionStatus
 from .parts.storage import StoredParts
 from .values.field_types import Count, UtcDatetime, default_from, utcnow
 from .values.ids import AgentId
-from .values.value import Value
+from .values.value import Value, skip_when_reading
 
-SCHEMA_VERSION = 2
-"""The newest stored form that this package reads. Raised when an older worker could not carry the data without loss."""
+SCHEMA_VERSION = 3
+"""The newest stored form that this package reads. Raised when an older worker could not carry the data without loss.
+
+It is the form of a state whose execution waits: a worker that knows no requests must not run its step.
+"""
+
+PARTS_SCHEMA_VERSION = 2
+"""The stored form of a state with parts."""
 
 PLAIN_SCHEMA_VERSION = 1
 """The stored form of a state without parts, which workers from before the parts carry too."""
 
 
+_UNKNOWN_VERSION = 0
+"""The version of stored data that name none."""
+
+
 def _schema_version() -> int:
-    return PLAIN_SCHEMA_VERSION
+    return _UNKNOWN_VERSION
+
+
+def check_schema_version(version: object) -> None:
+    """Refuse stored data of a version that this package does not read; other types than numbers are left to the parser.
+
+    Raises:
+        StateUnreadable: The data name no version.
+        StateTooNew: A newer version of this package wrote them.
+    """
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise StateTooNew(version, SCHEMA_VERSION)
+    if version == _UNKNOWN_VERSION:
+        raise StateUnreadable("schema_version", "it is missing; only data that to_json or to_dict wrote can be read")
 
 
 def schema_version_of(parts: StoredParts | None, execution: ExecutionState | None) -> int:
     """The stored form that a state with these parts and this execution needs."""
+    if execution is not None and execution.status is ExecutionStatus.WAITING:
+        return SCHEMA_VERSION
     has_parts = parts is not None or (execution is not None and execution.parts is not None)
-    return SCHEMA_VERSION if has_parts else PLAIN_SCHEMA_VERSION
+    return PARTS_SCHEMA_VERSION if has_parts else PLAIN_SCHEMA_VERSION
 
 
 class AgentFields(Value):
@@ -58,9 +88,57 @@ class AgentFields(Value):
     execution: ExecutionState | None = None
     parts: StoredParts | None = None
 
+    @skip_when_reading  # so that a missing version shows
+    def __init__(self, **data: Any) -> None:
+        """Raises `InvalidInput`, which names the field, when the data do not fit."""
+        super().__init__(**{"schema_version": PLAIN_SCHEMA_VERSION, **data})
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read what `to_dict` gave.
+
+        Raises:
+            StateTooNew: A newer version of this package wrote it.
+            StateUnreadable: It names no schema version.
+            pydantic.ValidationError: A field does not fit.
+        """
+        try:
+            state = super().from_dict(data)
+        except ValidationError:
+            check_schema_version(data.get("schema_version"))
+            raise
+        check_schema_version(state.schema_version)
+        return state
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Read what `to_json` gave.
+
+        Raises:
+            StateTooNew: A newer version of this package wrote it.
+            StateUnreadable: It names no schema version.
+            pydantic.ValidationError: It is no JSON, or a field does not fit.
+        """
+        try:
+            state = super().from_json(data)
+        except ValidationError:
+            check_schema_version(_version_in(data))
+            raise
+        check_schema_version(state.schema_version)
+        return state
+
     def with_context_and_execution(self, context: AgentContext, execution: ExecutionState | None) -> Self:
         """The same state with this context and execution, as a store reads them back; no time is stamped."""
         return self._with(context=context, execution=execution)
 
     def _change(self, now: datetime | None, **changes: Any) -> Self:
+        if "execution" in changes:
+            changes["schema_version"] = schema_version_of(changes.get("parts", self.parts), changes["execution"])
         return self._with(updated_at=max(now or utcnow(), self.updated_at), **changes)
+
+
+def _version_in(data: bytes | str) -> object:
+    try:
+        return from_json(data)["schema_version"]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -6,6 +6,7 @@ Chain them: with no execution yet, two calls on the same state make two executio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from .conversation.messages import Message
 from .conversation.outputs import with_step_output
 from .execution.budget import UNLIMITED, ExecutionBudget
 from .execution.execution import ExecutionState, ExecutionStatus
+from .execution.requests import RequestSummary
 from .execution.signals import StopSignal
 from .execution.steps import AgentStep
 from .execution.usage import InferenceUsage
@@ -25,6 +27,8 @@ from .values.error_info import ErrorInfo
 from .values.field_types import utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
+
+_REPLACED = "only the newest generation of a section is stored; append where it is read later. Replaced since:"
 
 
 class AgentState(AgentWithParts):
@@ -69,7 +73,7 @@ class AgentState(AgentWithParts):
         """
         gone = [name for name, seen in step.inputs.items() if self.store.section(name).generation != seen.generation]
         if gone:
-            raise StateUnreadable(f"inputs of step {step.number}", f"replaced since: {', '.join(gone)}")
+            raise StateUnreadable(f"inputs of step {step.number}", f"{_REPLACED} {', '.join(gone)}")
         then = self._with(context=self.context.with_store(self.store.upto(step.inputs)))
         return (compiler or ConversationWithCurrentToolTrace()).compile(then)
 
@@ -171,9 +175,16 @@ class AgentState(AgentWithParts):
         state = self._ensure_execution(moment)
         return state._change(moment, execution=state._execution.with_status(status, moment))
 
-    def with_execution_waiting(self, *, now: datetime | None = None) -> AgentState:
-        """Let the execution wait for an answer of a person or a child; the time does not count as elapsed."""
-        return self.with_execution_status(ExecutionStatus.WAITING, now=now)
+    def with_execution_waiting(
+        self, waiting_for: Iterable[RequestSummary] = (), *, now: datetime | None = None
+    ) -> AgentState:
+        """Let the execution wait for answers to requests; the time does not count as elapsed.
+
+        One that waits already waits for these requests from now on. Resume it first to count the time in between.
+        """
+        moment = now or utcnow()
+        state = self._ensure_execution(moment)
+        return state._change(moment, execution=state._execution.with_waiting(tuple(waiting_for), moment))
 
     def with_execution_resumed(self, *, now: datetime | None = None) -> AgentState:
         """Put a waiting execution in progress again."""

@@ -129,15 +129,19 @@ class AgentView(AgentFields):
         return self.execution.duration(now) if self.execution else None
 
     def debug(self) -> dict[str, Any]:
-        """The state in a few lines, for logs and assertions."""
+        """The state in a few lines, as JSON values, for logs and assertions."""
+        reason = self.last_stop_reason
         return {
-            "status": self.status,
+            "agent_id": str(self.agent_id),
+            "status": self.status.value if self.status else None,
+            "stop_reason": reason.value if reason else None,
             "execution_count": self.execution_count,
             "has_execution": self.execution is not None,
-            "execution_id": self.execution.execution_id if self.execution else None,
+            "execution_id": str(self.execution.execution_id) if self.execution else None,
             "steps": self.step_count,
             "continuation": self.execution.continuation.explain() if self.execution else "No Execution",
             "has_errors": self.has_errors(),
-            "errors": self.errors,
+            "errors": [error.to_dict() for error in self.errors],
             "usage": self.usage.to_dict(),
+            "cost": self.cost,
         }

@@ -27,8 +27,8 @@ class StepPublisher(Protocol):
         """Commands that publish the message inside a transaction of the store; none where that is not possible."""
         ...
 
-    def waiting(self) -> Sequence[Command]:
-        """One command that counts the messages in the queue; none where the queue is not in the store's database."""
+    def waiting(self, queue: str) -> Sequence[Command]:
+        """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         ...
 
 
@@ -40,8 +40,9 @@ class NoPublisher:
         del ref, now_ms
         return ()
 
-    def waiting(self) -> Sequence[Command]:
+    def waiting(self, queue: str) -> Sequence[Command]:
         """None."""
+        del queue
         return ()
 
 
@@ -87,9 +88,16 @@ class StoreContext:
         return round(self.settings.due_seconds * 1000)
 
     @property
+    def agent_grace_ms(self) -> int:
+        """How long a session waits for a worker that offers its agent before it is parked."""
+        return round(self.settings.agent_grace_seconds * 1000)
+
+    @property
     def journal_ms(self) -> int:
-        """How long a journal lives after its commit."""
-        return round(self.settings.journal_seconds * 1000)
+        """How long a journal lives after its commit: never longer than the session after its end."""
+        journal_ms = round(self.settings.journal_seconds * 1000)
+        retention_ms = self.retention_ms
+        return journal_ms if retention_ms is None else min(journal_ms, retention_ms)
 
     @property
     def retention_ms(self) -> int | None:

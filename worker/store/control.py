@@ -1,14 +1,19 @@
-"""The control fields of a session: which step is due, who has claimed it, and what holds it back."""
+"""The control fields of a session: which step is due, who has claimed it, and what holds it back.
+
+A hold stands in `held` and its companions. It leaves `HELD_MARK` in `cancel` as well: the scripts of claims and commits
+compare `cancel`, so an ordinary step needs no further word to learn that nobody suspended its session.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from . import fields
 from .database import Command, Reply
 from .keys import SessionKeys
-from .records import StepRef
+from .records import Hold, StepRef
 
 _FIELDS: Final = (
     "execution",
@@ -21,7 +26,22 @@ _FIELDS: Final = (
     "not_before",
     "cancel",
     "started",
+    "queue",
+    "unoffered",
+    "retries",
+    "legs",
+    "held",
+    "held_by",
+    "held_why",
+    "held_since",
 )
+_TIME_DIGITS: Final = 15
+HELD_MARK: Final = "!held"
+"""Stands in `cancel` of a held session that nobody asked to stop. No execution has such an id."""
+HOLD_FIELDS: Final = ("held", "held_by", "held_why", "held_since")
+"""The control fields of a hold; any end of the execution removes them."""
+LONGEST_WAIT_MS: Final = 30 * 24 * 3600 * 1000
+"""A session that waits or is held is due after this time at the latest: it waits again, or its hold ends."""
 UNCLAIMED: Final = {"claim": "", "phase": "run", "attempts": 0, "delays": 0, "not_before": 0, "cancel": ""}
 """The control fields of a step that nobody has begun, besides execution and step."""
 
@@ -36,6 +56,11 @@ class ControlFields:
         delays: How often the step was delayed; `delayed_ms` says since when (Redis ms, 0 never).
         cancel: The execution that somebody asked to stop.
         started_ms: When the execution was claimed first; 0 never.
+        queue: Name of the queue for the session's step messages; "" is the common one.
+        unoffered: While no live worker offers the session's agent: since when, and the agent. See `unoffered_mark`.
+        retries: How often the execution was retried.
+        legs: How often the step has waited.
+        hold: Who suspended the session; None: nobody.
     """
 
     execution: str
@@ -48,11 +73,17 @@ class ControlFields:
     not_before_ms: int
     cancel: str
     started_ms: int
+    queue: str = ""
+    unoffered: str = ""
+    retries: int = 0
+    legs: int = 0
+    hold: Hold | None = None
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
         """Parse the reply to `control_command`."""
-        execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started = reply
+        execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started, *others = reply
+        queue, unoffered, retries, legs, *hold = others
         return cls(
             execution=fields.text(execution),
             step=fields.number(step),
@@ -64,12 +95,30 @@ class ControlFields:
             not_before_ms=fields.milliseconds(not_before),
             cancel=fields.text(cancel),
             started_ms=fields.milliseconds(started),
+            queue=fields.text(queue),
+            unoffered=fields.text(unoffered),
+            retries=fields.number(retries),
+            legs=fields.number(legs),
+            hold=read_hold(hold),
         )
 
     @property
     def requested_stop(self) -> str | None:
         """The execution, when somebody asked it to stop."""
         return self.cancel if self.cancel and self.cancel == self.execution else None
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the step waits, or has waited before."""
+        return self.phase == "wait" or self.legs > 0
+
+    def ref(self, session_id: str) -> StepRef:
+        """The step that the session waits for, as its messages name it."""
+        return StepRef(session_id, self.execution, self.step, retries=self.retries, legs=self.legs, queue=self.queue)
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether nothing may begin because of a hold: its time is not over, and nobody asked for a stop."""
+        return self.hold is not None and now_ms < self.hold.until_ms and self.requested_stop is None
 
     def is_at(self, ref: StepRef) -> bool:
         """Whether this step is the next one."""
@@ -78,6 +127,46 @@ class ControlFields:
     def is_claimed_by(self, claim_id: str, ref: StepRef) -> bool:
         """Whether this claim of this step stands."""
         return self.claim == claim_id and self.is_at(ref)
+
+
+def unoffered_mark(since_ms: int, agent: str) -> str:
+    """The value of the field `unoffered`: the time (Redis ms), a blank, and the agent's name."""
+    return f"{since_ms} {agent}"
+
+
+def read_unoffered(mark: str) -> tuple[int, str]:
+    """Read since when (Redis ms) a session waits for a worker, and for which agent; (0, "") where it does not."""
+    since, _, agent = mark.partition(" ")
+    return (int(since), agent) if since.isdecimal() and len(since) <= _TIME_DIGITS else (0, "")
+
+
+def unoffered_member(agent: str, session_id: str) -> str:
+    """The member of the index of sessions that wait for a worker: in the order of the agents' names."""
+    return f"{agent} {session_id}"
+
+
+def read_hold(reply: Sequence[bytes | None]) -> Hold | None:
+    """Parse the values of `HOLD_FIELDS`; None where the session is not held."""
+    until, by, why, since = reply
+    if not until:
+        return None
+    return Hold(
+        until_ms=fields.milliseconds(until),
+        by=fields.text(by),
+        reason=fields.text(why),
+        since_ms=fields.milliseconds(since),
+    )
+
+
+def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]:
+    """Commands that remove what waiting and holding have left in the control fields; none after an ordinary step.
+
+    Args:
+        legs: How often the step has waited.
+        held: The session was held, and its execution ends.
+    """
+    names = (["legs"] if legs else []) + ([*HOLD_FIELDS] if held else [])
+    return [("HDEL", keys.ctl, *names)] if names else []
 
 
 def control_command(keys: SessionKeys) -> Command:

@@ -75,3 +75,7 @@ class Database(Protocol):
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         """Run one of the named scripts of `redis.scripts` atomically."""
         ...
+
+    def close(self) -> None:
+        """Close all connections; a later call opens new ones."""
+        ...

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from .context import StoreContext
 from .database import Command
 from .keys import ShardKeys
+
+# Whoever may send a message may call the task that stores one: what it says is cut here, where it is stored.
+_PAYLOAD_CHARS: Final = 2_000
+_REASON_CHARS: Final = 1_000
+_ID_CHARS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,8 @@ class DeadEntry:
     Attributes:
         kind: "step", "message" or "callback".
         payload: The message as it came, cut and escaped.
+
+    Longer texts are cut when they are stored.
     """
 
     kind: str
@@ -29,6 +37,13 @@ class DeadEntry:
         """The command that appends it; the oldest entries make room."""
         return (
             "XADD", shard.dead, "MAXLEN", "~", context.settings.dead_kept, "*",
-            "kind", self.kind, "session", self.session_id, "execution", self.execution_id, "step", self.step,
-            "reason", self.reason, "payload", self.payload,
+            "kind", self.kind, "session", _beginning(self.session_id, _ID_CHARS),
+            "execution", _beginning(self.execution_id, _ID_CHARS), "step", self.step,
+            "reason", _beginning(self.reason, _REASON_CHARS), "payload", _beginning(self.payload, _PAYLOAD_CHARS),
         )  # fmt: skip
+
+
+def _beginning(value: object, most: int) -> str:
+    """The beginning of a text, as UTF-8 can hold it; a forged value may be of another type."""
+    text = value if isinstance(value, str) else repr(value)
+    return text[:most].encode("utf-8", "backslashreplace").decode()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar, cast
+
+from pydantic import ValidationError
 
 from ..errors import StateUnreadable
+from ..state import AnswerRecord, Request, Value
 from . import fields
-from .records import BeginRecord, InboxKind, Journal, Operation
+from .journal import BeginRecord, Journal
+from .records import InboxKind, Operation
+
+V = TypeVar("V", bound=Value)
+# A policy's decision about a call, the note that a service has it, a request of a round, an answer to it.
+_ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qa])(\d{1,4}))")
 
 
 def journal(reply: list[bytes]) -> Journal:
@@ -18,18 +28,63 @@ def journal(reply: list[bytes]) -> Journal:
     begun: dict[int, BeginRecord] = {}
     results: dict[int, bytes] = {}
     auxiliary: dict[str, bytes] = {}
+    asked: dict[str, bytes] = {}
+    rejected: dict[str, bytes] = {}
     for name, value in fields.pairs(reply).items():
         if name == "llm":
             answer = value
         elif name.startswith("x:"):
             auxiliary[name[2:]] = value
+        elif name.startswith("rej:"):
+            rejected[name] = value
         elif name.startswith(("try:", "err:")):
             continue  # for those who account for model calls
         elif name.endswith(":s"):
             begun[_call_index(name)] = begun_record(value)
         elif name.endswith(":r"):
             results[_call_index(name)] = value
-    return Journal(answer=answer, begun=begun, results=results, auxiliary=auxiliary)
+        else:
+            asked[name] = value
+    found = Journal(
+        answer=answer, begun=begun, results=results, auxiliary=auxiliary,
+        rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
+    )  # fmt: skip
+    return _with_asked(found, asked) if asked else found
+
+
+def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
+    """Add what the step has asked of people and services, and their answers."""
+    decisions: dict[int, bytes] = {}
+    requests: list[Request] = []
+    answers: dict[tuple[int, int], AnswerRecord] = {}
+    handed_over: set[int] = set()
+    for name, value in asked.items():
+        match = _ASKED_FIELD.fullmatch(name)
+        if match is None:
+            continue  # of a newer version
+        index, kind, round_ = int(match[1]), match[2] or match[3], int(match[4] or 0)
+        if kind == "p":
+            decisions[index] = value
+        elif kind == "h":
+            handed_over.add(index)
+        elif kind == "q":
+            requests.append(_value(Request, value, name))
+        else:
+            answers[index, round_] = _value(AnswerRecord, value, name)
+    return replace(
+        found.with_requests(requests),
+        begun=found.begun,
+        decisions=decisions,
+        answers=answers,
+        handed_over=frozenset(handed_over),
+    )
+
+
+def _value(kind: type[V], value: bytes, name: str) -> V:
+    try:
+        return kind.from_json(value)
+    except ValidationError:
+        raise StateUnreadable(f"journal {name}", f"it is no {kind.__name__}") from None
 
 
 def begun_record(value: bytes) -> BeginRecord:

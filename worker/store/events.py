@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
+from ..errors import StateUnreadable
 from . import fields
 from .context import SessionScope
 from .database import Command, Reply
-from .records import Event, NewEvent
+from .records import Event, EventType, NewEvent
+
+# A value of an event that is too large stays when it is shorter than this share of the limit.
+_KEPT_SHARE: Final = 16
 
 
 def event_commands(scope: SessionScope, events: Iterable[NewEvent]) -> list[Command]:
@@ -16,10 +21,20 @@ def event_commands(scope: SessionScope, events: Iterable[NewEvent]) -> list[Comm
         (
             "XADD", scope.keys.events, "MAXLEN", "~", scope.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
-            "data", fields.to_json(event.data),
+            "data", _data(event.data, scope.settings.max_event_bytes),
         )
         for event in events
     ]  # fmt: skip
+
+
+def _data(data: Mapping[str, Any], most: int) -> bytes:
+    """Data of an event as JSON; where they are too large, the short values with the size of the whole."""
+    whole = fields.to_json(data)
+    if len(whole) <= most:
+        return whole
+    kept = {name: value for name, value in data.items() if len(fields.to_json(value)) <= most // _KEPT_SHARE}
+    shortened = fields.to_json({**kept, "left_out_bytes": len(whole)})
+    return shortened if len(shortened) <= most else fields.to_json({"left_out_bytes": len(whole)})
 
 
 def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
@@ -28,13 +43,32 @@ def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
 
 
 def _parse_event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
+    """Parse one event. One that cannot be read becomes an event `unreadable`, so that whoever watches goes on."""
     found = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
-    return Event(
-        id=entry_id,
-        type=found[b"type"].decode(),
-        at_ms=int(entry_id.partition("-")[0]),
-        session_id=session_id,
-        execution_id=found[b"execution"].decode(),
-        step=int(found[b"step"]),
-        data=fields.read_json(found[b"data"], "an event"),
-    )
+    at_ms = min(int(entry_id.partition("-")[0]), fields.LAST_MS)
+    try:
+        data = fields.read_json(found[b"data"], "an event")
+        if not isinstance(data, dict):
+            raise StateUnreadable("an event", "its data are no object")
+        return Event(
+            id=entry_id,
+            type=_event_type(fields.text(found[b"type"])),
+            at_ms=at_ms,
+            session_id=session_id,
+            execution_id=fields.text(found[b"execution"]),
+            step=fields.number(found[b"step"]),
+            data=data,  # pyright: ignore[reportUnknownArgumentType]
+        )
+    except (KeyError, StateUnreadable) as error:
+        reason = error.reason if isinstance(error, StateUnreadable) else f"it has no {error}"
+        return Event(
+            id=entry_id, type="unreadable", at_ms=at_ms, session_id=session_id, execution_id="", step=0,
+            data={"reason": reason},
+        )  # fmt: skip
+
+
+def _event_type(name: str) -> EventType | str:
+    try:
+        return EventType(name)
+    except ValueError:
+        return name

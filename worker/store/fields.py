@@ -30,16 +30,26 @@ def number(value: bytes | None) -> int:
         raise StateUnreadable("a field", "it is no number") from None
 
 
-# The year 9999, the last that a datetime knows.
-_LAST_MS: Final = 253_402_300_799_999
+LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, the last year that a datetime knows."""
 
 
 def milliseconds(value: bytes | None) -> int:
     """Parse a time in Unix milliseconds; 0 when it is missing."""
     found = number(value)
-    if not 0 <= found <= _LAST_MS:
+    if not 0 <= found <= LAST_MS:
         raise StateUnreadable("a field", "it is no time")
     return found
+
+
+def score_ms(value: bytes) -> int:
+    """Parse the score of an index as a time in Unix milliseconds; an infinite one becomes the nearest time."""
+    return round(min(max(float(value), 0.0), LAST_MS))
+
+
+def name(value: bytes) -> str:
+    """Decode a name for people to read; bytes that are no UTF-8 are escaped."""
+    return value.decode("utf-8", "backslashreplace")
 
 
 def to_json(value: Any) -> bytes:
@@ -73,6 +83,11 @@ def read_json(value: bytes, part: str) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise StateUnreadable(part, f"it is no JSON ({type(error).__name__})") from None
+
+
+def named_pairs(reply: list[bytes]) -> dict[str, bytes]:
+    """Parse a flat list of fields and values; a field whose name is no UTF-8 has an escaped one."""
+    return {name(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}
 
 
 def pairs(reply: list[bytes]) -> dict[str, bytes]:

@@ -9,21 +9,24 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:s:<sid>:m:<section>:<generation>` | list | session | commit, actions (append) |
 | `ca:{k}:s:<sid>:p:<part>:<generation>` | list | session | commit (append); `<part>` of an execution ends in `.x` |
 | `ca:{k}:s:<sid>:x:<eid>` | list | session | commit (append) |
-| `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour; with the session after a failure | the step |
+| `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour or the retention; a failed one's stays | step |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
 | `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |
 | `ca:{k}:lease:<claim>` | string | lease | claim, heartbeat |
 | `ca:{k}:due` | zset | permanent | the transaction that makes or ends work |
+| `ca:{k}:delayed` | zset | permanent | session → next try of a step put off; the release, pruned by the sweep |
 | `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
 | `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
 | `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |
 | `ca:{k}:callbacks` | zset | permanent | `<sid> <eid> <kind>` → when; the ending transaction, the sweep |
+| `ca:{k}:unoffered` | zset | permanent | `<agent> <sid>` of sessions whose agent no live worker offers, score 0 |
+| `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
 | `ca:shards` | string | permanent | the first process |
 
-*session* life: no TTL while an execution is active or waiting, the retention afterwards.
+*session* life: no TTL while an execution is active or waiting, the retention afterwards; a parked one is pruned.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ WORKERS: Final = "ca:workers"
 SHARDS: Final = "ca:shards"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
-PERMANENT: Final = re.compile(r"^ca:(agents|workers|shards|\{\d+\}:(due|sessions|failed|ending|callbacks|dead))$")
+PERMANENT: Final = re.compile(
+    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|dead))$"
+)
 
 
 def root_of(session_id: str) -> str:
@@ -53,18 +58,24 @@ def shard_of(session_id: str, shards: int) -> int:
 class ShardKeys:
     """Keys that the sessions of one shard share."""
 
-    __slots__ = ("callbacks", "dead", "due", "ending", "failed", "prefix", "sessions", "shard", "sweeper")
+    __slots__ = (
+        "callbacks", "dead", "delayed", "due", "ending", "failed", "prefix", "requests", "sessions", "shard", "sweeper",
+        "unoffered",
+    )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.prefix = f"ca:{{{shard}}}:"
         self.due = self.prefix + "due"
+        self.delayed = self.prefix + "delayed"
         self.sessions = self.prefix + "sessions"
         self.failed = self.prefix + "failed"
         self.ending = self.prefix + "ending"
         self.callbacks = self.prefix + "callbacks"
+        self.requests = self.prefix + "requests"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
+        self.unoffered = self.prefix + "unoffered"
 
     def lease(self, claim: str) -> str:
         """A claim's lease; the key exists as long as the claim is alive."""
@@ -108,6 +119,15 @@ class SessionKeys:
 def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:
     """The outbox entry for one end of an execution; the end after a retry has another one."""
     return f"{session_id} {execution_id} {kind} {retries}"
+
+
+def request_note(session_id: str, execution_id: str, kind: str, about: tuple[str, str]) -> str:
+    """The outbox entry for one request that is open.
+
+    Args:
+        about: Id of the request, and of the operation that started its execution.
+    """
+    return f"{session_id} {execution_id} {kind} {' '.join(about)}"
 
 
 def shard_keys(shards: int) -> tuple[ShardKeys, ...]:

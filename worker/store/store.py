@@ -14,6 +14,7 @@ from .housekeeping.store import Housekeeping
 from .memory.database import MemoryDatabase
 from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
+from .requests.store import RequestActions
 from .sessions.store import SessionActions
 from .steps.store import DatabaseStepStore, StepStore
 
@@ -24,6 +25,7 @@ class Store:
     Attributes:
         steps: What the engine needs to run a step.
         sessions: What clients do to sessions and read of them.
+        requests: What clients do to requests of sessions that wait.
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
         context: What the parts share.
@@ -41,8 +43,13 @@ class Store:
         )
         self.steps = DatabaseStepStore(self.context)
         self.sessions = SessionActions(self.context)
+        self.requests = RequestActions(self.context)
         self.housekeeping = Housekeeping(self.context)
         self.registry = WorkerRegistry(self.context)
+
+    def close(self) -> None:
+        """Close the connections of the database; a later call opens new ones."""
+        self.context.database.close()
 
 
 def redis_store(

@@ -7,32 +7,74 @@ Running calls (records, deadlines, several at once) is the engine's.
 
 from __future__ import annotations
 
+from .approval import (
+    Allow,
+    Approval,
+    ApprovalContext,
+    Ask,
+    CallPolicy,
+    Decision,
+    ExpiryRule,
+    PassOn,
+    UseValue,
+    as_decision,
+    check_expiry,
+    decide_by_tool,
+    milliseconds_of,
+    stored_rule,
+)
 from .arguments import InvalidArguments
 from .context import ToolContext
 from .definition import FunctionTool, tool
 from .effect import Effect
 from .identity import idempotency_key
+from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
+from .needs import AnswerRefused, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, UserQuestions
 from .protocol import Lookup, Tool
+from .replies import Replies, Reply
 from .results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .stop import StopExecution
 from .toolset import ToolSet, ToolSpec
 
 __all__ = [
     "DEFAULT_MAX_RESULT_CHARS",
+    "Allow",
+    "AnswerRefused",
+    "Approval",
+    "ApprovalContext",
+    "Ask",
+    "CallPolicy",
+    "Decision",
     "Effect",
+    "ExpiryRule",
     "FunctionTool",
     "InvalidArguments",
+    "LaterResult",
     "Lookup",
     "LookupResult",
     "LookupStatus",
+    "NeedsAnswer",
+    "NeedsApproval",
+    "NeedsReply",
+    "NeedsTime",
+    "PassOn",
+    "Replies",
+    "Reply",
     "StopExecution",
     "Tool",
     "ToolContext",
     "ToolSet",
     "ToolSpec",
     "UnusableResult",
+    "UseValue",
+    "UserQuestions",
+    "as_decision",
+    "check_expiry",
+    "decide_by_tool",
     "idempotency_key",
+    "milliseconds_of",
+    "stored_rule",
     "to_json_value",
     "tool",
 ]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..errors import ModelCallRefused
 from ..state import InferenceResponse
+from .replies import Replies, Reply
+
+A = TypeVar("A")
 
 
 def _never() -> bool:
@@ -30,6 +33,7 @@ class ToolContext:
         deadline: When the call must have ended, with timezone. An async tool is cancelled then; a plain function looks.
         cancelled: True once nobody wants the result any more: a stop, the deadline, or a lost lease.
         ask: Makes auxiliary model calls; None outside of a worker. Call `ask_model` or `ask_model_sync`.
+        replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
     """
 
     session_id: str
@@ -40,6 +44,51 @@ class ToolContext:
     deadline: datetime
     cancelled: Callable[[], bool] = _never
     ask: Callable[[str, Any], InferenceResponse] | None = None
+    replies: Replies = field(default_factory=Replies, repr=False)
+
+    @overload
+    def answer(self) -> Any: ...
+
+    @overload
+    def answer(self, schema: type[A]) -> A | None: ...
+
+    def answer(self, schema: Any = None) -> Any:
+        """The answer to a question that this call has asked with `NeedsAnswer`; None where it has not asked yet.
+
+        Args:
+            schema: The type that was given to `NeedsAnswer`; the newest answer of that type is returned. None: the
+                newest answer of all, as JSON.
+        Raises:
+            AnswerRefused: The person declined, or nobody answered in time.
+        """
+        return self.replies.answer(schema)
+
+    @property
+    def approval(self) -> Reply | None:
+        """The approval that this call has: by whom, when, and with which note. None where nobody was asked."""
+        return self.replies.approval()
+
+    @property
+    def completion_token(self) -> str:
+        """The token to hand to a service, which completes this call with it; the same for every attempt.
+
+        Raises:
+            ConfigurationError: The tool is not declared with result="later", or the setting `token_secret` is missing.
+        """
+        return self.replies.completion_token()
+
+    def wait_until(self, when: datetime) -> None:
+        """Let the call go on at that time, by running it again from its start; no worker is kept busy until then.
+
+        The first time in a run that a wait is not over, this raises. Waits that are over pass, in the order in which
+        the tool asks for them, so a time that is computed anew in each run works.
+
+        Args:
+            when: The time, with timezone.
+        Raises:
+            NeedsTime: The time has not come; let it pass through.
+        """
+        self.replies.wait_until(when)
 
     async def ask_model(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from an async tool; see `ask_model_sync`."""

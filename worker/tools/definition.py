@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
 from ..state import FrozenDict
+from .approval import Approval, ExpiryRule, check_approval
 from .arguments import Arguments
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .context import ToolContext
 from .effect import Effect
+from .later import LaterResult, check_later
 from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS
 from .signature import name_of, read_signature
@@ -38,6 +40,9 @@ class FunctionTool(Generic[P, R]):
         max_result_chars: Characters of a result that are stored and shown to the model.
         is_async: Whether the function is a coroutine function; else it runs in a thread.
         context_parameter: The parameter that gets the `ToolContext`; None when it has none.
+        approval: Whether a call needs the approval of a person.
+        later: How the result comes, when it comes later; None when the function returns it.
+        returns_secrets: Whether its results are stored and shown with the secrets of the worker's environment in them.
     """
 
     function: Callable[P, R]
@@ -51,6 +56,9 @@ class FunctionTool(Generic[P, R]):
     is_async: bool
     context_parameter: str | None
     _arguments: Arguments = field(repr=False)
+    approval: Approval = "never"
+    later: LaterResult | None = None
+    returns_secrets: bool = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -92,6 +100,11 @@ def tool(
     timeout: float | timedelta | None = None,
     lookup: Lookup | None = None,
     max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
+    approval: Approval = "never",
+    result: Literal["now", "later"] = "now",
+    expires: timedelta | None = None,
+    on_expiry: ExpiryRule = "deny",
+    returns_secrets: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -105,6 +118,11 @@ def tool(
     timeout: float | timedelta | None = None,
     lookup: Lookup | None = None,
     max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
+    approval: Approval = "never",
+    result: Literal["now", "later"] = "now",
+    expires: timedelta | None = None,
+    on_expiry: ExpiryRule = "deny",
+    returns_secrets: bool = False,
 ) -> Any:
     """Make a tool of a function, plain or async: `@tool`, `@tool(effect="pure")` or `tool(function)`.
 
@@ -119,6 +137,13 @@ def tool(
         timeout: Seconds (or a timedelta) a call may take; None is the agent's `tool_timeout`.
         lookup: `lookup(idempotency_key, ctx)` answers a `LookupResult`; required with effect lookup, refused otherwise.
         max_result_chars: Characters of a result that are kept; longer ones are cut, with a marker.
+        approval: "never", "always", `Ask(…)`, or a function of (context, args) that decides about each call: the call
+            waits for a person, and no worker is kept busy meanwhile.
+        result: "later" when a service brings the result: the function starts the work and hands out
+            `ctx.completion_token`, and what it returns is not the result.
+        expires: The time in which a later result must come. None: no end.
+        on_expiry: The rule for the end of that time: "deny" (an error that the model reads), "fail" or `UseValue(…)`.
+        returns_secrets: Keep secrets of the worker's environment in results; otherwise they become `[redacted]`.
 
     Raises:
         ConfigurationError: The function or an option cannot be a tool; the text names it and says what to do.
@@ -133,6 +158,11 @@ def tool(
         timeout=timeout,
         lookup=lookup,
         max_result_chars=max_result_chars,
+        approval=approval,
+        result=result,
+        expires=expires,
+        on_expiry=on_expiry,
+        returns_secrets=returns_secrets,
         local_names=local_names,
     )
     return partial(_define, options=options) if function is None else _define(function, options)
@@ -146,6 +176,11 @@ class _Options:
     timeout: float | timedelta | None
     lookup: Lookup | None
     max_result_chars: int
+    approval: Approval
+    result: str
+    expires: timedelta | None
+    on_expiry: ExpiryRule
+    returns_secrets: bool
     local_names: Mapping[str, Any]
 
 
@@ -171,6 +206,9 @@ def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
         is_async=_is_async(name, function),
         context_parameter=signature.context_parameter,
         _arguments=arguments,
+        approval=check_approval(name, options.approval),
+        later=check_later(name, options.result, options.expires, options.on_expiry),
+        returns_secrets=options.returns_secrets,
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+from ..state.values.canonical import canonical_digest
 
 
 def idempotency_key(execution_id: str, step: int, index: int, tool: str, args: Mapping[str, Any] | str) -> str:
@@ -23,4 +21,4 @@ def idempotency_key(execution_id: str, step: int, index: int, tool: str, args: M
         tool: Name of the tool.
         args: The arguments that are used: a JSON object, or the raw text of what was not one.
     """
-    return sha256(_canonical([str(execution_id), step, index, tool, args]).encode("ascii")).hexdigest()
+    return canonical_digest([str(execution_id), step, index, tool, args])

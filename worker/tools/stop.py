@@ -1,19 +1,28 @@
-"""A tool that ends the execution."""
+"""The exception by which code of users ends an execution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Self
 
+from ..redaction import redact
 from ..state import FrozenDict, StopReason, StopSignal
+from .results import to_json_value
+
+# The most that is kept of a stop.
+_MESSAGE_CHARS: Final = 4_000
+_CONTEXT_CHARS: Final = 4_000
+_NAME_CHARS: Final = 64
 
 
 class StopExecution(Exception):
-    """Raised by a tool to end the execution after this step. What the step has done until then is kept.
+    """Ends the execution with this step, wherever a tool, a hook, a guard or a driver raises it.
+
+    What the step has obtained until then is kept. Raised before the model call, no call is made.
 
     Attributes:
-        signal: The stop signal that the execution gets; its source is set to the tool's name by the engine.
-        result: What the call itself returns, recorded and shown as any other result.
+        signal: The stop signal that the execution gets; the engine names its source.
+        result: What a tool call itself returns, recorded and shown as any other result; elsewhere without meaning.
     """
 
     def __init__(
@@ -28,10 +37,28 @@ class StopExecution(Exception):
 
         Args:
             message: Why, for a person.
-            result: What the call returns.
+            result: What a tool call returns.
             reason: Why, from the closed set. Completed ends it as a success, anything else as stopped.
             context: More, as JSON.
         """
-        super().__init__(message or "the tool asked to stop")
+        super().__init__(message or "the execution was asked to stop")
         self.signal = StopSignal(reason=StopReason(reason), message=message, context=FrozenDict(context or {}))
         self.result = result
+
+    @classmethod
+    def of(cls, signal: StopSignal) -> Self:
+        """The exception with a signal that another one had."""
+        stop = cls(signal.message)
+        stop.signal = signal
+        return stop
+
+    def signal_from(self, source: str) -> StopSignal:
+        """The signal, redacted and cut, with the name of the tool, hook, guard or driver that raised it."""
+        signal = self.signal
+        context = to_json_value(dict(signal.context), _CONTEXT_CHARS)
+        return StopSignal(
+            reason=signal.reason,
+            message=redact(signal.message)[:_MESSAGE_CHARS],
+            context=FrozenDict(context if isinstance(context, dict) else {"beginning": context}),  # pyright: ignore[reportUnknownArgumentType]
+            source=(signal.source or source)[:_NAME_CHARS],
+        )

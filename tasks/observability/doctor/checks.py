@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from celery import Celery
 
 from ....config.settings import Settings
-from ....worker.store import redis_store
+from ....worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
+from ....worker.redaction import describe_exception
+from ....worker.store import Store, redis_store
 from ...app import create_app
-from . import environment, server, workers
+from . import environment, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
-CHECKS: Final[tuple[Check, ...]] = (
+INFO_CHECKS: Final[tuple[Check, ...]] = (
     server.check_version,
     server.check_eviction,
     server.check_durability,
     server.check_memory,
     server.check_clock,
     server.check_role,
+)
+CHECKS: Final[tuple[Check, ...]] = (
+    *INFO_CHECKS,
     server.check_shards,
+    stored_data.check_key_types,
+    stored_data.check_entries,
     server.check_broker,
     workers.check_workers,
     workers.check_library_attributes,
     workers.check_agents,
+    workers.check_unoffered,
     workers.check_backlog,
+    workers.check_delayed,
+    workers.check_requests,
     workers.check_queue,
     workers.check_dead,
+    stored_data.check_unacked,
+    stored_data.check_refused,
     environment.check_models,
     environment.check_own_agents,
     environment.check_app_settings,
@@ -42,12 +55,47 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
         StoreUnavailable: Redis does not answer; nothing else can be looked at.
     """
     store = redis_store(settings, name="celery-agents-doctor")
+    findings: list[Finding] = []
+    checks = CHECKS
+    server_facts: dict[str, str] = {}
+    try:
+        server_facts = store.housekeeping.server_facts()
+    except StoreForbidden as error:
+        advice = (
+            "ask as a user that may run INFO, such as monitor: version, eviction, persistence and memory are unknown"
+        )
+        findings.append(Finding.warn("redis", f"{error}", advice))
+        checks = tuple(check for check in CHECKS if check not in INFO_CHECKS)
+    registry, workers_found = _read_workers(store)
     installation = Installation(
         settings=settings,
         app=app or create_app(settings),
         existing_app=app,
         store=store,
-        server_facts=store.housekeeping.server_facts(),
-        workers=store.registry.workers(),
+        server_facts=server_facts,
+        workers=workers_found,
     )
-    return [finding for check in CHECKS for finding in check(installation)]
+    return [*findings, *registry, *(finding for check in checks for finding in _run(check, installation))]
+
+
+def _read_workers(store: Store) -> tuple[list[Finding], dict[str, dict[str, Any]]]:
+    """Read the registry of workers; where it cannot be read, a finding says so and there are none."""
+    try:
+        return [], store.registry.workers()
+    except (StoreForbidden, StateUnreadable) as error:
+        return [Finding.fail("registry", str(error), "look at the findings about key types")], {}
+
+
+def _run(check: Check, installation: Installation) -> Iterator[Finding]:
+    """Run a check; whatever it cannot read becomes a finding, and the other checks go on."""
+    name = check.__name__.removeprefix("check_").replace("_", " ")
+    try:
+        yield from check(installation)
+    except StoreForbidden as error:
+        yield Finding.warn(name, str(error), "ask as a Redis user that may look at it, such as monitor")
+    except StoreUnavailable:
+        raise
+    except StateUnreadable as error:
+        yield Finding.fail(name, str(error), "look at the findings about key types and entries")
+    except Exception as error:  # noqa: BLE001 - a value that no check foresees hides no other finding
+        yield Finding.fail(name, describe_exception(error).message, "look at what is stored; somebody else wrote to it")

@@ -98,6 +98,9 @@ def _examine_switches(conf: Any) -> Iterator[Finding]:
     if not conf.worker_enable_remote_control:
         advice = "set it: without, a revoke in Flower does not stop a session"
         yield Finding.warn("worker_enable_remote_control", "off", advice)
+    if conf.task_compression:
+        advice = "unset it: workers take no compressed messages, which may hold more than a worker's memory"
+        yield Finding.fail("task_compression", str(conf.task_compression), advice)
     if conf.task_always_eager:
         advice = "unset it: nobody carries out what is submitted"
         yield Finding.fail("task_always_eager", "on", advice)

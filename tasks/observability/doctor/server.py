@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ....worker.errors import CeleryAgentsError, ConfigurationError
 from ...publishing import TransactionPublisher, shares_a_database
 from .findings import Finding, Installation
 
-log = logging.getLogger(__name__)
-
 _OLDEST_REDIS: Final = (6, 2)
 _CLOCK_TOLERANCE_SECONDS: Final = 5.0
 _MEMORY_SHARE: Final = 0.9
-
-
-def check_server(facts: Mapping[str, str]) -> None:
-    """Refuse a Redis that may lose sessions, before a worker starts.
-
-    Raises:
-        ConfigurationError: Redis may evict sessions under memory pressure.
-    """
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        raise ConfigurationError(
-            f"Redis evicts keys when it is full (maxmemory-policy {policy}), and with them sessions; "
-            "set maxmemory-policy noeviction"
-        )
-    if facts.get("aof_enabled") == "0":
-        log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
 
 
 def check_version(installation: Installation) -> Iterator[Finding]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ....config.celery import GREENLETS
+from ....config.settings import GROUP_MARK
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
-from ....worker.store import Store
+from ....worker.store import RequestFilter, Store
 from ...publishing import oldest_queued_ms, shares_a_database
+from ..queue_names import shown_queues
+from ..request_reasons import describe_requests
 from .findings import Finding, Installation
 
 POOLS: Final = ("greenlets", "threads", "prefork", "solo")
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
+_LONG_OPEN_MS: Final = 86_400_000
 _PAYLOAD_SHOWN: Final = 100
+_DELAYED_READ: Final = 1000
+_REASONS_SHOWN: Final = 5
 
 # By the attribute's own name, without the module and the class it belongs to.
 _WITHOUT: Final[Mapping[str, str]] = {
@@ -50,9 +57,15 @@ def _examine_slots(name: str, facts: Mapping[str, Any]) -> Finding:
     busy = f"{facts['running']} of {facts['slots']} slots busy"
     agents = ", ".join(sorted(facts["agents"])) or "no agents"
     if not facts["abandoned"]:
-        return Finding.ok(f"worker {name}", f"{busy}; {agents}")
+        return Finding.ok(f"worker {name}", f"{busy}; {agents}; takes {_describe_queues(facts)}")
     what = f"{busy}, {facts['abandoned']} lost to functions that never end"
     return Finding.warn(f"worker {name}", what, "make those tools async, or give their clients a timeout")
+
+
+def _describe_queues(facts: Mapping[str, Any]) -> str:
+    """The queues that a worker takes, without that of its group."""
+    named = shown_queues(facts)
+    return f"queue{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "no queue"
 
 
 def check_library_attributes(installation: Installation) -> Iterator[Finding]:
@@ -90,19 +103,84 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("due", text)
 
 
-def check_queue(installation: Installation) -> Iterator[Finding]:
-    """The queue's length and the age of its oldest message, where the broker is the store's Redis."""
-    settings, store = installation.settings, installation.store
-    if not shares_a_database(settings):
+def check_delayed(installation: Installation) -> Iterator[Finding]:
+    """Steps that were put off, by reason: an outage of a model provider shows here."""
+    delayed = installation.store.housekeeping.delayed(_DELAYED_READ)
+    if not delayed:
+        yield Finding.ok("steps put off", "none")
         return
-    options = dict(installation.app.conf.broker_transport_options or {})
-    key = f"{options.get('global_keyprefix', '')}{settings.queue}"
+    now_ms = installation.store.housekeeping.now_ms()
+    for reason, count in Counter(each.reason for each in delayed).most_common(_REASONS_SHOWN):
+        first = min(each.next_try_ms for each in delayed if each.reason == reason)
+        what = f"{count} wait for a next try, the first in {max(0, first - now_ms) / 1000:.0f} s: {reason}"
+        yield Finding.warn("steps put off", what, "they go on by themselves when the cause is gone")
+
+
+def check_requests(installation: Installation) -> Iterator[Finding]:
+    """Requests that wait for people and services, and the one that has waited longest."""
+    store = installation.store
+    count = store.requests.count_open()
+    if not count.open:
+        yield Finding.ok("open requests", "none")
+        return
+    now_ms = store.housekeeping.now_ms()
+    oldest = [found.summary for found in store.requests.page(RequestFilter(), limit=1).requests]
+    reason = f"; session {oldest[0].session_id} {describe_requests(oldest, now_ms)}" if oldest else ""
+    what = f"{count.open}{reason}"
+    if count.oldest_ms is not None and now_ms - count.oldest_ms > _LONG_OPEN_MS:
+        yield Finding.warn("open requests", what, "answer them, see `celery-agents requests`, or give them an expiry")
+    else:
+        yield Finding.ok("open requests", what)
+
+
+def check_unoffered(installation: Installation) -> Iterator[Finding]:
+    """No session waits for a worker that offers its agent."""
+    for agent, count in sorted(installation.store.housekeeping.unoffered().items()):
+        what = f"{count} waiting: no live worker offers the agent"
+        advice = "start a worker that imports it; they go on by themselves. If the name is wrong, stop them"
+        yield Finding.warn(f"sessions of agent {redact(agent)}", what, advice)
+
+
+def check_queue(installation: Installation) -> Iterator[Finding]:
+    """Each queue's length, the age of its oldest message and its workers, where the broker is the store's Redis."""
+    if not shares_a_database(installation.settings):
+        return
+    takers: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for worker, facts in installation.workers.items():
+        for queue in facts["queues"]:
+            takers.setdefault(queue, {})[worker] = facts
+    named = {facts["queue"] for facts in installation.store.registry.agents().values()}
+    for name in sorted({"", *takers, *named}):
+        found = _examine_queue(installation, name, takers.get(name, {}))
+        if found is not None:
+            yield found
+
+
+def _examine_queue(installation: Installation, name: str, takers: Mapping[str, Mapping[str, Any]]) -> Finding | None:
+    settings, store = installation.settings, installation.store
+    options: dict[str, Any] = dict(installation.app.conf.broker_transport_options or {})
+    key = f"{options.get('global_keyprefix', '')}{settings.step_queue(name)}"
     length = store.housekeeping.queue_length(key)
     oldest = oldest_queued_ms(store, key)
-    age = ""
-    if length and oldest > 0:
-        age = f", the oldest for {max(0, store.housekeeping.now_ms() - oldest) / 1000:.1f} s"
-    yield Finding.ok("queue", f"{length} messages{age}")
+    if not length and name.startswith(GROUP_MARK):
+        return None
+    label = f"queue {name}" if name else "queue"
+    seconds = max(0, store.housekeeping.now_ms() - oldest) / 1000 if length and oldest > 0 else 0.0
+    what = f"{length} messages" + (f", the oldest for {seconds:.1f} s" if seconds else "")
+    if length and not takers and installation.workers:
+        advice = "start a worker with an agent of this queue, or look at CELERY_AGENTS_QUEUES"
+        return Finding.warn(label, f"{what}, and no live worker takes it", advice)
+    free = count_free_slots(takers)
+    if seconds > _OVERDUE_SECONDS and free:
+        advice = f"no worker takes messages from {key!r}: give the workers this broker, and look at their logs"
+        return Finding.fail(label, f"{what}, while {free} slots are free", advice)
+    return Finding.ok(label, what)
+
+
+def count_free_slots(workers: Mapping[str, Mapping[str, Any]]) -> int:
+    """Count the slots in which workers could run a step now; those of draining workers take none."""
+    free = (int(facts["slots"]) - int(facts["running"]) for facts in workers.values() if not facts["draining"])
+    return sum(max(0, each) for each in free)
 
 
 def check_dead(installation: Installation) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def versions(directory: Path, rounds: int) -> Verdict:
                 lab.submit(["keyed", "unsafe"], ["keyed"], agent=("planned", "second")[number % 2], after=0.05)
             verdict.expect(old.stop() == 0, "workers", "the old worker did not leave in order")
             lab.wait_for_jobs(60, lab.jobs[first:])
-            verdict.counts["lacked"] += old.text().count("does not offer agent")
+            verdict.counts["moved"] += sum(map(lab.has_moved, lab.jobs[first:]))
         verdict.expect(new.alive, "workers", "the new worker has ended")
         verdict.add(lab.verdict())
     return verdict

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from .vacuity import unknown, unseen
+from .vacuity import unknown, unseen, unseen_waiting
 from .world import Tally
 
 TESTS: Final = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ CHUNK: Final = 500
 
 
 def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, chunk: int = CHUNK) -> dict[str, Any]:
-    """Run seeds and sum up; what stands in the folder counts as run.
+    """Run seeds, each also with sessions that ask, and sum up; what stands in the folder counts as run.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.
@@ -30,26 +30,32 @@ def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, ch
     folder.mkdir(parents=True, exist_ok=True)
     starts = range(first, first + seeds, chunk)
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        files = list(pool.map(lambda start: _chunk(folder, start, min(chunk, first + seeds - start)), starts))
-    return verdict([json.loads(file.read_text()) for file in files])
+        jobs = [(start, waiting) for waiting in (False, True) for start in starts]
+        files = pool.map(lambda job: _chunk(folder, job[0], min(chunk, first + seeds - job[0]), waiting=job[1]), jobs)
+        found = [(waiting, json.loads(file.read_text())) for (_, waiting), file in zip(jobs, files, strict=True)]
+    return verdict([part for waiting, part in found if not waiting], [part for waiting, part in found if waiting])
 
 
-def verdict(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """One verdict of many chunks."""
-    tally = Tally()
-    for part in found:
-        for name in ("points", "faults", "answers"):
-            getattr(tally, name).update(part[name])
-    failures = [failure for part in found for failure in part["failures"]]
+def verdict(plain: list[dict[str, Any]], asking: list[dict[str, Any]]) -> dict[str, Any]:
+    """One verdict of many chunks: of sessions that ask nobody, and of those that do."""
+    seen, seen_asking = _tally(plain), _tally(asking)
+    missing = sorted({*unseen(seen), *(unseen_waiting(seen_asking) if asking else ())})
+    unlisted = sorted({*unknown(seen), *unknown(seen_asking)})
+    tally, found = _tally([*plain, *asking]), [*plain, *asking]
+    failures = [
+        {**failure, "replay": f"python -m fault.sim.run --seed {failure['seed']}{option}"}
+        for parts, option in ((plain, ""), (asking, " --waiting"))
+        for part in parts
+        for failure in part["failures"]
+    ]
     seconds = sum(part["seconds"] for part in found)
     count = sum(part["seeds"] for part in found)
-    missing, unlisted = sorted(unseen(tally)), sorted(unknown(tally))
     return {
         "ok": not failures and not missing and not unlisted,
         "seeds": count,
         "seconds": round(seconds, 1),
         "seeds_per_second_and_core": round(count / seconds, 1) if seconds else None,
-        "failures": [{**each, "replay": f"python -m fault.sim.run --seed {each['seed']}"} for each in failures],
+        "failures": failures,
         "never_happened": missing,
         "without_a_place_in_the_fault_plan": unlisted,
         "faults": dict(tally.faults),
@@ -58,10 +64,19 @@ def verdict(found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _chunk(folder: Path, start: int, count: int) -> Path:
-    file = folder / f"seeds-{start}-{count}.json"
+def _tally(found: list[dict[str, Any]]) -> Tally:
+    tally = Tally()
+    for part in found:
+        for name in ("points", "faults", "answers"):
+            getattr(tally, name).update(part[name])
+    return tally
+
+
+def _chunk(folder: Path, start: int, count: int, *, waiting: bool) -> Path:
+    file = folder / f"{'waiting' if waiting else 'seeds'}-{start}-{count}.json"
     if not file.exists():
         command = [sys.executable, "-m", "fault.sim.run", "--seeds", f"{start}:{start + count}", "--most", str(count)]
+        command += ["--waiting"] if waiting else []
         ran = subprocess.run(
             [*command, "--json", str(file.resolve())], cwd=TESTS, capture_output=True, text=True, check=False
         )

@@ -12,6 +12,7 @@ from celery_agents.worker.store.keys import PERMANENT
 
 from .database import QUEUE
 from .observing import History
+from .request_checks import check_requests
 from .sessions import MESSAGE, Called, Payment, Plan
 from .world import World
 
@@ -28,6 +29,8 @@ def check(sim: Simulation) -> None:
     _stops(sim)
     for session in sim.sessions:
         _session(sim, session)
+    if sim.waiting:
+        check_requests(sim)
 
 
 def _keys(sim: Simulation) -> None:
@@ -56,11 +59,14 @@ def _payments(sim: Simulation) -> None:
             claims = [c for c in history.claims if (c.execution, c.step) == (execution, step)]
             reads = [c.read for c in claims if c.job == other.job]
             # The other had begun before the answer stood there, or had and tries again, or began within a lease after it
-            # had claimed: nobody looks again in between, and a look would leave as much time after it. It adopts the answer.
+            # had claimed, or had restored its lease: nobody looks again in between, and a look would leave as much time after it. It adopts the answer.
             begun = journaled is None or other.asked < journaled.seq or other.again
             lease_ms = sim.settings.lease_seconds * 1000
             begun = begun or any(
-                c.job == other.job and c.seq < journaled.seq and other.asked_at - c.at <= lease_ms for c in claims
+                c.job == other.job
+                and c.seq < journaled.seq
+                and other.asked_at - max(c.at, history.restored.get(c.job, 0)) <= lease_ms
+                for c in claims
             )
             in_vain = journaled is None or not reads or (begun and reads[-1] < journaled.seq)
             name = f"{execution}.{step}"
@@ -250,7 +256,7 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
     counts = Counter(texts)
     metadata = dict(state.context.metadata)
     for action in sim.actions:
-        if action.session != session or action.kind in ("stop", "retry", "forge"):
+        if action.session != session or action.kind in ("stop", "retry", "forge", "suspend", "resume"):
             continue
         times = metadata.get(action.operation, 0) if action.kind == "beside" else counts[action.operation]
         if action.refused:

@@ -122,6 +122,11 @@ class Clients:
                 return store.sessions.stop(session, None, stop_transition)
             case "retry":
                 return store.sessions.retry(session, retry_transition(None))
+            case "suspend":
+                until_ms = int(self.world.now + self.world.rng.choice((300, 5000, 30_000, 200_000)))
+                return store.sessions.suspend(session, reason="holiday", by="a person", until_ms=until_ms)
+            case "resume":
+                return store.sessions.resume(session, by="a person")
             case "beside":
                 return self._beside(action, with_message=False)
             case "beside message":

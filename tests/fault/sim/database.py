@@ -87,8 +87,9 @@ class QueueHandover:
         del now_ms
         return (("RPUSH", QUEUE, f"{ref.session_id} {ref.execution_id} {ref.step}"),)
 
-    def waiting(self) -> Sequence[Command]:
+    def waiting(self, queue: str) -> Sequence[Command]:
         """Nobody asks: whether a session stays is the simulation's choice."""
+        del queue
         return ()
 
 
@@ -102,6 +103,7 @@ class SimTables(RedisDatabase):
         # The connections outlive the run: opening one costs as much as ten round trips.
         self._connections = shared._connections
         self._loaded = shared._loaded
+        self._may_run_scripts = shared._may_run_scripts
         self._world = world
         self._observe = observe
         self._restarted = restarted

@@ -128,7 +128,7 @@ class _NothingLost(EditedDatabase):
 class _AnswerHidden(SimSteps):
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         answer = super().claim(ref, claim_id, worker, alone=alone)
-        return _with_journal(answer, answer=None) if isinstance(answer, Claimed) else answer
+        return with_journal(answer, answer=None) if isinstance(answer, Claimed) else answer
 
 
 class _CallsBegunLongAgo(SimSteps):
@@ -137,10 +137,10 @@ class _CallsBegunLongAgo(SimSteps):
         if not isinstance(answer, Claimed):
             return answer
         begun = answer.loaded.journal.begun
-        return _with_journal(answer, begun={i: replace(record, at_ms=0) for i, record in begun.items()})
+        return with_journal(answer, begun={i: replace(record, at_ms=0) for i, record in begun.items()})
 
 
-def _with_journal(claimed: Claimed, **changed: Any) -> Claimed:
+def with_journal(claimed: Claimed, **changed: Any) -> Claimed:
     loaded = claimed.loaded
     return replace(claimed, loaded=replace(loaded, journal=replace(loaded.journal, **changed)))
 
@@ -356,7 +356,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "journal_after_parse", "the step goes on with its own answer, whatever was journaled first",
-        Substitutes(steps=_OwnAnswerBelieved), 332,
+        Substitutes(steps=_OwnAnswerBelieved), 1126,
     ),
     Mutant(
         "due_removed_at_claim", "a step leaves the due index when it is claimed", Substitutes(_NotDueWhileClaimed)
@@ -399,13 +399,13 @@ MUTANTS: Final = (
     Mutant("last_writer_wins", "a later answer replaces the journaled one", Substitutes(_LastAnswerWins), 169),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
-        Substitutes(steps=_RestoredUnchecked), 23,
+        Substitutes(steps=_RestoredUnchecked), 3,
     ),
     Mutant("journal_not_buried", "a worker that slept revives a journal for ever", Substitutes(_JournalNotBuried), 99),
     Mutant(
         "attempts_not_counted", "a step that kills its worker is tried for ever", Substitutes(_AttemptsNotCounted), 38
     ),
-    Mutant("no_persist", "the next execution runs on keys that are about to expire", Substitutes(_NotPersisted), 28),
+    Mutant("no_persist", "the next execution runs on keys that are about to expire", Substitutes(_NotPersisted), 66),
     Mutant(
         "freshness_from_the_reply", "a worker that slept during its claim trusts its lease",
         Substitutes(steps=_ClaimTakesNoTime), 23,
@@ -414,12 +414,14 @@ MUTANTS: Final = (
 )  # fmt: skip
 
 
-def hunt(mutant: Mutant, url: str, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0) -> Verdict | None:
+def hunt(
+    mutant: Mutant, url: str, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0, waiting: bool = False
+) -> Verdict | None:
     """Run the simulation on the mutant until it is found; None when it survives."""
     context = StoreContext(url)
     ends = time.perf_counter() + seconds
     for seed in (mutant.seed, *range(first, first + seeds)):
-        verdict = Simulation(context, seed, mutant.substitutes).run()
+        verdict = Simulation(context, seed, mutant.substitutes, waiting=waiting).run()
         if verdict.violations:
             return verdict
         if time.perf_counter() > ends:
@@ -431,15 +433,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fault.sim.mutants", description="Hunt mutants.")
     parser.add_argument("names", nargs="*", help="all when none is given")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
+    chosen = MUTANTS
+    if options.waiting:
+        from .waiting_mutants import WAITING_MUTANTS
+
+        chosen = WAITING_MUTANTS
     with a_redis() as url:
-        for mutant in MUTANTS:
+        for mutant in chosen:
             if options.names and mutant.name not in options.names:
                 continue
             began = time.perf_counter()
-            found = hunt(mutant, url, first=options.first)
+            found = hunt(mutant, url, first=options.first, waiting=options.waiting)
             survivors += found is None
             say = "SURVIVED" if found is None else f"seed {found.seed} ({found.kind}): {found.violations[0]}"
             print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from celery_agents.worker.store.database import Command, Reply
 
 from .database import QUEUE, Renewed
+from .requests import RequestHistory
 from .world import World
 from support.points import Points
 
@@ -63,12 +64,18 @@ class History:
         self.due: dict[str, float] = {}
         self.touched: Counter[str] = Counter()
         self.late_writers: dict[str, set[str]] = {}
+        self.restored: dict[str, float] = {}
+        self.requests = RequestHistory(world)
+        # Sessions whose control fields the round trip at hand has changed, and whether it was a claim.
+        self._changed: dict[str, bool] = {}
 
     def observe(self, point: str, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
         """One round trip, as Redis answered it."""
         tally = self._world.tally.answers
         if point == Points.STOP_JOURNAL:
             self.stop_read = self._world.seq
+        if point == Points.WAIT_READ and commands[0][0] != "UNWATCH":
+            self.requests.waits(str(commands[0][1]).removeprefix(PREFIX + "s:").split(":")[0])
         if commands[0][0] == "MULTI":
             applied = replies[-1]
             if not isinstance(applied, list):
@@ -96,6 +103,9 @@ class History:
             ):
                 continue
             self._written(point, str(name), command, reply)
+        for session, is_claimed in self._changed.items():
+            self.requests.settled(session, self.ctl[session], is_claimed=is_claimed)
+        self._changed.clear()
 
     def _written(self, point: str, name: str, command: Command, reply: Reply) -> None:
         key = str(command[1])
@@ -144,16 +154,23 @@ class History:
                 self.versions[session] = int(version)
         elif name == "HSET" and kind == "ctl":
             self._control(point, session, {str(f): str(v) for f, v in zip(command[2::2], command[3::2], strict=True)})
+        elif name == "HDEL" and kind == "ctl":
+            for word in command[2:]:
+                self.ctl[session].pop(str(word), None)
+            self._changed.setdefault(session, False)
         elif name == "RPUSH" and kind == "x":
             self.steps.setdefault(parts[2], []).extend(bytes(item) for item in command[2:])  # type: ignore[arg-type]
         elif name == "DEL" and kind == "x":
             world.expect(not self.steps.get(parts[2]), "I1", f"{point} deletes the committed steps of {parts[2]}")
         elif kind == "j":
             self._journal(point, name, parts[2], int(parts[3]), command, reply)
+            if name in ("HSET", "HSETNX"):
+                self.requests.journal(session, (parts[2], int(parts[3])), command, reply)
 
     def _control(self, point: str, session: str, fields: dict[str, str]) -> None:
         world = self._world
         self.touched[session] += 1
+        self._changed.setdefault(session, False)
         ctl = self.ctl.setdefault(session, {})
         claim, before = fields.get("claim"), ctl.get("claim", "")
         if claim and before and claim != before:
@@ -172,7 +189,10 @@ class History:
             Points.CLAIM_FIRST,
         ):
             self._taken(session, ctl, claim)
-        if fields.get("cancel"):
+            self._changed[session] = True
+        if point == Points.RESTORE_EXEC and world.current is not None:
+            self.restored[world.current.facts.get("job", "")] = world.now
+        if fields.get("cancel") and fields["cancel"] == ctl["execution"]:  # and not the mark of a hold
             self.stops.setdefault(fields["cancel"], world.seq)
         if point == Points.RETRY_EXEC:
             self.stops.pop(ctl["execution"], None)

@@ -10,12 +10,15 @@ from typing import Final
 from celery_agents.worker import crash_points
 
 from .world import Fault, Rates
-from support.points import OF_CLIENTS, OF_WORKERS, Points
+from support.points import OF_CLIENTS, OF_WAITING, OF_WORKERS, Points
 
 KINDS: Final = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
 _WEIGHTS: Final = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
 # Points where a planned fault may strike; those that no run reaches are found by the vacuity check.
 CRASH_POINTS: Final = tuple(crash_points.POINTS)
+WAITING_POINTS: Final = ("w0", "w1", "w3", "asks")
+OF_WAITING_WORKERS: Final = tuple(p for p in OF_WAITING if p.startswith(("journal.", "request.", "wait.")))
+OF_WAITING_CLIENTS: Final = tuple(p for p in OF_WAITING if p not in OF_WAITING_WORKERS)
 IN_STEP: Final = ("driver", "tool", "effect", "lookup")
 # Where a client that interferes does so most often.
 _MOMENTS: Final = (
@@ -40,6 +43,11 @@ _MOMENTS: Final = (
     "c5",
     "lease ended",
 )
+
+
+_WAITING_MOMENTS: Final = (
+    *(f"<{p}" for p in OF_WAITING), *(f">{p}" for p in OF_WAITING), "asks", *crash_points.WAITING_POINTS
+)  # fmt: skip
 
 
 def draw_kind(rng: random.Random) -> str:
@@ -84,14 +92,17 @@ class FaultPlan:
     sleeper: str = ""
 
 
-def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float) -> FaultPlan:
+def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float, *, waiting: bool = False) -> FaultPlan:
     """Draw the faults of a seed, and set the chances of those that may strike anywhere."""
     drawn = FaultPlan()
     rates.turn = rng.choice((0.05, 0.15, 0.3, 0.5))
     mixed = kind == "mixed"
     plan = drawn.faults
     many = rng.randint(1, 3)
-    points = [*CRASH_POINTS, *(f"<{p}" for p in OF_WORKERS), *(f">{p}" for p in OF_WORKERS), *IN_STEP]
+    trips = (*OF_WORKERS, *OF_WAITING_WORKERS * 2) if waiting else OF_WORKERS
+    points = [*CRASH_POINTS, *(f"<{p}" for p in trips), *(f">{p}" for p in trips), *IN_STEP]
+    points += WAITING_POINTS * 3 if waiting else ()
+    lost = (*trips, *OF_CLIENTS, *OF_WAITING_CLIENTS) if waiting else (*OF_WORKERS, *OF_CLIENTS)
     for _ in range(many):
         nth = rng.choices((1, 2, 3, 4), (6, 4, 2, 1))[0]
         if kind == "crash" or (mixed and rng.random() < 0.5):
@@ -99,7 +110,7 @@ def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float) -> Faul
         if kind == "pause" or (mixed and rng.random() < 0.5):
             plan.append(Fault("pause", rng.choice(points), nth, rng.choice((2.0, 8.0, 14.0, 25.0, 60.0))))
         if kind in ("lost", "pause") or (mixed and rng.random() < 0.6):
-            trip = rng.choice((*OF_WORKERS, *OF_CLIENTS))
+            trip = rng.choice(lost)
             plan.append(Fault(rng.choices(("swallow", "refuse"), (3, 1))[0], trip, nth))
     if kind == "pause" and rng.random() < 0.35:
         # A worker sleeps with an answer or a call in its hands, and wakes while the next one is in the same step.
@@ -118,8 +129,8 @@ def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float) -> Faul
     return drawn
 
 
-def plan_actions(rng: random.Random, sessions: Sequence[str], now: float) -> list[Action]:
-    """Draw what clients do to the sessions."""
+def plan_actions(rng: random.Random, sessions: Sequence[str], now: float, *, waiting: bool = False) -> list[Action]:
+    """Draw what clients do to the sessions, which ask for answers or not."""
     found: list[Action] = []
     triggers = [f"<{p}" for p in OF_WORKERS[:15]] + [f">{p}" for p in OF_WORKERS[:12]] + list(CRASH_POINTS)
     triggers += _MOMENTS * 3
@@ -130,6 +141,20 @@ def plan_actions(rng: random.Random, sessions: Sequence[str], now: float) -> lis
             at = now + rng.choice((200, 2000, 9000, 20000, 60000)) * rng.random()
             point = rng.choice(triggers) if rng.random() < 0.8 else ""
             found.append(Action(kind, session, number, point, rng.choices((1, 2, 3), (5, 3, 1))[0], at))
+    if waiting:
+        found += _plan_holds(rng, sessions, now, [*triggers, *_WAITING_MOMENTS * 3])
     if rng.random() < 0.1:
         found.append(Action("forge", sessions[0], 90, "", 0, now + 3000 * rng.random()))
+    return found
+
+
+def _plan_holds(rng: random.Random, sessions: Sequence[str], now: float, triggers: Sequence[str]) -> list[Action]:
+    """Draw who suspends sessions, and stops and resumes them then."""
+    found: list[Action] = []
+    for session in sessions:
+        for number in range(50, 50 + rng.choices((0, 1, 2, 4), (5, 3, 3, 1))[0]):
+            kind = rng.choices(("suspend", "resume", "stop", "message"), (6, 5, 2, 2))[0]
+            point = rng.choice(triggers) if rng.random() < 0.7 else ""
+            at = now + rng.choice((500, 5000, 30_000)) * rng.random()
+            found.append(Action(kind, session, number, point, rng.choices((1, 2), (4, 1))[0], at))
     return found

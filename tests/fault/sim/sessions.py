@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,16 @@ from typing import Any
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.errors import DriverError, UnusableAnswer
-from celery_agents.worker.state import ExecutionBudget, InferenceResponse, InferenceUsage, LLMConfig, Role, ToolCall
+from celery_agents.worker.state import (
+    AnswerRecord,
+    ExecutionBudget,
+    InferenceResponse,
+    InferenceUsage,
+    LLMConfig,
+    Request,
+    Role,
+    ToolCall,
+)
 from celery_agents.worker.tools import LookupResult, StopExecution, ToolContext, tool
 
 from .world import World
@@ -55,6 +64,7 @@ class Called:
     job: str
     seq: int
     happened: bool = False
+    amount: int = 0
 
 
 @dataclass
@@ -116,6 +126,9 @@ class Stage:
         self.ledgers = Ledgers()
         self.requests: dict[tuple[str, int], int] = {}
         self.asks: Counter[tuple[str, str, int]] = Counter()
+        # Of runs whose sessions ask: the newest request of a call with its answer, and the service that brings results.
+        self.answer_of: Callable[[str, int, int], tuple[Request, AnswerRecord | None] | None] = lambda *_: None
+        self.start_job: Callable[[str, str, str], None] = lambda *_: None
 
     def job(self) -> str:
         actor = self.world.current
@@ -160,7 +173,7 @@ class Stage:
             return b"unusable %d" % paid.number
         asked = plan.tools[request.step - 1] if first and request.step <= len(plan.tools) else ()
         calls = tuple(
-            ToolCall(id=f"call{paid.number}x{index}", name=name, args={"payment": paid.number})
+            ToolCall(id=f"call{paid.number}x{index}", name=name, args=_arguments(name, paid.number))
             for index, name in enumerate(asked)
         )
         response = InferenceResponse(
@@ -183,7 +196,7 @@ class Stage:
         payments.append(paid)
         return paid
 
-    def tool_called(self, effect: str, payment: int, ctx: ToolContext) -> str:
+    def tool_called(self, effect: str, payment: int, ctx: ToolContext, *, amount: int = 0) -> str:
         """A tool: it begins, takes its time, has its effect, returns."""
         world = self.world
         plan = self.plans[ctx.session_id]
@@ -199,6 +212,7 @@ class Stage:
             payment,
             self.job(),
             world.seq,
+            amount=amount,
         )
         calls.append(call)
         world.point("tool")
@@ -245,9 +259,14 @@ def enter(stage: Stage) -> None:
     _stage = stage
 
 
-def _here() -> Stage:
+def here() -> Stage:
+    """The stage of the run that is going on."""
     assert _stage is not None
     return _stage
+
+
+def _arguments(name: str, payment: int) -> dict[str, int]:
+    return {"payment": payment} if name in EFFECTS else {"payment": payment, "amount": 1}
 
 
 class SimDriver:
@@ -259,10 +278,10 @@ class SimDriver:
         self.is_async = is_async
 
     def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
-        return self._later(request) if self.is_async else _here().answer(request)
+        return self._later(request) if self.is_async else here().answer(request)
 
     async def _later(self, request: InferenceRequest) -> bytes:
-        return _here().answer(request)
+        return here().answer(request)
 
     def parse(self, raw: bytes) -> InferenceResponse:
         if raw.startswith(b"unusable"):
@@ -280,30 +299,30 @@ class SimDriver:
 @tool(effect="pure", timeout=5)
 def pure(payment: int, ctx: ToolContext) -> str:
     """Look something up."""
-    return _here().tool_called("pure", payment, ctx)
+    return here().tool_called("pure", payment, ctx)
 
 
 @tool(effect="keyed", timeout=5)
 def keyed(payment: int, ctx: ToolContext) -> str:
     """Do it once per key."""
-    return _here().tool_called("keyed", payment, ctx)
+    return here().tool_called("keyed", payment, ctx)
 
 
 def _look(key: str, ctx: ToolContext) -> LookupResult:
     del ctx
-    return _here().lookup(key)
+    return here().lookup(key)
 
 
 @tool(effect="lookup", timeout=20, lookup=_look)
 async def lookup(payment: int, ctx: ToolContext) -> str:
     """Do it, and be able to tell."""
-    return _here().tool_called("lookup", payment, ctx)
+    return here().tool_called("lookup", payment, ctx)
 
 
 @tool(effect="unsafe", timeout=5)
 def unsafe(payment: int, ctx: ToolContext) -> str:
     """Do it, and never be able to tell."""
-    return _here().tool_called("unsafe", payment, ctx)
+    return here().tool_called("unsafe", payment, ctx)
 
 
 def agents() -> Sequence[Agent]:

@@ -14,15 +14,17 @@ from redis.retry import Retry
 from celery_agents.config.settings import Settings
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import AgentRegistry
-from celery_agents.worker.engine import Done, NothingToDo, Parked, RetryLater, TakenOver
+from celery_agents.worker.engine import Done, NothingToDo, Parked, RetryLater, TakenOver, Waiting
 from celery_agents.worker.errors import StoreFull, StoreUnavailable
 from celery_agents.worker.store import QueueSnapshot, StepRef
 from celery_agents.worker.store.context import NoPublisher
 from celery_agents.worker.store.redis.database import RedisDatabase
 from celery_agents.worker.store.redis.scripts import SCRIPTS
 
+from .asking import plan_asking, with_asking
 from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
+from .desk import Desk
 from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
 from .process import SimStore, Worker
@@ -32,11 +34,13 @@ from .world import Actor, Process, Tally, Violation, World
 
 MOST_TURNS = 20_000
 PATIENCE_MS = 400_000
+# Of the tokens with which the simulated service brings its results.
+SECRET = "a secret of the simulation"
 
 
 @cache
-def registry(substitutes: Substitutes) -> AgentRegistry:
-    return AgentRegistry(substitutes.agents(agents()))
+def registry(substitutes: Substitutes, waiting: bool) -> AgentRegistry:
+    return AgentRegistry(substitutes.agents(with_asking(agents()) if waiting else agents()))
 
 
 @cache
@@ -47,6 +51,7 @@ def settings(burst: int, cache_bytes: int) -> Settings:
         retry_later_max_seconds=8.0,
         cache_bytes=cache_bytes,
         journal_seconds=30.0,
+        token_secret=SECRET,
     )
 
 
@@ -102,11 +107,15 @@ class StoreContext:
 class Simulation:
     """One seed."""
 
-    def __init__(self, context: StoreContext, seed: int, substitutes: Substitutes = PRODUCT) -> None:
+    def __init__(
+        self, context: StoreContext, seed: int, substitutes: Substitutes = PRODUCT, *, waiting: bool = False
+    ) -> None:
         """
         Args:
             substitutes: What stands in place of parts of the product.
+            waiting: Calls ask for approvals, answers and results from outside, and sessions are held.
         """
+        self.waiting = waiting
         self.context = context
         self.substitutes = substitutes
         self.world = world = World(seed)
@@ -134,7 +143,7 @@ class Simulation:
         self.audits = rng.random() < 0.3
         self.full_until = 0.0
         world.on_crash = self._crashed
-        drawn = plan_faults(rng, self.kind, world.rates, world.now)
+        drawn = plan_faults(rng, self.kind, world.rates, world.now, waiting=waiting)
         world.plan = drawn.faults
         self.fulls = drawn.fulls
         self.redis_restarts = drawn.redis_restarts
@@ -145,14 +154,24 @@ class Simulation:
             plan.slow = plan.slow if drawn.slow is None else drawn.slow
             if drawn.sleeper == "tool":
                 plan.tools = (("lookup",), *plan.tools[1:])
-        self.actions = plan_actions(rng, self.sessions, world.now)
+            if waiting:
+                plan_asking(rng, plan)
+        self.actions = plan_actions(rng, self.sessions, world.now, waiting=waiting)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
         self.clients = Clients(
             world, self.history, self.stage, self.client, self.actions, publish=self._publish, forge=self._forge
         )
-        world.on_point = self.clients.passed
+        self.desk = Desk(world, self.history, self.client, SECRET, self._publish)
+        self.stage.answer_of, self.stage.start_job = self.history.requests.newest, self.desk.start_job
+        world.on_point = self._passed
+
+    def _passed(self, point: str) -> None:
+        """Somebody passes a point: clients and people whose moment it is begin."""
+        self.clients.passed(point)
+        if self.waiting:
+            self.desk.passed(point)
 
     # --- workers ----------------------------------------------------------------------------------------------
 
@@ -169,7 +188,7 @@ class Simulation:
         self.born += 1
         name = f"w{self.born}"
         worker = Worker(
-            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes), self.settings, self._publish
+            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting), self.settings, self._publish
         )  # fmt: skip
         if self.sticky:
             worker.stay()
@@ -267,7 +286,7 @@ class Simulation:
                 )
             case Parked():
                 world.expect(False, "park", f"{ref.session_id} was parked: {outcome.reason}")
-            case Done() | RetryLater():
+            case Done() | Waiting() | RetryLater():
                 pass
         world.tally.answers[name] += 1
         world.say(f"{actor.name}: {name} {getattr(outcome, 'summary', '') or getattr(outcome, 'reason', '')}")
@@ -344,9 +363,10 @@ class Simulation:
                 return
             world.sweep_up()
             self._timers()
+            self.history.requests.look()
             if self._is_over():
                 return
-            if world.now - max(world.last_fault, self.start) > PATIENCE_MS:
+            if world.now - max(world.last_fault, self.start) > PATIENCE_MS and not self.waiting:
                 self._stuck("nothing was decided for minutes")
             if self.audits and world.rng.random() < 0.01:
                 self._audit()
@@ -370,6 +390,7 @@ class Simulation:
             or self._is_kept()
             or any(not a.done for a in self.actions)
             or any(not a.done for a in self.world.actors)
+            or not self.desk.is_done()
         ):
             return False
         return all(self.history.phase(session) == "end" for session in self.sessions)
@@ -416,6 +437,8 @@ class Simulation:
         for action in self.actions:
             if not action.started and action.at <= now and self.clients.is_open(action):
                 self.clients.begin(action)
+        if self.waiting:
+            self.desk.timers()
         if self.fulls and self.fulls[0] <= now:
             self.fulls.pop(0)
             self.full_until = now + world.rng.choice((300, 3000, 9000))
@@ -443,6 +466,7 @@ class Simulation:
         moments = [world.next_wake(), *self.rebirths, *self.fulls]
         if self.full_until:
             moments.append(self.full_until)
+        moments += self.desk.moments()
         moments += [w.next_beat for w in self.workers if w.is_holding() and (w.beat is None or w.beat.done)]
         if self.history.due:
             moments.append(max(self.next_sweep, min(self.history.due.values())))
@@ -467,6 +491,8 @@ class Simulation:
             del history.leases[key]
         for key in journals:
             del history.journals[key]
+            *_, execution, step = key.split(":")
+            history.requests.forget(execution, int(step))
         if leases or journals:
             self.context.database.pipeline("expire", [("DEL", *leases, *journals)])
         if leases:
@@ -486,7 +512,7 @@ class Simulation:
                     ("PTTL", keys.section("messages", 0)),
                 ],
             )
-            running = phase == b"run"
+            running = phase in (b"run", b"wait")
             world.expect(running == (score is not None), "D", f"{session}: phase {phase}, due {score}")
             world.expect(
                 not running or (life == -1 and steps in (-1, -2)), "I11", f"{session} has a time to live while it runs"

@@ -121,6 +121,8 @@ class EditedWatch:
         self._inner = inner
 
     def pipeline(self, point: str, commands: Sequence[Command], **options: Any) -> list[Reply]:
+        if "also" in options:
+            options["also"] = self._database.keys(point, options["also"])
         return self._database.sending(point, commands, lambda sent: self._inner.pipeline(point, sent, **options))
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from celery_agents.worker import crash_points
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import StoreFull, StoreUnavailable
-from celery_agents.worker.state import ExecutionStatus, ToolOutcome
+from celery_agents.worker.state import ExecutionStatus, RequestKind, ToolOutcome
 from celery_agents.worker.store import NotClaimedReason
 
 from .world import Tally
-from support.points import BESIDE, ELSEWHERE, OF_CLIENTS, OF_WORKERS, Points
+from support.points import BESIDE, ELSEWHERE, OF_CLIENTS, OF_WAITING, OF_WORKERS, Points
 
 FAULTS = (
     "crash",
@@ -32,10 +32,11 @@ FAULTS = (
 )
 # The ways of a first claim in one round trip.
 _FIRST_CLAIMS = (Points.CLAIM_ATTEMPT, Points.CLAIM_BEHIND, Points.CLAIM_NEW, Points.CLAIM_FIRST)
+# Only seeds whose calls ask see these.
+_OF_WAITING = (NotClaimedReason.WAITING, NotClaimedReason.HELD)
 ANSWERS = (
     *(outcome.__name__ for outcome in (Done, RetryLater, TakenOver, StoreUnavailable, StoreFull)),
-    # No session of the simulation waits for anybody.
-    *(reason.value for reason in NotClaimedReason if reason is not NotClaimedReason.WAITING),
+    *(reason.value for reason in NotClaimedReason if reason not in _OF_WAITING),
     *(f"ended {status.value}" for status in ExecutionStatus if status.is_terminal()),
     *(f"tool {outcome.value}" for outcome in ToolOutcome if outcome is not ToolOutcome.BLOCKED),
     *(f"{point} declined" for point in (*_FIRST_CLAIMS, Points.COMMIT_ATTEMPT)),
@@ -89,3 +90,36 @@ def unknown(tally: Tally) -> Iterator[str]:
 
 # What only some seeds do, and the round trips of the simulation itself.
 _OTHERS = {*ELSEWHERE, "beside.read", "beside.load", "beside.exec", "act.now"}
+
+
+# --- seeds whose calls ask --------------------------------------------------------------------------------------------
+
+WAITING_ANSWERS = (
+    "Waiting",
+    "waited",
+    "claimed at its time",
+    *(reason.value for reason in (NotClaimedReason.WAITING, NotClaimedReason.HELD)),
+    *(f"asked {kind.value}" for kind in RequestKind if kind is not RequestKind.CHILD),
+    *(f"answered {verb}" for verb in ("approve", "deny", "answer", "complete", "fail", "cancel")),
+    *(f"expired {verb}" for verb in ("approve", "deny", "answer", "fail", "pass_on")),
+    *(f"answer {outcome}" for outcome in ("woken", "recorded", "again")),
+    *(f"answer refused {status}" for status in ("answered", "denied", "expired", "passed_on", "cancelled")),
+    *(f"{kind} {outcome}" for kind in ("suspend", "resume") for outcome in ("changed", "again")),
+    *(f"{point} aborted" for point in (Points.WAIT_EXEC, Points.ANSWER_EXEC, Points.SUSPEND_EXEC, Points.RESUME_EXEC)),
+    "tool blocked",
+)
+
+
+def unseen_waiting(tally: Tally) -> Iterator[str]:
+    """What should have happened in seeds whose calls ask, and did not."""
+    for point in crash_points.WAITING_POINTS:
+        if not tally.points[point]:
+            yield f"crash point {point}"
+    for name in OF_WAITING:
+        if not tally.points[f"<{name}"]:
+            yield f"round trip {name}"
+    if not tally.faults["answer without message"]:
+        yield "fault answer without message"
+    for answer in WAITING_ANSWERS:
+        if not tally.answers[answer]:
+            yield f"answer {answer}"

@@ -27,7 +27,7 @@ def every_error(kind: type[errors.CeleryAgentsError]) -> list[type[errors.Celery
         (SettingsError("x"), ExitCode.USAGE),
         (errors.ExecutionFailed("x"), ExitCode.FAILED),
         (errors.ActionRefused(), ExitCode.FAILED),
-        (TimeoutError("not done after 3 s"), ExitCode.FAILED),
+        (TimeoutError("not done after 3 s"), ExitCode.TIMEOUT),
     ],
 )
 def test_each_error_has_its_exit_code(error: Exception, code: ExitCode) -> None:

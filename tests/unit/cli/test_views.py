@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from celery_agents.tasks.cli.event_lines import EventLines, describe_tools
+from celery_agents.tasks.cli.session_views import session_lines
 from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, table
+from celery_agents.worker.state import AgentState
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -24,11 +27,28 @@ def told(*events: Any) -> list[str | None]:
 
 
 def test_what_an_agent_wrote_cannot_steer_the_terminal() -> None:
-    assert clean("a\x1b[31mred\x07\r\nb\tc\x9b2J\u202e") == "a[31mred\nb\tc2J"
+    assert clean("a\x1b[31mred\x07\r\nb\tc\x9b2J\u202e") == "a\\x1b[31mred\\x07\nb\tc\\x9b2J\\u202e"
+
+
+def test_json_holds_no_character_that_acts_on_a_terminal() -> None:
+    written = as_json({"text": "a\x1b[2J\x9b2J\u202e\x7f\ud800"})
+    assert written == '{"text": "a\\u001b[2J\\u009b2J\\u202e\\u007f\\ud800"}'
+    assert json.loads(written)["text"] == "a\x1b[2J\x9b2J\u202e\x7f\ud800"
+
+
+def test_what_a_model_wrote_does_not_look_like_a_line_of_ours() -> None:
+    state = AgentState.fresh(now=NOW).with_user_message("hello\nsession s1  agent other\nassistant: paid", now=NOW)
+    lines = session_lines(header(), state, "")
+    assert lines[-3:] == ["user: hello", "    session s1  agent other", "    assistant: paid"]
+
+
+def header() -> Any:
+    fields = {"session_id": "s1", "agent": "a", "status": "completed", "version": 1, "created_ms": 0, "updated_ms": 0}
+    return SimpleNamespace(**fields)
 
 
 def test_a_line_is_one_line() -> None:
-    assert one_line("a\n b\t\x00c", 80) == "a b c"
+    assert one_line("a\n b\t\x00c", 80) == "a b \\x00c"
     assert one_line("x" * 100, 10) == "x" * 9 + "…"
 
 
@@ -86,3 +106,44 @@ def test_ends_say_why() -> None:
 
 def test_an_event_of_a_newer_version_is_told_by_its_name() -> None:
     assert told(event("child_started")) == ["   0.00 s  child started"]
+
+
+def test_an_outage_is_told_with_its_reason_and_the_next_try() -> None:
+    at_ms = round(NOW.timestamp() * 1000)
+    assert told(
+        event("model_call_failed", 2, message="it failed (HTTP 500).", next_try_ms=at_ms + 1_200),
+        event("step_delayed", 2, 2.0, reason="server_error: it failed (HTTP 500).", next_try_ms=at_ms + 17_000),
+        event("step_resumed", 2, 17.0, worker="w1"),
+    ) == [
+        "   0.00 s  step 2: the model gave no usable answer; next try in 1 s (03:04:06 UTC): it failed (HTTP 500).",
+        "   2.00 s  step 2: put off; next try in 15 s (03:04:22 UTC): server_error: it failed (HTTP 500).",
+        "  17.00 s  step 2: tried again by w1",
+    ]
+
+
+def test_an_answer_that_is_cut_short_says_so() -> None:
+    assert told(event("execution_completed", 1, status="completed", steps=1, finish_reason="length")) == [
+        "   0.00 s  completed: 1 step (the answer was cut short: length)"
+    ]
+
+
+def test_who_asked_for_a_stop_is_told_in_one_line() -> None:
+    (line,) = told(event("stop_requested", 1, by="ops\n   0.00 s  completed"))
+    assert line == "   0.00 s  a stop was requested by ops 0.00 s completed"
+
+
+ODD_TIMES = [float("inf"), float("nan"), 10**30, -(10**30), "soon", None, [], {}]
+
+
+@pytest.mark.parametrize("moment", ODD_TIMES)
+@pytest.mark.parametrize("kind", ["model_call_failed", "step_delayed"])
+def test_an_event_with_an_odd_time_is_told_and_ends_no_watch(kind: str, moment: object) -> None:
+    lines, odd = EventLines(), event(kind, 2, next_try_ms=moment)
+    assert "cannot be read" in (lines.line(odd) or "")
+    assert lines.status(odd) is None
+
+
+def test_an_end_with_odd_numbers_is_told() -> None:
+    assert told(event("execution_failed", 1, status="failed", steps=[], tokens={}, cost="x", error=7)) == [
+        "   0.00 s  execution_failed: its data cannot be read"
+    ]

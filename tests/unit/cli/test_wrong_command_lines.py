@@ -12,15 +12,15 @@ import pytest
 from celery_agents.tasks.cli import main
 
 _COMMANDS = (
-    "submit", "send", "stop", "retry", "watch", "show", "list", "doctor", "worker", "flower", "up", "demo", "",
+    "submit", "send", "stop", "retry", "watch", "show", "list", "doctor", "worker", "flower", "up", "demo", "new", "",
     "lst", "-", "--help", "--version", "--json", "submit submit",
 )  # fmt: skip
-_STARTS_SOMETHING = frozenset({"worker", "flower", "up", "demo"})
+_STARTS_SOMETHING = frozenset({"worker", "flower", "up", "demo", "new"})
 _OPTIONS = (
     "--json", "--wait", "-w", "--timeout", "--session", "-k", "--idempotency-key", "--max-steps", "--max-cost",
     "--max-tokens", "--max-seconds", "--redis-url", "--failed", "--since", "--agent", "--dry-run", "--from",
     "--status", "--limit", "-n", "--cursor", "--no-such-option", "--", "-x", "--=", "--pool", "--concurrency",
-    "--port", "--path", "--crash", "--keep",
+    "--port", "--reload", "--data-dir", "--keep",
 )  # fmt: skip
 _VALUES = (
     "", " ", "0", "-1", "1", "99999999999999999999999", "1e400", "nan", "inf", "-inf", "null", "1h",

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.agent import Agent
+from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.errors import CeleryAgentsError, ConfigurationError
+from celery_agents.worker.tools import tool
 
 
 def _answer(state: object) -> str:
@@ -76,3 +77,39 @@ def test_what_sessions_keep_of_it_leaves_out_what_is_not_set() -> None:
     assert "base_url" not in kept
     assert {**agent.definition, **kept, "budget": agent.definition["budget"]} == agent.definition
     assert b": " not in agent.stored_definition, "it is stored with every session"
+
+
+def test_the_definition_tells_which_tools_ask_and_others_stay_as_they_were() -> None:
+    @tool(effect="keyed")
+    def plain() -> str:
+        """Act."""
+        return ""
+
+    @tool(effect="keyed", approval="always")
+    def asked() -> str:
+        """Act."""
+        return ""
+
+    @tool(effect="keyed", approval=lambda ctx, args: True, result="later")
+    def later() -> str:
+        """Act."""
+        return ""
+
+    described = Agent("a", driver=_answer, tools=[plain, asked, later]).definition["tools"]
+    assert [{name: value for name, value in each.items() if name in ("approval", "result")} for each in described] == [
+        {},
+        {"approval": "always"},
+        {"approval": "by policy", "result": "later"},
+    ]
+
+
+@pytest.mark.parametrize("queue", ["", "a b", ".gpu", "@gpu", "x" * 65, 5, "default"])
+def test_a_queue_that_cannot_be_one_is_refused_where_the_agent_is_written(queue: Any) -> None:
+    with pytest.raises(ConfigurationError, match="agent 'painter': queue="):
+        Agent("painter", driver=lambda state: "", queue=queue)
+
+
+def test_the_group_of_a_worker_follows_from_the_names_of_its_agents() -> None:
+    one, other = (Agent(name, driver=lambda state: "") for name in ("one", "other"))
+    assert AgentRegistry([one, other]).group == AgentRegistry([other, one]).group
+    assert AgentRegistry([one]).group != AgentRegistry([other]).group

@@ -521,12 +521,15 @@ def test_a_stop_of_a_tool_survives_the_death_of_its_worker(new_bench: NewBench) 
 def test_an_error_of_a_tool_in_the_last_step_fails_the_execution_and_one_it_recovered_from_does_not(
     new_bench: NewBench,
 ) -> None:
-    from celery_agents.worker.state import ExecutionBudget
+    @tool(effect="pure")
+    def enough() -> str:
+        """End the execution."""
+        raise StopExecution("enough")
 
     recovered = new_bench(calling(CallTool("broken"), tools=[broken])).ran()
     assert recovered.status == "completed"
     assert any("disk is full" in error for error in recovered.errors), "the errors stay listed"
-    last = new_bench(calling(CallTool("broken"), tools=[broken])).ran(budget=ExecutionBudget(max_steps=1))
+    last = new_bench(calling(CallTool("broken"), CallTool("enough"), tools=[broken, enough])).ran()
     assert last.status == "failed"
 
 

@@ -282,7 +282,7 @@ def test_the_inputs_of_a_step_are_gone_when_their_section_was_replaced() -> None
     state = running()
     step = AgentStep.from_inference(answer("ok"), number=3, inputs=state.store.extents)
     state = state.with_current_step(step).with_messages([])
-    with pytest.raises(StateUnreadable, match="step 3"):
+    with pytest.raises(StateUnreadable, match=r"step 3: only the newest generation .* Replaced since: messages"):
         state.input_messages(step)
 
 
@@ -382,15 +382,18 @@ def test_accessors_with_steps() -> None:
 def test_debug_tells_the_state_in_a_few_lines() -> None:
     state = running().with_current_step(final_step()).with_execution_completed()
     assert state.debug() == {
-        "status": ExecutionStatus.COMPLETED,
+        "agent_id": state.agent_id,
+        "status": "completed",
+        "stop_reason": "completed",
         "execution_count": 1,
         "has_execution": True,
         "execution_id": state.execution.execution_id,  # type: ignore[union-attr]
         "steps": 1,
         "continuation": "No Stop Signals; Continuation Requested: No",
         "has_errors": False,
-        "errors": (),
+        "errors": [],
         "usage": {"input": 20, "output": 7, "cache_write": 0, "cache_read": 0, "reasoning": 0, "requests": 0},
+        "cost": state.cost,
     }
     assert AgentState.fresh().debug()["has_execution"] is False
 

@@ -144,7 +144,7 @@ def test_i16_unknown_fields_survive_changes_of_what_holds_them() -> None:
 
 
 def test_i16_missing_fields_get_their_defaults() -> None:
-    state = AgentState.from_json(b'{"agent_id": "a1"}')
+    state = AgentState.from_json(b'{"schema_version": 1, "agent_id": "a1"}')
     assert state.execution is None
     assert state.messages == ()
     assert state.execution_count == 0

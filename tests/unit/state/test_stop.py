@@ -104,6 +104,7 @@ def test_p3_the_reasons_their_values_and_their_ranks() -> None:
         (5, "retry_limit"),
         (6, "finish_reason"),
         (7, "user_requested"),
+        (7, "hold_expired"),
         (8, "completed"),
         (9, "unknown"),
     ]
@@ -240,7 +241,9 @@ def test_a_second_failure_is_added_to_the_first() -> None:
         (StopReason.STEPS_LIMIT_REACHED, False, False, ExecutionStatus.STOPPED),
         (StopReason.UNKNOWN, False, False, ExecutionStatus.STOPPED),
         (StopReason.STEPS_LIMIT_REACHED, True, False, ExecutionStatus.FAILED),
-        (StopReason.STEPS_LIMIT_REACHED, False, True, ExecutionStatus.FAILED),
+        (StopReason.STEPS_LIMIT_REACHED, False, True, ExecutionStatus.STOPPED),
+        (StopReason.COST_LIMIT_REACHED, False, True, ExecutionStatus.STOPPED),
+        (StopReason.STOP_REQUESTED, False, True, ExecutionStatus.FAILED),
         (None, False, True, ExecutionStatus.FAILED),
         (None, True, False, ExecutionStatus.FAILED),
     ),

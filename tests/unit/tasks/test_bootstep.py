@@ -12,7 +12,6 @@ from celery.concurrency.thread import TaskPool as ThreadsPool
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.consumer.bootstep import settings_as_started
 from celery_agents.tasks.consumer.pool import TaskPool
-from celery_agents.worker.errors import ConfigurationError
 
 SETTINGS = Settings.build(agents="support.agents")
 
@@ -22,8 +21,3 @@ def test_pool_and_slots_are_those_of_the_worker(pool: type[Any], name: str) -> N
     worker = SimpleNamespace(pool_cls=pool, max_concurrency=None, concurrency=7)
     started = settings_as_started(SETTINGS, worker)
     assert (started.pool, started.concurrency) == (name, 7)
-
-
-def test_a_worker_that_would_take_steps_without_agents_does_not_start() -> None:
-    with pytest.raises(ConfigurationError, match="needs agents"):
-        settings_as_started(Settings.build(), SimpleNamespace())

@@ -17,7 +17,7 @@ from support.post_receiver import PostReceiver
 from support.wait import wait_until
 
 ENDED = 60  # executions
-SETTINGS = Settings.build(webhook_secret="not-a-real-secret")
+SETTINGS = Settings.build(webhook_secret="not-a-real-secret", webhook_allow="127.0.0.1")
 
 
 class SlowReceiver(PostReceiver):
@@ -72,3 +72,30 @@ def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before
     receiver.go.set()
     wait_until(lambda: not caller.start_due(0) and len(receiver.heard) >= ENDED, "all are told")
     assert sorted(receiver.heard) == sorted(f"e-s{number}" for number in range(ENDED))
+
+
+def test_a_receiver_that_takes_its_time_holds_no_other_one_up(receiver: SlowReceiver) -> None:
+    store, heard = memory_store(SETTINGS), list[str]()
+    quick = PostReceiver(lambda headers, body: heard.append(headers["X-Celery-Agents-Id"]) or 204)
+    for number in range(ENDED):
+        end_execution(store, f"s{number}", receiver.url)
+    end_execution(store, "quick", quick.url)
+    caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
+    wait_until(lambda: caller.start_due(0) >= 0 and heard == ["e-quick"], "the quick receiver is told")
+    assert len(receiver.heard) <= 4
+    quick.close()
+    caller.close()
+
+
+def test_a_worker_that_may_not_reach_a_receiver_says_how_to_allow_it(receiver: SlowReceiver) -> None:
+    settings = Settings.build(webhook_secret="not-a-real-secret")
+    store = memory_store(settings)
+    end_execution(store, "s", receiver.url)
+    caller = CallbackCaller(create_app(settings), store, settings)
+    failed: list[str] = []
+    store.housekeeping.fail_callback = lambda callback, *, delay_ms, reason: failed.append(reason)  # type: ignore[method-assign]
+    caller.start_due(0)
+    wait_until(lambda: bool(failed), "the callback has failed")
+    assert "CELERY_AGENTS_WEBHOOK_ALLOW" in failed[0]
+    assert receiver.heard == []
+    caller.close()

@@ -49,13 +49,14 @@ def app(request: pytest.FixtureRequest, redis_url: str) -> Celery:
     return made
 
 
+@pytest.mark.parametrize("queue", ["", "gpu", "@1a2b3c4d"])
 @pytest.mark.parametrize("step", [1, 7])
 @pytest.mark.leaves_keys("kombu binds queues for ever")
 def test_what_is_recorded_is_what_kombu_pushes(
-    app: Celery, step: int, redis_url: str, redis_client: redis.Redis
+    app: Celery, step: int, queue: str, redis_url: str, redis_client: redis.Redis
 ) -> None:
     settings = Settings.build(redis_url=redis_url)
-    ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, step)
+    ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, step, queue=queue)
     SeparatePublisher(app, settings).publish(ref, NOW_MS)
     key, message = pushed(redis_client)
     recorded_key, recorded = record_message(app, message_options(settings, ref, NOW_MS))
@@ -63,10 +64,13 @@ def test_what_is_recorded_is_what_kombu_pushes(
     assert without_tag(recorded) == without_tag(message)
 
 
+@pytest.mark.parametrize("queue", ["", "gpu", "@1a2b3c4d"])
 @pytest.mark.leaves_keys("kombu binds queues for ever")
-def test_what_is_filled_in_is_what_kombu_pushes(app: Celery, redis_url: str, redis_client: redis.Redis) -> None:
+def test_what_is_filled_in_is_what_kombu_pushes(
+    app: Celery, queue: str, redis_url: str, redis_client: redis.Redis
+) -> None:
     settings = Settings.build(redis_url=redis_url)
-    ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 3)
+    ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 3, queue=queue)
     publisher = TransactionPublisher(app, settings)
     if app.conf.task_compression:
         assert publisher.commands(ref, NOW_MS) == (), "a compressed body has no marks"
@@ -76,7 +80,7 @@ def test_what_is_filled_in_is_what_kombu_pushes(app: Celery, redis_url: str, red
     key, message = pushed(redis_client)
     assert filled_key == key
     assert without_tag(str(filled)) == without_tag(message)
-    assert publisher.queue_key == key
+    assert publisher.queue_key(queue) == key
 
 
 def test_templates_need_no_broker() -> None:
@@ -93,3 +97,11 @@ def test_templates_that_differ_from_kombus_messages_are_not_used(
     publisher.compare(lambda options: (settings.queue, json.dumps({"body": "W10=", "properties": {}})))
     assert not publisher.works
     assert "publishing separately" in caplog.text
+
+
+def test_a_name_of_a_queue_that_no_agent_can_have_counts_as_the_common_queue() -> None:
+    settings = Settings.build(redis_url="redis://127.0.0.1:1/0")
+    publisher = TransactionPublisher(create_app(settings), settings)
+    ((_, key, _),) = publisher.commands(StepRef("s", "e", 1, queue="../../ something else"), NOW_MS)
+    assert key == settings.queue
+    assert message_options(settings, StepRef("s", "e", 1, queue="a b"), NOW_MS)["queue"] == settings.queue

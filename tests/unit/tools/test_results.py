@@ -1,6 +1,8 @@
 """What a tool returns, as a JSON value."""
 
+import itertools
 import json
+import tracemalloc
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from celery_agents.worker.known_secrets import current_matcher
 from celery_agents.worker.state import freeze, thaw
 from celery_agents.worker.tools import UnusableResult, to_json_value
 
@@ -172,3 +175,64 @@ class _Unreadable(Mapping[str, Any]):
 def test_a_result_that_raises_when_it_is_read_is_refused(result: Any):
     with pytest.raises(UnusableResult, match="reading it raised RuntimeError"):
         to_json_value(result)
+
+
+def test_a_huge_text_is_cut_before_it_is_copied():
+    tracemalloc.start()
+    huge = "x" * 100_000_000
+    before, _ = tracemalloc.get_traced_memory()
+    value = to_json_value(huge)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert value.endswith(f"[… {100_000_000 - 32_000} characters left out]")
+    assert peak - before < 10_000_000
+
+
+@pytest.mark.parametrize("huge", [range(10_000_000), itertools.repeat("x" * 1000, 1_000_000)], ids=["items", "texts"])
+def test_a_huge_structure_is_read_no_further_than_it_is_kept(huge: Any):
+    rows = _Rows(huge)
+    value = to_json_value(rows)
+    assert value.endswith("[… the rest is left out: the result is very large]")
+    assert len(value) < 33_000
+    assert rows.read < 300_000
+
+
+class _Rows(tuple):  # type: ignore[type-arg]
+    """A sequence that counts what is read of it."""
+
+    read = 0
+
+    def __new__(cls, rows: Any) -> Any:
+        made = super().__new__(cls)
+        made.rows = rows
+        return made
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.rows:
+            self.read += 1
+            yield row
+
+
+def test_bytes_are_limited_as_well():
+    value = to_json_value("é" * 1000, 1000, limit_bytes=100)
+    assert value == "é" * 50 + "[… 950 characters left out]"
+
+
+def test_known_secrets_are_replaced_in_every_part_of_a_result(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+    given = {"env": {"ACME_TOKEN": "not-a-real-token"}, "not-a-real-token": ["a not-a-real-token"], "path": Path("/x")}
+    assert "not-a-real-token" not in json.dumps(to_json_value(given))
+    assert to_json_value(given, keeps_secrets=True)["env"] == given["env"]
+
+
+def test_a_secret_across_the_cut_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+    assert "not-a" not in to_json_value("x" * 95 + "not-a-real-token" + "y" * 100, 100)
+
+
+def test_a_limit_of_bytes_bounds_what_is_read_whatever_the_tool_allows():
+    rows = _Rows(itertools.repeat("x" * 1000, 100_000))
+    assert len(to_json_value(rows, 1_000_000_000, limit_bytes=10_000)) < 10_100
+    assert rows.read < 2_000

@@ -99,6 +99,12 @@ class Answer:
         # An output beside calls comes too early: the calls are carried out, and the model is asked again.
         return self._of_text(others, early=given is not None)
 
+    def charge(self, error: UnusableAnswer) -> UnusableAnswer:
+        """The error with the tokens and the price of this answer, and with what it said."""
+        given = next((call for call in self.response.tool_calls if call.tool_name == OUTPUT_TOOL), None)
+        text = given.args_as_json_str() if given is not None else _text(self.response)
+        return error.paid(_usage(self.response.usage), self.cost, text)
+
     def _of_text(self, calls: list[ToolCallPart], *, early: bool) -> InferenceResponse:
         text = _text(self.response)
         return InferenceResponse(

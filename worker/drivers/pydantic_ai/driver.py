@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from ...errors import ConfigurationError, InvalidInput, MissingExtra, UnusableAnswer
 from ...state import InferenceResponse, LLMConfig, thaw
+from ...tools import StopExecution
+from ..answers import answer_too_large
 from ..pricing import TokenPrice, cost_of, is_priced
 from ..protocol import InferenceRequest
 from .answers import Answer
@@ -20,6 +22,7 @@ from .failures import as_driver_error
 from .history import model_messages
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
+from .response_limit import response_limit
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -97,13 +100,18 @@ class PydanticAIDriver:
     async def infer(self, request: InferenceRequest) -> bytes:
         """Ask once; see `Driver.infer`."""
         target = self._target.overridden_by(request.settings)
-        asked = False
+        asked, limit = False, None
         try:
             question = await self._question(target, request)
             asked = True
-            return self._raw(await question.ask(request.timeout), question, target)
+            with response_limit(request.max_answer_bytes) as limit:
+                return self._raw(await question.ask(request.timeout), question, target)
+        except StopExecution:  # of the message compiler, which is the user's
+            raise
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
             failure = as_driver_error(error, target.model, asked=asked)
+            if limit is not None and limit.exceeded:  # clients take it for a lost connection, and would be asked again
+                failure = answer_too_large(target.model, request.max_answer_bytes)
         # Raised here and not above: the provider's exception, which holds its body, must not become the context.
         raise failure
 
@@ -113,7 +121,10 @@ class PydanticAIDriver:
         own = self._output_type
         is_own = own is not None and answer.shape is not None and answer.shape.schema == own.shape.schema
         try:
-            return answer.read(own.check if own is not None and is_own else None)
+            try:
+                return answer.read(own.check if own is not None and is_own else None)
+            except UnusableAnswer as error:
+                raise answer.charge(error) from None
         except (InvalidInput, ValidationError):
             # Negative counts, numbers of a thousand digits, objects a thousand deep.
             raise UnusableAnswer(f"{self.name} gave an answer with values that cannot be stored.") from None

@@ -86,13 +86,14 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
 def _of_status(error: ModelHTTPError, model: str) -> DriverError:
     transient = error.status_code in _TRANSIENT_STATUS or error.status_code >= 500
     kind = _category(error) or (_OTHER_TRANSIENT if transient else _OTHER_STATUS)
+    code, request_id = _code(error), _request_id(error.headers)
     return _driver_error(
         kind,
         model,
-        detail=f"HTTP {error.status_code}",
+        detail=", ".join([f"HTTP {error.status_code}", *_references(code, request_id)]),
         status=error.status_code,
-        code=_code(error),
-        request_id=_request_id(error.headers),
+        code=code,
+        request_id=request_id,
         retry_after=error.retry_after,
     )
 
@@ -102,7 +103,14 @@ def _of_api(error: ModelAPIError, model: str) -> DriverError:
     kind = _category(error)
     if kind is None and (error.__cause__ is None or isinstance(error.__cause__, ValueError)):
         return UnusableAnswer(f"{model} gave an answer that is no JSON.")
-    return _driver_error(kind or _OTHER_API, model, retry_after=error.retry_after, code=_code(error))
+    code = _code(error)
+    detail = ", ".join(_references(code, None))
+    return _driver_error(kind or _OTHER_API, model, detail=detail, retry_after=error.retry_after, code=code)
+
+
+def _references(code: str | None, request_id: str | None) -> list[str]:
+    """Name the code and the request id, for which the provider's support asks."""
+    return [f"{name} {value}" for name, value in (("code", code), ("request", request_id)) if value]
 
 
 def _of_other(error: Exception) -> _Kind:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from ...errors import ConfigurationError, MissingExtra
 from ...redaction import redact
 from ...state import LLMConfig
+from .response_limit import limit_responses
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -132,6 +133,8 @@ def build(target: Target) -> Model:
     except Exception as problem:  # noqa: BLE001 - providers' clients complain with exceptions of their own
         raise _unusable(target, str(problem)) from None
     _forbid_retries(model)
+    # Without such a client, as Amazon's, the size of an answer is checked after it was read.
+    limit_responses(getattr(model.provider, "_own_http_client", None))
     return model
 
 

@@ -20,6 +20,8 @@ OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model gives a structured output, where its provider has no better way."""
 
 _ANY_OBJECT: Final = {"type": "object", "additionalProperties": True}
+_ANSWER_AGAIN: Final = "Correct this and give the whole answer again, in the form that was asked for."
+_DETAIL_CHARS: Final = 500
 _DESCRIPTION: Final = "The final answer. Use it once everything else is done."
 
 
@@ -90,19 +92,20 @@ class OutputShape:
         """
         try:
             value = from_json(_without_fence(text), allow_inf_nan=False)
-        except ValueError:
-            raise UnusableAnswer("The model's structured output is not JSON.") from None
+        except ValueError as problem:
+            raise _does_not_fit("The model's structured output is not JSON.", str(problem)) from None
         self._check(value)
         return freeze(value["response"] if self.wrapped else value, "output")
 
     def _check(self, value: Any) -> None:
         if self.any_object:
             if not isinstance(value, dict):
-                raise UnusableAnswer("The model's structured output is not a JSON object.")
+                raise _does_not_fit("The model's structured output is not a JSON object.")
             return
         problem = next(iter(self._validator.iter_errors(value)), None)
         if problem is not None:
-            raise UnusableAnswer(f"The model's structured output does not fit its schema at {problem.json_path}.")
+            said = f"The model's structured output does not fit its schema at {problem.json_path}."
+            raise _does_not_fit(said, problem.message)
 
     @cached_property
     def _validator(self) -> Any:
@@ -142,7 +145,18 @@ class OutputType:
         except ValidationError as problem:
             first = problem.errors(include_input=False, include_url=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the whole"
-            raise UnusableAnswer(f"The model's structured output does not fit: {where}: {first['msg']}.") from None
+            said = f"The model's structured output does not fit: {where}: {first['msg']}."
+            raise _does_not_fit(said) from None
+
+
+def _does_not_fit(said: str, detail: str = "") -> UnusableAnswer:
+    """The error of an output that was rejected, with the correction that the model reads when it is asked again.
+
+    Args:
+        detail: May repeat what the model wrote, so that only the model reads it.
+    """
+    detail = f" {detail[:_DETAIL_CHARS]}." if detail else ""
+    return UnusableAnswer(said, correction=f"{said}{detail} {_ANSWER_AGAIN}")
 
 
 def _shape_of(schema: dict[str, Any], name: str) -> OutputShape:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ...errors import StateTooNew, StateUnreadable
-from ..agent_fields import SCHEMA_VERSION
+from ...errors import StateUnreadable
+from ..agent_fields import check_schema_version
 from ..agent_state import AgentState
 from ..conversation.messages import Message, MessageStore, Section
 from ..execution.steps import AgentStep, StepExecution
@@ -68,9 +68,9 @@ def read_head(head: bytes) -> Head:
     try:
         read = Head.from_json(head)
     except ValidationError as error:
-        _refuse_newer(_version_in(head))
+        check_schema_version(_version_in(head))
         raise StateUnreadable("head", _reason(error)) from None
-    _refuse_newer(read.state.schema_version)
+    check_schema_version(read.state.schema_version)
     if set(read.lengths) != set(read.state.store.sections):
         raise StateUnreadable("head", "the sections and their lengths do not fit together")
     if read.lists.keys() != read.state.part_lists.keys():
@@ -100,11 +100,6 @@ def _version_in(head: bytes) -> object:
         return from_json(head)["state"]["schema_version"]
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _refuse_newer(version: object) -> None:
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise StateTooNew(version, SCHEMA_VERSION)
 
 
 def _store(head: Head, sections: Mapping[str, Sequence[bytes | Message]]) -> MessageStore:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 from pydantic.functional_validators import AfterValidator
 
@@ -13,6 +14,9 @@ from ..values.field_types import Flag, Text
 from ..values.frozen import FrozenDict
 from ..values.value import Value
 from .messages import DEFAULT, Message, MessageStore
+
+MAX_METADATA_BYTES: Final = 1_000_000
+"""Bytes of all metadata of a session together, as JSON. They are written with each step."""
 
 
 class ResponseFormatType(StrEnum):
@@ -97,7 +101,12 @@ class AgentContext(Value):
 
     def with_metadata(self, key: str, value: Any) -> AgentContext:
         """Raises `InvalidInput`, with the path, when the value is no JSON."""
-        return self._with(metadata=self.metadata.with_item(key, value))
+        metadata = self.metadata.with_item(key, value)
+        size = len(json.dumps(metadata, ensure_ascii=False).encode())
+        if size > MAX_METADATA_BYTES:
+            advice = f"all of it together may have {MAX_METADATA_BYTES} bytes as JSON; keep large data elsewhere."
+            raise InvalidInput("metadata", f"{size} bytes", advice)
+        return self._with(metadata=metadata)
 
     def without_metadata(self, key: str) -> AgentContext:
         """Remove one entry of the metadata."""

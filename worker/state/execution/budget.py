@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from math import isfinite
 from typing import TYPE_CHECKING, TypeVar
 
+from ...errors import InvalidInput
 from ..values.field_types import Amount, Count, UtcDatetime, utcnow
 from ..values.value import Value
 
@@ -49,13 +51,31 @@ class ExecutionBudget(Value):
         limits = (self.max_steps, self.max_tokens, self.max_seconds, self.max_cost)
         return any(limit is not None and limit <= 0 for limit in limits)
 
-    def remaining(self, steps: int = 0, tokens: int = 0, seconds: float = 0.0, cost: float = 0.0) -> ExecutionBudget:
-        """The budget that is left after this use: never below 0, None stays None, the deadline stays."""
+    def remaining(
+        self,
+        steps: int = 0,
+        tokens: int = 0,
+        seconds: float = 0.0,
+        cost: float = 0.0,
+        *,
+        steps_used: int = 0,
+        tokens_used: int = 0,
+    ) -> ExecutionBudget:
+        """The budget that is left after this use: never below 0, None stays None, the deadline stays.
+
+        Args:
+            steps_used: Another name of `steps`; given together, the two add up.
+            tokens_used: Another name of `tokens`; given together, the two add up.
+        Raises:
+            InvalidInput: A use is below 0, or steps or tokens are no whole number.
+        """
+        used_steps = _check_count("steps", steps) + _check_count("steps_used", steps_used)
+        used_tokens = _check_count("tokens", tokens) + _check_count("tokens_used", tokens_used)
         return self._with(
-            max_steps=_less(self.max_steps, steps),
-            max_tokens=_less(self.max_tokens, tokens),
-            max_seconds=_less(self.max_seconds, seconds),
-            max_cost=_less(self.max_cost, cost),
+            max_steps=_less(self.max_steps, used_steps),
+            max_tokens=_less(self.max_tokens, used_tokens),
+            max_seconds=_less(self.max_seconds, _check_amount("seconds", seconds)),
+            max_cost=_less(self.max_cost, _check_amount("cost", cost)),
         )
 
     def remaining_from(self, execution: ExecutionState, now: datetime | None = None) -> ExecutionBudget:
@@ -76,6 +96,18 @@ class ExecutionBudget(Value):
             max_cost=_smaller(self.max_cost, other.max_cost),
             deadline=_smaller(self.deadline, other.deadline),
         )
+
+
+def _check_count(field: str, used: object) -> int:
+    if isinstance(used, int) and not isinstance(used, bool) and used >= 0:
+        return used
+    raise InvalidInput(f"remaining({field})", used, "give what was used as a whole number, from 0.")
+
+
+def _check_amount(field: str, used: object) -> float:
+    if isinstance(used, int | float) and not isinstance(used, bool) and isfinite(used) and used >= 0:
+        return used
+    raise InvalidInput(f"remaining({field})", used, "give what was used as a number, from 0.")
 
 
 def _less(limit: N | None, used: N) -> N | None:

@@ -13,6 +13,7 @@ from ..values.field_types import Amount, Count, Text, UtcDatetime, default_from,
 from ..values.ids import ExecutionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
+from .requests import RequestSummary
 from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
 from .status import ADVICE, ExecutionStatus
 from .steps import AgentStep, StepExecution
@@ -20,6 +21,8 @@ from .tool_calls import ToolOutcome
 from .usage import NO_USAGE, InferenceUsage
 
 _LARGEST_COST: Final = sys.float_info.max
+# Reasons for which a person, or what a person began, ends an execution.
+_ASKED_FOR: Final = (StopReason.USER_REQUESTED, StopReason.STOP_REQUESTED, StopReason.HOLD_EXPIRED)
 
 
 class ExecutionState(Value):
@@ -29,6 +32,7 @@ class ExecutionState(Value):
         number: From 1 within its session.
         waited_seconds: Time that does not count as elapsed: waiting for a person, and ended before a retry.
         waiting_since: Since when it waits; None when it does not.
+        waiting_for: The requests that were open when it began to wait; the journal has those that are open now.
         step_executions: The steps that are done, in order.
         step_count: Steps, the current one included.
         usage: Tokens of all steps, the current one included.
@@ -52,6 +56,7 @@ class ExecutionState(Value):
     completed_at: UtcDatetime | None = None
     waited_seconds: Amount = 0.0
     waiting_since: UtcDatetime | None = None
+    waiting_for: tuple[RequestSummary, ...] = ()
     step_executions: tuple[StepExecution, ...] = ()
     step_count: Count = 0
     usage: InferenceUsage = NO_USAGE
@@ -80,8 +85,7 @@ class ExecutionState(Value):
     @property
     def stop_signal(self) -> StopSignal | None:
         """The most authoritative of the last step's signals and the live ones; of equals the step's."""
-        signals = (*self._archived_continuation().stop_signals, *self.continuation.stop_signals)
-        return min(signals, key=lambda signal: signal.reason.priority, default=None)
+        return min(self._signals(), key=lambda signal: signal.reason.priority, default=None)
 
     def has_tool_calls(self) -> bool:
         """The current step, or the last one, requested any."""
@@ -121,15 +125,16 @@ class ExecutionState(Value):
         return bool(self.errors) or current or any(each.step.has_errors() for each in self.step_executions)
 
     def final_status(self) -> ExecutionStatus:
-        """The status it would end with now: failed before stopped before completed. Recovered errors do not fail it."""
+        """The status it would end with now: failed before stopped before completed. Recovered errors do not fail it.
+
+        A tool error in the last step fails the execution, unless a limit of the budget ends it: it is stopped then.
+        """
         if self.status.is_terminal():
             return self.status
         last = self.current_step_or_last
         if self.errors or (last is not None and last.has_failed() and not self._was_cut_short(last)):
             return ExecutionStatus.FAILED
-        signal = self.stop_signal
-        stopped = signal is not None and signal.reason.was_force_stopped()
-        return ExecutionStatus.STOPPED if stopped else ExecutionStatus.COMPLETED
+        return ExecutionStatus.STOPPED if self._was_stopped(last) else ExecutionStatus.COMPLETED
 
     def final_reason(self) -> StopReason | None:
         """Why it stopped: the strongest signal's reason, else completed; None while it runs without a signal."""
@@ -139,11 +144,22 @@ class ExecutionState(Value):
         return StopReason.COMPLETED if self.status is ExecutionStatus.COMPLETED else None
 
     def _was_cut_short(self, last: AgentStep) -> bool:
-        """A person ended it: calls that were in flight are unknown, which is nobody's failure."""
+        """Tell whether a limit or a person ended it before the agent could react to the errors of its last calls."""
+        if last.errors:
+            return False
+        if any(signal.reason.is_limit() for signal in self._signals()):
+            return True
         signal = self.stop_signal
-        asked = signal is not None and signal.reason in (StopReason.USER_REQUESTED, StopReason.STOP_REQUESTED)
-        failed = any(each.outcome is ToolOutcome.ERROR for each in last.tool_executions)
-        return asked and not failed and not last.errors
+        asked = signal is not None and signal.reason in _ASKED_FOR
+        # Calls that were in flight at a stop are unknown, which is nobody's failure.
+        return asked and not any(each.outcome is ToolOutcome.ERROR for each in last.tool_executions)
+
+    def _was_stopped(self, last: AgentStep | None) -> bool:
+        """Tell whether its strongest signal makes it stopped; a finish reason does when it cut the answer short."""
+        signal = self.stop_signal
+        if signal is None or signal.reason is not StopReason.FINISH_REASON_RECEIVED:
+            return signal is not None and signal.reason.was_force_stopped()
+        return last is not None and last.inference_response.finish_reason.is_cut_short()
 
     def with_status(self, status: ExecutionStatus, now: datetime) -> ExecutionState:
         """The same in this status, with the times that go with it; unchanged when it is in it already.
@@ -162,7 +178,16 @@ class ExecutionState(Value):
             started_at=self.started_at or (now if status is ExecutionStatus.IN_PROGRESS else None),
             completed_at=now if status.is_terminal() else None,
             waiting_since=now if status is ExecutionStatus.WAITING else None,
+            waiting_for=(),
         )
+
+    def with_waiting(self, waiting_for: tuple[RequestSummary, ...], now: datetime) -> ExecutionState:
+        """Waiting for these requests; one that waits already waits for these from now on.
+
+        Raises:
+            InvalidTransition: It neither runs nor waits.
+        """
+        return self.with_status(ExecutionStatus.WAITING, now)._with(waiting_for=waiting_for)
 
     def with_continuation(self, continuation: ExecutionContinuation) -> ExecutionState:
         """Replace the stop signals and the request to continue."""
@@ -189,9 +214,21 @@ class ExecutionState(Value):
         return self._with(parts=parts)
 
     def with_current_step(self, step: AgentStep, started_at: datetime) -> ExecutionState:
-        """The step being worked on. A new one is counted and charged; the same one again, by its id, is not."""
+        """The step being worked on. A new one is counted and charged; the same one again, by its id, is not.
+
+        A current step with another id is archived first.
+
+        Raises:
+            InvalidTransition: The execution has ended, so that no step can be added.
+        """
+        if self.status.is_terminal():
+            raise InvalidTransition(
+                execution_id=self.execution_id, before=self.status, after="another step", advice=ADVICE[self.status]
+            )
         if self.current_step is not None and self.current_step.id == step.id:
             return self._with(current_step=step)
+        if self.current_step is not None:
+            return self.with_current_step_completed(started_at).with_current_step(step, started_at)
         charged = self.with_charge(step.inference_response.usage, step.inference_response.cost)
         if charged.charged_calls:
             mine = tuple(name for name in charged.charged_calls if name.startswith(f"{step.number}:"))
@@ -218,6 +255,17 @@ class ExecutionState(Value):
             current_step=None,
             current_step_started_at=None,
         )
+
+    def with_end_taken_back(self, errors: tuple[ErrorInfo, ...]) -> ExecutionState:
+        """In progress with these errors, as before a hook ended it: what the step has obtained can still be added."""
+        return self._with(status=ExecutionStatus.IN_PROGRESS, completed_at=None, errors=errors)
+
+    def with_last_claim(self, claim: str) -> ExecutionState:
+        """The last step that is done with the claim that commits it, where it names none."""
+        if not self.step_executions or self.step_executions[-1].claim:
+            return self
+        *earlier, last = self.step_executions
+        return self._with(step_executions=(*earlier, last.with_claim(claim)))
 
     def with_error(self, error: ErrorInfo) -> ExecutionState:
         """The error on the current step, or on the execution when there is none."""
@@ -260,6 +308,9 @@ class ExecutionState(Value):
             return self
         waited = max(0.0, (now - self.waiting_since).total_seconds())
         return self._with(waited_seconds=self.waited_seconds + waited)
+
+    def _signals(self) -> tuple[StopSignal, ...]:
+        return (*self._archived_continuation().stop_signals, *self.continuation.stop_signals)
 
     def _archived_continuation(self) -> ExecutionContinuation:
         if len(self.step_executions) <= self.steps_before_retry:

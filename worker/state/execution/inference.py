@@ -21,6 +21,10 @@ class FinishReason(StrEnum):
     ERROR = "error"
     OTHER = "other"
 
+    def is_cut_short(self) -> bool:
+        """Tell whether the answer is incomplete: it ran into a limit of its length, a filter, or an error."""
+        return self in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR)
+
 
 class InferenceResponse(Value):
     """One answer.

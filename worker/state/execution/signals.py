@@ -28,6 +28,7 @@ class StopReason(StrEnum):
     STOP_REQUESTED = "stop_requested"
     FINISH_REASON_RECEIVED = "finish_reason"
     USER_REQUESTED = "user_requested"
+    HOLD_EXPIRED = "hold_expired"
     UNKNOWN = "unknown"
 
     @property
@@ -39,6 +40,19 @@ class StopReason(StrEnum):
         """True for every reason but the two natural endings."""
         return self not in (StopReason.COMPLETED, StopReason.FINISH_REASON_RECEIVED)
 
+    def is_limit(self) -> bool:
+        """Tell whether it is a limit of the execution's budget: steps, tokens, cost or time."""
+        return self in _LIMITS
+
+
+_LIMITS = frozenset(
+    {
+        StopReason.STEPS_LIMIT_REACHED,
+        StopReason.TOKEN_LIMIT_REACHED,
+        StopReason.COST_LIMIT_REACHED,
+        StopReason.TIME_LIMIT_REACHED,
+    }
+)
 
 PRIORITIES: Mapping[StopReason, int] = MappingProxyType(
     {
@@ -51,12 +65,14 @@ PRIORITIES: Mapping[StopReason, int] = MappingProxyType(
         StopReason.RETRY_LIMIT_REACHED: 5,
         StopReason.FINISH_REASON_RECEIVED: 6,
         StopReason.USER_REQUESTED: 7,
+        StopReason.HOLD_EXPIRED: 7,
         StopReason.COMPLETED: 8,
         StopReason.UNKNOWN: 9,
     }
 )
 """The ranks, in this one place. Of equal ranks the signal that came first decides. A reached deadline is a
-`TIME_LIMIT_REACHED`; cost, which the source has no case for, ranks with tokens."""
+`TIME_LIMIT_REACHED`; cost, which the source has no case for, ranks with tokens, and a hold that nobody ended with a
+person's stop."""
 
 
 class StopSignal(Value):

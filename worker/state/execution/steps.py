@@ -154,3 +154,7 @@ class StepExecution(Value):
     def with_step(self, step: AgentStep) -> StepExecution:
         """Replace the step."""
         return self._with(step=step)
+
+    def with_claim(self, claim: str) -> StepExecution:
+        """The same under this claim."""
+        return self._with(claim=claim)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -14,6 +15,7 @@ from ..values.field_types import Checked, Count, JsonField, Text, UtcDatetime, d
 from ..values.frozen import FrozenDict, Json, check_text, freeze
 from ..values.ids import ToolExecutionId
 from ..values.value import Value
+from .answers import RequestResolution
 
 
 def _args(value: Any) -> FrozenDict | str:
@@ -47,6 +49,10 @@ class ToolCall(Value):
     id: Annotated[Text, Field(min_length=1)]
     name: Text
     args: Annotated[FrozenDict | str, Checked(_args)] = FrozenDict()
+
+    if TYPE_CHECKING:
+        # A type checker takes the parameters of a constructor from the fields, and a dict is no FrozenDict.
+        def __init__(self, *, id: str, name: str, args: Mapping[str, Any] | str = ...) -> None: ...  # noqa: A002
 
     @classmethod
     def from_text(cls, call_id: str, name: str, args: str) -> ToolCall:
@@ -88,6 +94,7 @@ class ToolExecution(Value):
         value: What the tool returned, as JSON; None too when it returned None or nothing.
         error: Why it has no value; None when it is ok.
         index: Place of the call in the model's answer, from 0.
+        resolutions: How the requests of this call were resolved, by round; empty for a call that asked nobody.
     """
 
     id: ToolExecutionId = default_from(ToolExecutionId.generate)
@@ -98,11 +105,16 @@ class ToolExecution(Value):
     started_at: UtcDatetime
     completed_at: UtcDatetime
     index: Count = 0
+    resolutions: tuple[RequestResolution, ...] = ()
 
     @property
     def duration(self) -> float:
         """Seconds."""
         return (self.completed_at - self.started_at).total_seconds()
+
+    def with_resolutions(self, resolutions: tuple[RequestResolution, ...]) -> ToolExecution:
+        """The same with how its requests were resolved."""
+        return self._with(resolutions=resolutions)
 
     def has_error(self) -> bool:
         """It failed, was blocked, or nobody knows. A call that was merely not run is no error."""

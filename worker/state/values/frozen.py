@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -25,10 +25,38 @@ V = TypeVar("V")
 Json: TypeAlias = "bool | int | float | str | tuple[Json, ...] | FrozenDict | None"
 
 
+# The constructor and the method of a dict, which its frozen subclasses hide.
+_new: Any = dict.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_fill: Any = dict.update  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
 class FrozenMap(dict[str, V]):
     """A dict that refuses to change. Equal to a plain dict of the same items."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, items: Mapping[str, V] | Iterable[tuple[str, V]] = (), /, **more: V) -> None: ...
+
+    else:
+
+        def __new__(cls, items=(), /, **more):
+            """Build it here and not in `__init__`, which anybody may call again."""
+            return cls._filled(cls._checked({**dict(items), **more}))
+
+        def __init__(self, *_args, **_kwargs) -> None:
+            """Do nothing: the items are there."""
+
+    @classmethod
+    def _filled(cls, items: Mapping[str, V]) -> Self:
+        frozen = _new(cls)
+        _fill(frozen, items)
+        return frozen
+
+    @classmethod
+    def _checked(cls, items: dict[str, V]) -> dict[str, V]:
+        return items
 
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise TypeError(f"{type(self).__name__} cannot be changed; build a new one with .with_item(key, value)")
@@ -38,8 +66,8 @@ class FrozenMap(dict[str, V]):
     @classmethod
     def of(cls, items: Mapping[str, V]) -> FrozenMap[V]:
         """Take over items whose values are already immutable; nothing is checked."""
-        frozen = cls.__new__(cls)
-        super(FrozenMap, frozen).update(items)
+        frozen = _new(cls)  # as in `_filled`, which would be one more call for each value that is read
+        _fill(frozen, items)
         return frozen
 
     def with_item(self, key: str, value: V) -> FrozenMap[V]:
@@ -72,13 +100,20 @@ class FrozenDict(FrozenMap["Json"]):
 
     __slots__ = ()
 
-    def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
-        super().__init__(_frozen_items({**dict(items), **more}, "value", 1))
+    if TYPE_CHECKING:  # any JSON value is taken, and is a frozen one afterwards
+
+        def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None: ...
+
+    @classmethod
+    def _checked(cls, items: dict[str, Any]) -> dict[str, Json]:
+        return _frozen_items(items, "value", 1)
 
     @classmethod
     def of(cls, items: Mapping[str, Json]) -> FrozenDict:
         """Take over items that are frozen already; nothing is checked."""
-        return cast("FrozenDict", super().of(items))
+        frozen = _new(cls)
+        _fill(frozen, items)
+        return frozen
 
     def with_item(self, key: str, value: Any) -> FrozenDict:
         """The same with one item more, or with another value for it; the value is frozen."""

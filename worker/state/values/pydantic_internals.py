@@ -137,12 +137,13 @@ class Documented:
     @staticmethod
     def extra(value: BaseModel) -> dict[str, Any]:
         """As `Internals.extra`."""
-        return value.model_extra or {}
+        return value.__pydantic_extra__ or {}
 
     @staticmethod
     def copy(value: M, changes: dict[str, Any]) -> M:
         """As `Internals.copy`."""
-        return value.model_copy(update=changes)
+        copied: Any = BaseModel.model_copy(value, update=changes)
+        return copied
 
 
 @contextmanager

@@ -1,13 +1,17 @@
 """`Value`: the base of everything the state holds."""
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...errors import InvalidInput
 from .field_types import JsonField
+from .frozen import FrozenMap
 from .pydantic_internals import models
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 _fill, _read_dict, _read_json = models.fill, models.read_dict, models.read_json
 _write_dict, _write_json, _copy, _extra = models.write_dict, models.write_json, models.copy, models.extra
@@ -32,6 +36,12 @@ def _kind(value: object) -> type:
     return type(value)
 
 
+def skip_when_reading(constructor: Init) -> Init:
+    """Mark a constructor of values; without the mark pydantic calls it for each nested value read from storage."""
+    constructor.__pydantic_base_init__ = True  # pyright: ignore
+    return constructor
+
+
 class Value(BaseModel):
     """An immutable value that is stored as JSON without loss.
 
@@ -45,15 +55,13 @@ class Value(BaseModel):
     if not TYPE_CHECKING:  # a type checker would take it for a parameter of the constructor
         __pydantic_extra__: dict[str, JsonField]
 
+    @skip_when_reading
     def __init__(self, **data: Any) -> None:
         """Raises `InvalidInput`, which names the field, when the data do not fit."""
         try:
             _fill(self, data)
         except ValidationError as error:
             raise _invalid_input(type(self), error) from None
-
-    # Without this mark pydantic would call the constructor for every nested value read from storage.
-    __init__.__pydantic_base_init__ = True  # pyright: ignore
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -72,6 +80,23 @@ class Value(BaseModel):
     def to_json(self) -> bytes:
         """Compact JSON: fields at their default are left out, and come back as the default."""
         return _write_json(self)
+
+    @property
+    def model_extra(self) -> dict[str, Any] | None:
+        """The unknown fields that it carries; they refuse to change, since copies share them."""
+        return FrozenMap[Any].of(_extra(self))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the value with other fields, checked as the constructor checks them; unknown fields are kept.
+
+        Raises:
+            InvalidInput: A field is unknown, or its value does not fit.
+        """
+        del deep  # what an immutable value holds is shared
+        if not update:
+            return self
+        checked = type(self)(**{**self.__dict__, **update})
+        return self._with(**{name: getattr(checked, name) for name in update})
 
     def __eq__(self, other: object) -> bool:
         # pydantic's own also compares what a class may add; serializing compares with every default, so it shows.

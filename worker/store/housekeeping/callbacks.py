@@ -1,17 +1,24 @@
-"""The outbox of callbacks: whom to tell how an execution ended. The transaction that ends it fills the outbox."""
+"""The outbox of callbacks: whom to tell how an execution ended, or what it waits for.
+
+The transaction that ends the execution, or lets it wait, fills the outbox.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ...errors import SessionNotFound, StateUnreadable
+from ...state import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext
 from ..database import Command
 from ..dead import DeadEntry
-from ..keys import ShardKeys, callback_note
-from ..records import Callback, Result
+from ..keys import ShardKeys
+from ..records import REQUEST_KINDS, Callback, Result
+from ..requests.reading import StoredRequests
 from ..sessions import reads
+
+_MOST_ATTEMPTS: Final = 1_000
 
 
 def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
@@ -24,7 +31,7 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
     found: list[Callback] = []
     for member in members:
         context.database.pipeline("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
-        note = member.decode("utf-8", "backslashreplace")
+        note = fields.name(member)
         try:
             callback = _read_callback(context, note)
         except StateUnreadable as error:  # the callbacks of others are to be made
@@ -40,32 +47,56 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
 
 
 def _read_callback(context: StoreContext, note: str) -> Callback | None:
-    """Read what an entry of the outbox is about.
+    """Read what an entry of the outbox is about; None when nobody needs to be told any more."""
+    session_id, execution_id, kind, *names = note.split(" ") + ["", ""]
+    names = [name for name in names if name]
+    about: Result | Request | None
+    if kind in REQUEST_KINDS and len(names) == 2:
+        about, operation = _read_request(context, session_id, names[0]), names[1]
+    elif kind and len(names) == 1:
+        about = _read_end(context, session_id, execution_id, names[0])
+        operation = about.operation_id if about is not None else None
+    else:
+        raise StateUnreadable("callbacks", "an entry is not the note of an end or a request")
+    if about is None:
+        return None
+    keys = context.keys(session_id)
+    notify, attempts = context.database.pipeline(
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _attempts_field(about, kind))]
+    )
+    wanted: Any = fields.read_json(notify or b"{}", "notify")
+    try:
+        target = wanted.get(operation or "", {}).get(kind)
+    except AttributeError:
+        raise StateUnreadable("notify", "it is no object of objects") from None
+    if target is None:
+        raise StateUnreadable("notify", "its receiver is not kept any more: the session has had many others since")
+    failed = fields.number(attempts)
+    if not 0 <= failed <= _MOST_ATTEMPTS:  # the delay doubles with each
+        raise StateUnreadable("callbacks", "its number of attempts is none")
+    return Callback(kind=kind, target=target, about=about, attempts=failed, note=note)
+
+
+def _read_end(context: StoreContext, session_id: str, execution_id: str, retries: str) -> Result | None:
+    """Read how an execution ended.
 
     None when the session has expired, or the execution was retried and has ended again, which has its own entry.
     """
     try:
-        session_id, execution_id, kind, retries = note.split(" ")
-    except ValueError:
-        raise StateUnreadable("callbacks", "an entry is not the note of an end") from None
-    try:
         result = reads.record(context, session_id, execution_id)
     except SessionNotFound:
         return None
-    if result is None or str(result.retries) != retries:
-        return None
-    keys = context.keys(session_id)
-    notify, attempts = context.database.pipeline(
-        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _attempts_field(result, kind))]
-    )
-    wanted: Any = fields.read_json(notify or b"{}", "notify")
+    return result if result is not None and str(result.retries) == retries else None
+
+
+def _read_request(context: StoreContext, session_id: str, request_id: str) -> Request | None:
+    """Read a request; None when it is not open any more."""
     try:
-        target = wanted.get(result.operation_id or "", {}).get(kind)
-    except AttributeError:
-        raise StateUnreadable("notify", "it is no object of objects") from None
-    if target is None:
+        stored = StoredRequests.read(context.session(session_id))
+    except SessionNotFound:
         return None
-    return Callback(kind=kind, target=target, result=result, attempts=fields.number(attempts))
+    open_ones = (each for each in stored.of_step() if each.status is RequestStatus.OPEN)
+    return next((each.request for each in open_ones if each.summary.id == request_id), None)
 
 
 def finish_callback(context: StoreContext, callback: Callback) -> None:
@@ -74,10 +105,18 @@ def finish_callback(context: StoreContext, callback: Callback) -> None:
     context.database.pipeline(
         "callbacks.made",
         [
-            ("ZREM", keys.shard.callbacks, _member(callback)),
-            ("HDEL", keys.session, _attempts_field(callback.result, callback.kind)),
+            ("ZREM", keys.shard.callbacks, callback.note),
+            ("HDEL", keys.session, _attempts_field(callback.about, callback.kind)),
         ],
     )
+
+
+def delay_callback(context: StoreContext, callback: Callback, *, delay_ms: int) -> None:
+    """Let a callback come again later. See `Housekeeping.delay_callback`."""
+    shard = context.keys(callback.session_id).shard
+    (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
+    due_ms = context.clock.milliseconds(now_reply) + delay_ms
+    context.database.pipeline("callbacks.delay", [("ZADD", shard.callbacks, "XX", due_ms, callback.note)])
 
 
 def fail_callback(context: StoreContext, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
@@ -98,27 +137,24 @@ def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
         reason=reason,
         session_id=callback.session_id,
         execution_id=callback.execution_id,
-        step=callback.result.step_count,
+        step=callback.step,
     )
-    gone: Command = ("ZREM", shard.callbacks, _member(callback))
+    gone: Command = ("ZREM", shard.callbacks, callback.note)
     context.database.transaction("callbacks.lost", [gone, entry.command(context, shard)])
 
 
 def _put_off(scope: SessionScope, callback: Callback, due_ms: int) -> None:
     session = scope.keys.session
-    count: Command = ("HSET", session, _attempts_field(callback.result, callback.kind), callback.attempts + 1)
+    count: Command = ("HSET", session, _attempts_field(callback.about, callback.kind), callback.attempts + 1)
     # The session may expire at this very moment; a count must not bring its hash back to life.
     with scope.database.watch("callbacks.session", (session,), [("EXISTS", session)]) as watched:
-        commands: list[Command] = [("ZADD", scope.keys.shard.callbacks, "XX", due_ms, _member(callback))]
+        commands: list[Command] = [("ZADD", scope.keys.shard.callbacks, "XX", due_ms, callback.note)]
         if watched.replies[0]:
             commands.append(count)
         watched.commit("callbacks.later", commands)
 
 
-def _member(callback: Callback) -> str:
-    return callback_note(callback.session_id, callback.execution_id, callback.kind, callback.result.retries)
-
-
-def _attempts_field(result: Result, kind: str) -> str:
-    """The field of the session's hash that counts how often an end was told in vain."""
-    return f"told:{result.execution_id}:{kind}:{result.retries}"
+def _attempts_field(about: Result | Request, kind: str) -> str:
+    """The field of the session's hash that counts how often something was told in vain."""
+    name = about.id if isinstance(about, Request) else about.retries
+    return f"told:{about.execution_id}:{kind}:{name}"

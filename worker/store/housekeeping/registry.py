@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from ....config.settings import GROUP_MARK
 from .. import fields
 from ..context import StoreContext
 from ..database import Command
@@ -15,9 +16,10 @@ from ..keys import AGENTS, WORKERS
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "host": "", "pid": 0, "pool": "", "slots": 0, "running": 0, "abandoned": 0, "draining": False,
-    "agents": {}, "missing": [],
+    "agents": {}, "missing": [], "webhooks": True, "queues": [""], "agent_queues": {}, "group": "",
+    "refused": {}, "problems": [], "turned": 0.0, "took": 0.0,
 }  # fmt: skip
-_AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": ""}
+_AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
 
 
 class WorkerRegistry:
@@ -30,7 +32,9 @@ class WorkerRegistry:
         """Tell that a worker lives, what it can do and which agents it offers.
 
         Args:
-            facts: JSON values; `missing` names undocumented attributes of libraries that were not as expected.
+            facts: JSON values; `missing` names undocumented attributes of libraries that were not as expected, `queues`
+                the queues that the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
+                their own, `group` the queue of its worker group.
             agents: Definition hashes by name.
         """
         (now,) = self._context.database.pipeline("now", [self._context.clock.now()])
@@ -38,8 +42,11 @@ class WorkerRegistry:
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
         commands: list[Command] = [("HSET", WORKERS, worker, entry)]
         if agents:
-            words = [w for name, h in agents.items() for w in (name, fields.to_json({"hash": h, "seen": seen}))]
-            commands.append(("HSET", AGENTS, *words))
+            queues = facts.get("agent_queues", {})
+            commands.append(("HSET", AGENTS))
+            for name, digest in agents.items():
+                queue = {"queue": queues[name]} if queues.get(name) else {}
+                commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **queue}))
         self._context.database.pipeline("register", commands)
 
     def unregister(self, worker: str) -> None:
@@ -53,7 +60,34 @@ class WorkerRegistry:
     def agents(self) -> dict[str, dict[str, Any]]:
         """Agents that were ever registered, with definition hash and last seen (Redis ms)."""
         (flat,) = self._context.database.pipeline("registry.agents", [("HGETALL", AGENTS)])
-        return _parse_facts(fields.pairs(flat), _AGENT)
+        return _parse_facts(fields.named_pairs(flat), _AGENT)
+
+    def queue_of(self, agent: str) -> str | None:
+        """Name of the queue of an agent, as the last worker has registered it; None: no worker ever has."""
+        (entry,) = self._context.database.pipeline("registry.agent", [("HGET", AGENTS, agent)])
+        return None if entry is None else _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
+
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """The agents that live workers offer, each with the queues that these workers take, the preferred one first."""
+        return offered_queues(self.workers())
+
+
+def offered_queues(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The agents that workers offer, each with the queues that these workers take.
+
+    The agent's own queue comes first, then the common one; a draining worker counts where there is no other.
+
+    Args:
+        workers: Facts by name, as `WorkerRegistry.workers` gives them.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for facts in sorted(workers.values(), key=lambda facts: bool(facts["draining"])):
+        taken = [queue for queue in facts["queues"] if isinstance(queue, str)]
+        for agent in facts["agents"]:
+            own = facts["agent_queues"].get(agent, "")
+            ordered = sorted(taken, key=lambda queue: (queue != own, queue.startswith(GROUP_MARK)))
+            found.setdefault(agent, {}).update(dict.fromkeys(ordered))
+    return {agent: tuple(queues) for agent, queues in found.items() if queues}
 
 
 def worker_name(host: str, pid: int) -> str:
@@ -72,7 +106,7 @@ def _read_workers(context: StoreContext) -> tuple[dict[str, dict[str, Any]], lis
     """Workers heard from lately, and the names of all others. It writes nothing: users who look may not write."""
     now_reply, flat = context.database.pipeline("registry", [context.clock.now(), ("HGETALL", WORKERS)])
     oldest = context.clock.milliseconds(now_reply) - round(context.settings.agents_seen_seconds * 1000)
-    found = fields.pairs(flat)
+    found = fields.named_pairs(flat)
     lately = {name: facts for name, facts in _parse_facts(found, _WORKER).items() if facts["seen"] >= oldest}
     return lately, [name for name in found if name not in lately]
 
@@ -89,6 +123,24 @@ def _parse_facts(entries: Mapping[str, bytes], defaults: Mapping[str, Any]) -> d
         except (ValueError, RecursionError):
             parsed = None
         facts = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
-        lacking = {key: value for key, value in defaults.items() if type(facts.get(key)) is not type(value)}
+        lacking = {key: value for key, value in defaults.items() if not _is_like(facts.get(key), value)}
         found[name] = facts | lacking
+        if "agents" in defaults:
+            found[name]["agents"] = _read_agents(found[name]["agents"])
     return found
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether a value of an entry has the type of its default, and is finite where it is a number."""
+    if isinstance(default, float):
+        return type(value) in (int, float) and 0 <= value <= fields.LAST_MS
+    if type(default) is int:
+        return type(value) is int and abs(value) <= fields.LAST_MS
+    return type(value) is type(default)
+
+
+def _read_agents(agents: Mapping[str, Any]) -> dict[str, str]:
+    """Take the definition hashes of those names that are names."""
+    return {
+        name: stored for name, stored in agents.items() if isinstance(stored, str) and fields.is_text(name + stored)
+    }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..context import StoreContext
-from ..records import Callback, StepRef, SweepResult
-from ..sessions import parking, reads
-from . import callbacks, queues, shards, sweeps
+from ..records import Callback, DelayedStep, StepRef, SweepResult
+from ..sessions import parking, reads, step_facts
+from . import callbacks, inspection, offering, queues, shards, sweeps
+from .inspection import Damage
 from .sweeps import QueueSnapshot
 
 
@@ -23,6 +24,20 @@ class Housekeeping:
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
         """
         return sweeps.sweep(self._context, self._context.shards[shard], queue)
+
+    def offer(self, queues: Mapping[str, Sequence[str]]) -> int:
+        """End the wait of sessions whose agents a worker has registered; the next sweep publishes their steps.
+
+        Args:
+            queues: The agents, each with the queues that the worker takes, the preferred one first.
+        Returns:
+            How many sessions had waited.
+        """
+        return offering.offer(self._context, queues)
+
+    def unoffered(self) -> dict[str, int]:
+        """Count the sessions that wait for a worker that offers their agent, parked ones too, by agent."""
+        return offering.unoffered(self._context)
 
     def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
         """Publish the messages of lost steps in one round trip.
@@ -42,6 +57,10 @@ class Housekeeping:
         """Read the message that leaves next from a queue in the store's Redis; None when the queue is empty."""
         return queues.oldest_message(self._context, queue_key)
 
+    def drop_queue(self, queue_key: str) -> None:
+        """Delete a queue that is in the store's Redis and that nobody takes; the sweep publishes what was in it."""
+        queues.drop_queue(self._context, queue_key)
+
     def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
         """Take the lock of a shard's sweep, or keep it, for `hold_ms`; False: another worker has it."""
         return sweeps.lock(self._context, self._context.shards[shard], worker, hold_ms)
@@ -58,6 +77,10 @@ class Housekeeping:
         """Record that a callback was made; it does not come again."""
         callbacks.finish_callback(self._context, callback)
 
+    def delay_callback(self, callback: Callback, *, delay_ms: int) -> None:
+        """Let a callback come again after `delay_ms` without counting an attempt."""
+        callbacks.delay_callback(self._context, callback, delay_ms=delay_ms)
+
     def fail_callback(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
         """Record that a callback failed: again after `delay_ms`, or never (None), with an entry in the dead list."""
         callbacks.fail_callback(self._context, callback, delay_ms=delay_ms, reason=reason)
@@ -70,8 +93,38 @@ class Housekeeping:
         """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
         return reads.backlog(self._context)
 
+    def wrong_types(self, more: Mapping[str, str]) -> list[Damage]:
+        """Find keys that hold another type than they should; `more` are keys of the broker, with the type of each."""
+        return inspection.wrong_types(self._context, more)
+
+    def expect_shared_keys(self, queue: str = "") -> None:
+        """Look whether a key that all sessions share is why a session cannot be read.
+
+        Args:
+            queue: Name of the queue that the session's step came from.
+        Raises:
+            StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until somebody removes it.
+        """
+        inspection.expect_shared_keys(self._context, queue)
+
+    def bad_entries(self) -> list[Damage]:
+        """Find entries of the indexes that name no session or have no time."""
+        return inspection.bad_entries(self._context)
+
+    def unacked_records(self, key: str) -> tuple[int, dict[str, bytes]]:
+        """Count the broker's records of unacknowledged messages, and read a hundred of them by their names."""
+        return inspection.unacked_records(self._context, key)
+
+    def delayed(self, limit: int = 1000) -> list[DelayedStep]:
+        """Steps that were put off and are not due yet, the next try first."""
+        return step_facts.delayed_steps(self._context, limit)
+
     def server_facts(self) -> dict[str, str]:
-        """Ask Redis for `INFO`, by its names, and for its time as `now_ms`."""
+        """Ask Redis for `INFO`, by its names, and for its time as `now_ms`.
+
+        Raises:
+            StoreForbidden: This Redis user may not run INFO.
+        """
         return reads.server_facts(self._context)
 
     def quarantine(self, payload: str, reason: str) -> None:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
-from ...errors import StateUnreadable
+from ...errors import WRONG_TYPE, StateUnreadable
 from ..database import Changed, Command, Guard, Reply, Word
+from .scripts import SCRIPTS
 
 Score = tuple[float, bytes]
 
@@ -68,7 +69,10 @@ class MemoryDatabase:
         """Run the Python counterpart of a script of `redis.scripts`."""
         del point
         with self._lock:
-            return {"sweep": self._sweep, "prune": self._prune, "journal_when_full": self._journal}[name](keys, args)
+            return SCRIPTS[name](self._run, keys, args)
+
+    def close(self) -> None:
+        """Do nothing: there are no connections."""
 
     def keys(self) -> list[str]:
         """List all keys that have not expired."""
@@ -117,7 +121,7 @@ class MemoryDatabase:
             return default
         value = self._values[key]
         if not isinstance(value, kind):
-            raise StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
+            raise StateUnreadable(WRONG_TYPE, "a key of the session holds another type; somebody else wrote to it")
         return value
 
     def _write(self, key: str, kind: type) -> Any:
@@ -152,6 +156,18 @@ class MemoryDatabase:
             return 0
         self._expiry[key] = self._now() + int(milliseconds)
         return 1
+
+    def _type(self, key: str) -> bytes:
+        if not self._alive(key):
+            return b"none"
+        value = self._values[key]
+        if isinstance(value, dict):
+            return (
+                b"zset" if all(isinstance(each, float) for each in cast("dict[str, Any]", value).values()) else b"hash"
+            )
+        if isinstance(value, list):
+            return b"stream" if all(isinstance(each, tuple) for each in cast("list[Any]", value)) else b"list"
+        return b"string"
 
     def _persist(self, key: str) -> int:
         return int(self._alive(key) and self._expiry.pop(key, None) is not None)
@@ -191,6 +207,10 @@ class MemoryDatabase:
 
     def _hlen(self, key: str) -> int:
         return len(self._read(key, dict, {}))
+
+    def _hscan(self, key: str, cursor: Word, *options: Word) -> list[Reply]:
+        del cursor, options
+        return [b"0", self._hgetall(key)]
 
     def _hset(self, key: str, *pairs: Word) -> int:
         value = self._write(key, dict)
@@ -281,6 +301,13 @@ class MemoryDatabase:
     def _zrevrangebyscore(self, key: str, high: Word, low: Word, *options: Word) -> list[bytes]:
         return _page(list(reversed(self._between(key, low, high))), options)
 
+    def _zrangebylex(self, key: str, low: str, high: str, *options: Word) -> list[bytes]:
+        members = sorted(member for member in self._read(key, dict, {}) if _is_within(member, low, high))
+        return members[int(options[1]) : int(options[1]) + int(options[2])] if options else members
+
+    def _zlexcount(self, key: str, low: str, high: str) -> int:
+        return len(self._zrangebylex(key, low, high))
+
     def _between(self, key: str, low: Word, high: Word) -> list[Score]:
         items = sorted((score, member) for member, score in self._read(key, dict, {}).items())
         first, last = _bound(low), _bound(high)
@@ -336,60 +363,6 @@ class MemoryDatabase:
         found = list(reversed(self._xrange(key, first, last)))
         return found[: int(options[1])] if options else found
 
-    # --- scripts ----------------------------------------------------------------------------------------------
-
-    def _sweep(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        prefix = str(args[0])
-        now, limit, lease, grace, wait, longest, oldest, capacity = (int(arg) for arg in args[1:])
-        lost: list[Reply] = []
-        broken: list[bytes] = []
-        live = queued = 0
-        for sid in self._zrangebyscore(keys[0], "-inf", now, "LIMIT", 0, limit):
-            ctl = f"{prefix}s:{sid.decode()}:ctl"
-            try:
-                execution, step, claim, phase, published, nudges, retries = self._hmget(
-                    ctl, "execution", "step", "claim", "phase", "published", "nudges", "retries"
-                )
-            except StateUnreadable:
-                execution = step = claim = phase = published = nudges = retries = b""
-            if execution is not None and (_count(step) is None or _count(retries or b"0") is None):
-                broken.append(sid)
-                self._zrem(keys[0], sid)
-                continue
-            if execution is None or phase == b"end":
-                self._zrem(keys[0], sid)
-                continue
-            left = self._pttl(f"{prefix}lease:{claim.decode('utf-8', 'replace')}") if claim else -2
-            left = lease if left == -1 else left
-            if left >= 0:
-                live += 1
-                self._zadd(keys[0], "XX", now + left + grace, sid)
-            elif oldest >= 0 and (_count(published) or 0) + 1000 >= oldest:
-                queued += 1
-                self._zadd(keys[0], "XX", now + wait, sid)
-            elif len(lost) < capacity:
-                count = _count(nudges) or 0
-                self._hset(ctl, "published", now, "nudges", count + 1)
-                self._zadd(keys[0], "XX", now + min(wait * 2 ** min(count, 20), longest), sid)
-                lost.append([sid, execution, step, retries or b"0"])
-            else:
-                break
-        return [lost, live, queued, broken]
-
-    def _prune(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        gone, found = 0, self._zrangebyscore(keys[0], "-inf", args[1], "LIMIT", 0, args[2])
-        for sid in found:
-            if not self._alive(f"{args[0]}s:{sid.decode()}"):
-                gone += 1
-                for index in keys[1:]:
-                    self._zrem(index, sid)
-            self._zrem(keys[0], sid)
-        return [gone, len(found)]
-
-    def _journal(self, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-        self._xtrim(keys[1], "MAXLEN", 16)
-        return [self._hsetnx(keys[0], str(f), v) for f, v in zip(args[::2], args[1::2], strict=True)]
-
 
 class _MemoryWatched:
     def __init__(self, database: MemoryDatabase, seen: dict[str, tuple[int, bool]], replies: list[Reply]) -> None:
@@ -413,12 +386,12 @@ def _bytes(value: Word) -> bytes:
     return str(value).encode()
 
 
-def _count(value: bytes | None) -> float | None:
-    """Parse a number as Lua's `tonumber` does; None when it is none."""
-    try:
-        return float(value) if value is not None else None
-    except ValueError:
-        return None
+def _is_within(member: bytes, lowest: Word, highest: Word) -> bool:
+    """Whether a member stands between two bounds of ZRANGEBYLEX."""
+    low, high = _bytes(lowest), _bytes(highest)
+    above = low == b"-" or (member >= low[1:] if low.startswith(b"[") else member > low[1:])
+    below = high == b"+" or (member <= high[1:] if high.startswith(b"[") else member < high[1:])
+    return above and below
 
 
 def _at(index: int, items: Sequence[object]) -> int:

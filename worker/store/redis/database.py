@@ -12,10 +12,18 @@ from typing import Any, Final
 
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-from ...errors import CeleryAgentsError, ConfigurationError, StateUnreadable, StoreFull, StoreUnavailable
+from ...errors import (
+    WRONG_TYPE,
+    CeleryAgentsError,
+    ConfigurationError,
+    StateUnreadable,
+    StoreForbidden,
+    StoreFull,
+    StoreUnavailable,
+)
 from ..database import Changed, Command, Guard, Reply, Word
 from .connection import PlainSocket, RedisConnection
 from .connections import Connections
@@ -71,6 +79,7 @@ class RedisDatabase:
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
         self._connections = Connections(pool, plain_socket)
         self._loaded: dict[str, str] = {}
+        self._may_run_scripts = True
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one round trip. See `Database.pipeline`."""
@@ -90,7 +99,13 @@ class RedisDatabase:
         for command in commands:
             words.append(len(command))
             words += command
-        return self.script(point, "compare_and_apply", (), words) if len(words) <= _MOST_WORDS else None
+        if not self._may_run_scripts or len(words) > _MOST_WORDS:
+            return None
+        try:
+            return self.script(point, "compare_and_apply", (), words)
+        except StoreForbidden:  # users of services run no scripts; WATCH does the same with more round trips
+            self._may_run_scripts = False
+            return None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
         """WATCH and read in one round trip. See `Database.watch`."""
@@ -213,8 +228,10 @@ def _translate(error: Exception) -> Exception:
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
     if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
         return ConfigurationError(f"Redis refuses this user: {text}")
+    if isinstance(error, NoPermissionError):
+        return StoreForbidden(f"Redis refuses this user: {text}")
     if "WRONGTYPE" in text:  # a script says first where it was
-        return StateUnreadable("redis", "a key of the session holds another type; somebody else wrote to it")
+        return StateUnreadable(WRONG_TYPE, "a key of the session holds another type; somebody else wrote to it")
     return error
 
 

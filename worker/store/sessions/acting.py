@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from ...errors import ActionRefused
@@ -10,6 +9,7 @@ from .. import decoding
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
+from ..inbox import InboxIndex
 from ..records import ActionResult, NewEvent, Operation, Snapshot, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave, is_active
@@ -24,21 +24,17 @@ def act(context: StoreContext, session_id: str, operation: Operation, transition
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
     keys = scope.keys
-    reads: list[Command] = [*WatchedSession.reads(scope), ("LRANGE", keys.inbox, 0, -1)]
+    reads: list[Command] = [*WatchedSession.reads(scope), *InboxIndex.reads(keys, operation.id)]
     with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        *session, entries = watched.replies
-        found = WatchedSession.parse(scope, session)
-        if _is_known(found, operation, entries):
+        *session, own, length = watched.replies
+        found, inbox = WatchedSession.parse(scope, session), InboxIndex.parse((own, length))
+        # It was applied, or waits in the inbox: its reply was lost.
+        if inbox.holds or operation.id in found.bookkeeping.operations:
             return ActionResult("again", "", found.version)
-        if found.control.phase == "run" and (found.control.claim or _has_journal(found, watched)):
-            return _queue(found, operation, len(entries), watched)
+        runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
+        if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
+            return _queue(found, operation, inbox, watched)
         return _apply(found, operation, transition, watched)
-
-
-def _is_known(found: WatchedSession, operation: Operation, entries: Sequence[bytes]) -> bool:
-    """Whether the operation was applied, or waits in the inbox: its reply was lost."""
-    known = found.bookkeeping.operations
-    return operation.id in known or any(entry.id == operation.id for entry in decoding.inbox(entries, known))
 
 
 def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
@@ -46,22 +42,16 @@ def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
     return bool(exists)
 
 
-def _queue(found: WatchedSession, operation: Operation, waiting: int, watched: WatchedTransaction) -> ActionResult:
+def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watched: WatchedTransaction) -> ActionResult:
     """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
     scope, control = found.scope, found.control
-    if waiting >= scope.settings.inbox_limit:
-        raise ActionRefused(
-            f"session {scope.session_id} has {waiting} messages waiting for its running step, which is the limit; "
-            "wait until the step has committed"
-        )
     event = NewEvent(
         type="message_received",
         execution_id=control.execution,
         step=control.step,
         data={"operation": operation.id, "queued": True},
     )
-    push: Command = ("RPUSH", scope.keys.inbox, decoding.inbox_entry(operation))
-    watched.commit("act.push", [push, *event_commands(scope, [event])])
+    watched.commit("act.push", [*inbox.push(scope, operation), *event_commands(scope, [event])])
     return ActionResult("queued", "", found.version)
 
 
@@ -69,7 +59,9 @@ def _apply(
     found: WatchedSession, operation: Operation, transition: Transition, watched: WatchedTransaction
 ) -> ActionResult:
     """Apply an operation at once."""
-    before = found.load_state(watched)
+    session = found.load_session(watched)
+    _check_room(found, session.weight, operation)
+    before = session.state
     next_state = transition(Snapshot(state=before, inbox=(operation,), entries=0, now_ms=found.now_ms, cancel=None))
     starts = is_active(next_state.state) and not is_active(before)
     save = SessionSave(
@@ -80,6 +72,7 @@ def _apply(
         version=found.version + 1,
         now_ms=found.now_ms,
         work_changed=starts,
+        queue=found.control.queue,
     ).prepare()
     watched.commit("act.exec", save.commands)
     execution = next_state.state.execution
@@ -92,3 +85,13 @@ def _apply(
         version=found.version + 1,
         publish=None if save.is_published else save.next,
     )
+
+
+def _check_room(found: WatchedSession, weight: int, operation: Operation) -> None:
+    """Refuse an operation that a worker could hardly load with the session."""
+    most = found.scope.settings.max_session_bytes
+    if weight + len(decoding.inbox_entry(operation)) > most:
+        raise ActionRefused(
+            f"session {found.scope.session_id} takes about {weight} bytes of memory, and the limit is {most} "
+            "(CELERY_AGENTS_MAX_SESSION_BYTES); begin a new session"
+        )

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from ...errors import StateUnreadable
+from .. import decoding
 from ..context import SessionScope, StoreContext
-from ..control import ControlFields, control_command
-from ..database import Command, Reply
+from ..control import ControlFields, control_command, read_unoffered
+from ..database import Command, Reply, WatchedTransaction
 from ..dead import DeadEntry
 from ..events import event_commands
 from ..records import NewEvent, StepRef
+from ..requests.index import read_entry, remove_commands
 from ..retrying import LOST_REPLIES
+from .parked_keys import end_command
 
 
-def park(context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = False) -> None:
+def park(
+    context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = False, only_unoffered: bool = False
+) -> None:
     """Take a step that nobody can carry on out of the due index. See `StepStore.park`.
 
     Args:
         any_step: The session's control fields cannot be read, so nobody knows which step it waits for.
+        only_unoffered: Only if the session still waits for a worker that offers its agent. It stays in the index of
+            such sessions, where a worker that registers the agent finds it.
     """
     scope = context.session(ref.session_id)
     entry = DeadEntry(
@@ -29,7 +36,7 @@ def park(context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = F
     event = NewEvent(type="parked", execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
     try:
         scope.retry(
-            lambda: _park(scope, None if any_step else ref, event, commands),
+            lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),
             purpose="be parked",
             lost_replies=LOST_REPLIES,
         )
@@ -37,21 +44,48 @@ def park(context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = F
         context.database.pipeline("park.broken", commands)
 
 
-def _park(scope: SessionScope, ref: StepRef | None, event: NewEvent, commands: list[Command]) -> None:
+def _park(
+    scope: SessionScope, ref: StepRef | None, event: NewEvent, commands: list[Command], *, only_unoffered: bool
+) -> None:
     """
     Args:
         ref: The step that the session has to wait for; None: any.
     """
     keys = scope.keys
-    reads: list[Command] = [control_command(keys), ("HGET", keys.session, "version")]
+    reads: list[Command] = [control_command(keys), ("HGET", keys.session, "version"), scope.clock.now()]
     with scope.database.watch("park.read", (keys.ctl,), reads) as watched:
-        control, version = watched.replies
+        control, version, now = watched.replies
         if ref is not None and not _waits_for(control, ref):
             return
-        parked: list[Command] = [("HSET", keys.ctl, "phase", "parked", "claim", "", "worker", "")]
+        if only_unoffered and not _is_unoffered(control):
+            return
+        parked: list[Command] = [
+            ("HSET", keys.ctl, "phase", "parked", "claim", "", "worker", ""),
+            *_unlist_requests(scope, control, watched),
+        ]
         if version:
             parked += [("HSET", keys.session, "status", "parked"), *event_commands(scope, [event])]
+            parked += end_command(scope, now)
         watched.commit("park.exec", [*commands, *parked])
+
+
+def _unlist_requests(scope: SessionScope, control: Reply, watched: WatchedTransaction) -> list[Command]:
+    """Take the requests of a step that has waited out of the index: nobody may ever go on with it.
+
+    They can be answered all the same. When the session goes on, its next wait lists those that are open.
+    """
+    shard = scope.keys.shard
+    try:
+        found = ControlFields.read(control)
+        if not found.has_waited:
+            return []
+        key = scope.keys.journal(found.execution, found.step)
+        (journal,) = watched.pipeline("park.journal", [("HGETALL", key)])
+        return remove_commands(shard, decoding.journal(journal).all_requests)
+    except StateUnreadable:
+        (entries,) = watched.pipeline("park.index", [("ZRANGEBYSCORE", shard.requests, "-inf", "+inf")])
+        mine = [entry for entry in entries if (read := read_entry(entry)) and read.session_id == scope.session_id]
+        return [("ZREM", shard.requests, *mine)] if mine else []
 
 
 def _waits_for(control: Reply, ref: StepRef) -> bool:
@@ -60,7 +94,13 @@ def _waits_for(control: Reply, ref: StepRef) -> bool:
         found = ControlFields.read(control)
     except StateUnreadable:
         return True
-    return found.is_at(ref) and found.phase == "run"
+    return found.is_at(ref) and found.phase in ("run", "wait")
+
+
+def _is_unoffered(control: Reply) -> bool:
+    """Whether no worker has claimed the step or registered its agent meanwhile."""
+    found = ControlFields.read(control)
+    return not found.claim and bool(read_unoffered(found.unoffered)[1])
 
 
 def quarantine(context: StoreContext, payload: str, reason: str) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ...errors import SessionNotFound, StateUnreadable
-from ...state import ExecutionStatus
+from ...state import DEFAULT, ExecutionStatus
 from .. import fields
 from ..context import StoreContext
-from ..database import Reply
+from ..control import HOLD_FIELDS, read_hold, read_unoffered
+from ..database import Command, Reply, Word
 from ..events import parse_events
 from ..keys import SessionKeys
-from ..records import Event, Header, Result
+from ..records import Event, Header, Result, SessionState, SessionSummary
 
+_BATCH: Final = 5_000
+_FIRST_CHARS: Final = 200
 _HEADER: Final = ("version", "agent", "status", "created", "updated")
-_CTL: Final = ("execution", "step")
+_CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
+# The fields of an entry of the dead list, with the value of those that it lacks.
+_DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
 _ACTIVE: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
 
 
@@ -43,6 +49,7 @@ def headers(
         limit: Most sessions.
     """
     scored: list[tuple[int, str]] = []
+    damaged: set[str] = set()
     for shard in context.shards:
         key = shard.failed if index == "failed" else shard.sessions
         upper = "+inf" if newest_ms is None else newest_ms
@@ -50,11 +57,35 @@ def headers(
         (reply,) = context.database.pipeline(
             "list", [("ZREVRANGEBYSCORE", key, upper, lower, "WITHSCORES", "LIMIT", 0, limit + 1)]
         )
-        scored += [(int(float(reply[i + 1])), reply[i].decode()) for i in range(0, len(reply), 2)]
+        for member, score in zip(reply[::2], reply[1::2], strict=True):
+            name = fields.name(member)
+            scored.append((fields.score_ms(score), name))
+            if name.encode() != member:
+                damaged.add(name)
     scored.sort(reverse=True)
     page, rest = scored[:limit], scored[limit:]
-    found = _read_headers(context, [context.keys(session_id) for _, session_id in page])
-    return [item for item in found if item is not None], rest[0][0] if rest else None
+    found = _read_headers(context, [context.keys(name) for _, name in page if name not in damaged])
+    no_id = StateUnreadable("the listing", "an entry is no session id")
+    unreadable = [_unreadable_header(name, b"", no_id) for _, name in page if name in damaged]
+    return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
+
+
+def matching(context: StoreContext, prefix: str, limit: int) -> list[str]:
+    """Find sessions by the beginning of their id, in sorted order; reads the listing's names in batches."""
+    found: set[str] = set()
+    wanted = prefix.encode()
+    for shard in context.shards:
+        upper: Word = "+inf"
+        while True:
+            (names,) = context.database.pipeline(
+                "match", [("ZREVRANGEBYSCORE", shard.sessions, upper, "-inf", "WITHSCORES", "LIMIT", 0, _BATCH)]
+            )
+            found.update(name.decode("utf-8", "replace") for name in names[::2] if name.startswith(wanted))
+            last = names[-1] if names else b""
+            if len(names) < 2 * _BATCH or len(found) > limit or last == upper:
+                break
+            upper = last
+    return sorted(found)[:limit]
 
 
 def _read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
@@ -80,15 +111,25 @@ def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply
         return Header(
             session_id=session_id,
             agent=fields.text(agent),
-            status=fields.text(status),
+            status=_session_state(fields.text(status)),
             execution_id=fields.text(ctl[0]),
             step=fields.number(ctl[1]),
             version=fields.number(version),
-            created_ms=fields.number(created),
-            updated_ms=fields.number(updated),
+            created_ms=fields.milliseconds(created),
+            updated_ms=fields.milliseconds(updated),
+            unoffered_since_ms=read_unoffered(fields.text(ctl[2]))[0],
+            not_before_ms=fields.milliseconds(ctl[3]),
+            hold=read_hold(ctl[4:]),
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)
+
+
+def _session_state(name: str) -> SessionState | str:
+    try:
+        return SessionState(name)
+    except ValueError:  # of a newer version
+        return name
 
 
 def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
@@ -96,7 +137,7 @@ def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreada
     return Header(
         session_id=session_id,
         agent=name,
-        status="unreadable",
+        status=SessionState.UNREADABLE,
         execution_id="",
         step=0,
         version=0,
@@ -161,6 +202,43 @@ def events(context: StoreContext, session_id: str, after: str | None, limit: int
     return parse_events(session_id, entries)
 
 
+def latest_events(context: StoreContext, session_id: str, limit: int) -> list[Event]:
+    """Read the newest events, the oldest of them first."""
+    keys = context.keys(session_id)
+    (entries,) = context.database.pipeline("events.latest", [("XREVRANGE", keys.events, "+", "-", "COUNT", limit)])
+    return parse_events(session_id, list(reversed(entries)))
+
+
+def summaries(context: StoreContext, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
+    """Read the first message, the steps and the cost of sessions; those whose parts cannot be read are left out."""
+    if not session_ids:
+        return {}
+    commands: list[Command] = []
+    for session_id in session_ids:
+        keys = context.keys(session_id)
+        commands += [("HGET", keys.session, "head"), ("LINDEX", keys.section(DEFAULT, 0), 0)]
+    try:
+        replies = context.database.pipeline("summaries", commands)
+    except StateUnreadable:  # a key of another type: of one session, and the others are to be seen
+        if len(session_ids) == 1:
+            return {}
+        return {name: found for each in session_ids for name, found in summaries(context, [each]).items()}
+    found: dict[str, SessionSummary] = {}
+    for place, session_id in enumerate(session_ids):
+        with contextlib.suppress(StateUnreadable, AttributeError, KeyError, TypeError):
+            found[session_id] = _summary(replies[2 * place], replies[2 * place + 1])
+    return found
+
+
+def _summary(head: bytes | None, message: bytes | None) -> SessionSummary:
+    stored: Any = fields.read_json(head, "head") if head else {}
+    execution: Any = stored.get("state", {}).get("execution") or {}
+    first = fields.read_json(message, "a message").get("content", "") if message else ""
+    return SessionSummary(
+        first_message=str(first)[:_FIRST_CHARS], steps=execution.get("step_count", 0), cost=execution.get("cost")
+    )
+
+
 def watch(context: StoreContext, session_id: str, after: str, block_ms: int) -> list[Event]:
     """Read events after an event id, and wait for the first of them no longer than `block_ms`."""
     keys = context.keys(session_id)
@@ -176,8 +254,8 @@ def dead(context: StoreContext, limit: int) -> list[dict[str, str]]:
     for shard in context.shards:
         (entries,) = context.database.pipeline("dead", [("XREVRANGE", shard.dead, "+", "-", "COUNT", limit)])
         for entry_id, flat in entries:
-            named = {name: value.decode("utf-8", "replace") for name, value in fields.pairs(flat).items()}
-            found.append({"id": entry_id.decode(), **named})
+            named = {fields.name(flat[i]): fields.name(flat[i + 1]) for i in range(0, len(flat), 2)}
+            found.append({**_DEAD, **named, "id": entry_id.decode()})
     return sorted(found, key=lambda entry: entry["id"], reverse=True)[:limit]
 
 
@@ -197,12 +275,17 @@ def backlog(context: StoreContext) -> tuple[int, int, int]:
         )
         total, late = total + count, late + overdue
         if first:
-            oldest = max(oldest, now_ms - int(float(first[1])))
+            oldest = max(oldest, now_ms - fields.score_ms(first[1]))
     return total, late, oldest
 
 
 def server_facts(context: StoreContext) -> dict[str, str]:
-    """Ask Redis for the lines of `INFO`, by their names, and for its time in milliseconds as `now_ms`."""
-    info, now_reply = context.database.pipeline("facts", [("INFO",), context.clock.now()])
+    """Ask Redis for the lines of `INFO`, by their names, and for its time in milliseconds as `now_ms`.
+
+    Raises:
+        StoreForbidden: This Redis user may not run INFO.
+    """
+    (now_reply,) = context.database.pipeline("facts.now", [context.clock.now()])
+    (info,) = context.database.pipeline("facts", [("INFO",)])
     lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value for name, _, value in lines} | {"now_ms": str(context.clock.milliseconds(now_reply))}

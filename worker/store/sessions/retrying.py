@@ -7,16 +7,19 @@ from dataclasses import dataclass, field, replace
 from ...unique import unique_hex
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
-from ..records import ActionResult, Snapshot, Transition
+from ..events import event_commands
+from ..records import ActionResult, NewEvent, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
+from ..waking import wake
 from .saving import SessionSave
+from .unoffered import end_waiting
 from .watched_sessions import WatchedSession
 
 
-def retry(context: StoreContext, session_id: str, transition: Transition) -> ActionResult:
+def retry(context: StoreContext, session_id: str, transition: Transition, *, by: str | None = None) -> ActionResult:
     """Continue a failed or stopped execution. See `SessionActions.retry`."""
     scope = context.session(session_id)
-    return scope.retry(_Retry(scope, transition).run, purpose="be retried", lost_replies=LOST_REPLIES)
+    return scope.retry(_Retry(scope, transition, by).run, purpose="be retried", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
@@ -30,6 +33,7 @@ class _Retry:
 
     scope: SessionScope
     transition: Transition
+    by: str | None = None
     operation_id: str = field(default_factory=unique_hex)
     written: ActionResult | None = None
     was_parked: bool = False
@@ -51,22 +55,37 @@ class _Retry:
 
     def _unpark(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let a parked session wait for the same step again."""
-        keys, context = self.scope.keys, self.scope.context
-        publication = context.publisher.commands(found.step, found.now_ms)
+        keys, hold = self.scope.keys, found.control.hold
         commands: list[Command] = [
-            ("HSET", keys.ctl, "phase", "run", "attempts", 0, "published", found.now_ms, "nudges", 0),
+            ("HSET", keys.ctl, "attempts", 0),
             ("HSET", keys.session, "status", "in_progress"),
-            ("ZADD", keys.shard.due, found.now_ms + context.due_ms, keys.session_id),
-            *publication,
+            *self._unpark_event(found),
+            *end_waiting(self.scope, found.control),
         ]
+        publish: StepRef | None = None
+        if hold is not None and found.control.is_held(found.now_ms):
+            commands += [
+                ("HSET", keys.ctl, "phase", "run", "published", 0, "nudges", 0),
+                ("ZADD", keys.shard.due, hold.until_ms, keys.session_id),
+            ]
+        else:
+            woken = wake(self.scope, found.control, found.now_ms, {"cause": "retry"})
+            commands, publish = [*commands, *woken.commands], woken.publish
         self.written = ActionResult(
             outcome="started",
             execution_id=found.control.execution,
             version=found.version,
-            publish=None if publication else found.step,
+            publish=publish,
         )
         watched.commit("retry.unpark", commands)
         return self.written
+
+    def _unpark_event(self, found: WatchedSession) -> list[Command]:
+        if self.by is None:
+            return []
+        control, data = found.control, {"by": self.by, "parked": True}
+        event = NewEvent(type="step_retried", execution_id=control.execution, step=control.step, data=data)
+        return event_commands(self.scope, [event])
 
     def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let an ended execution go on."""
@@ -79,6 +98,7 @@ class _Retry:
             bookkeeping=found.bookkeeping,
             version=found.version + 1,
             now_ms=found.now_ms,
+            queue=found.control.queue,
         ).prepare()
         # The step that is next keeps its journal; the one it ended at may be committed, and then its journal expires.
         due, journal = save.next, self.scope.keys.journal

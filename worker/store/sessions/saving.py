@@ -15,11 +15,12 @@ from ...state import AgentState, ExecutionState, ExecutionStatus, StateChanges, 
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope
+from ..control import LONGEST_WAIT_MS
 from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
 from ..keys import callback_note
-from ..records import NextState, Result, StepRef
+from ..records import REQUEST_KINDS, NextState, Result, StepRef
 from .lists import append_commands, session_key_names
 
 
@@ -47,8 +48,8 @@ def is_active(state: AgentState) -> bool:
     return state.execution is not None and not state.execution.status.is_terminal()
 
 
-def next_step(session_id: str, state: AgentState) -> StepRef | None:
-    """The step that is due; None when nothing runs."""
+def next_step(session_id: str, state: AgentState, queue: str = "") -> StepRef | None:
+    """The step that is due, with the queue for its message; None when nothing runs."""
     execution = state.execution
     if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
         return None
@@ -57,6 +58,7 @@ def next_step(session_id: str, state: AgentState) -> StepRef | None:
         execution_id=execution.execution_id,
         step=execution.step_count + 1,
         retries=execution.retries,
+        queue=queue,
     )
 
 
@@ -77,6 +79,10 @@ class SessionSave:
         carried: The claim goes on with the next step: nothing is published and the lease stays.
         work_changed: Which step is due may have changed. False for a change beside the running execution, whose
             message and due entry stay as they are.
+        queue: Name of the queue for the next step's message; "" is the common one. None: no worker has registered the
+            session's agent, and no message is published.
+        not_before_ms: The step begins at this Redis time; 0: at once.
+        held_until_ms: The session is held until this Redis time: nothing is published; 0: it is not.
     """
 
     scope: SessionScope
@@ -88,11 +94,19 @@ class SessionSave:
     extra: Sequence[Word] = ()
     carried: bool = False
     work_changed: bool = True
+    queue: str | None = ""
+    not_before_ms: int = 0
+    held_until_ms: int = 0
+
+    @property
+    def _later_ms(self) -> int:
+        """When a session that is put off becomes due, so that nothing is published now; 0: it is not put off."""
+        return self.held_until_ms or self.not_before_ms
 
     def prepare(self) -> Save:
         """Make the commands."""
         scope, state = self.scope, self.next_state.state
-        due = next_step(scope.session_id, state)
+        due = next_step(scope.session_id, state, self.queue or "")
         growth = self._grow()
         appended = [
             command for after, change, base in growth for command in append_commands(scope, after, change, base)
@@ -108,15 +122,17 @@ class SessionSave:
             *self._schedule_callbacks(),
         ]
         publication: list[Command] = []
+        is_put_off = bool(self._later_ms)
         if self.work_changed:
             commands += [self._control_fields(due), self._due_entry(due)]
-            publication = list(scope.context.publisher.commands(due, self.now_ms)) if due and not self.carried else []
+            if due and not self.carried and not is_put_off and self.queue is not None:
+                publication = list(scope.context.publisher.commands(due, self.now_ms))
         if self.next_state.dead is not None:
             commands.append(self._dead_entry(self.next_state.dead))
         return Save(
             commands=[*commands, *publication],
             size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
-            next=due if self.work_changed else None,
+            next=due if self.work_changed and not is_put_off else None,
             is_published=bool(publication),
             bookkeeping=known,
         )
@@ -149,12 +165,18 @@ class SessionSave:
         return (*known, execution.execution_id)[-self.scope.settings.executions_kept :]
 
     def _notify(self) -> dict[str, Any]:
-        """The callbacks to make at an execution's end, by operation."""
+        """The callbacks to make at an execution's end, by operation; as many as operations are remembered."""
         stored = self.bookkeeping.notify
         found: object = fields.read_json(stored, "notify") if stored else {}
         if not isinstance(found, dict):
             raise StateUnreadable("notify", "it is no JSON object")
-        return {**cast("dict[str, Any]", found), **self.next_state.notify}
+        wanted = {**cast("dict[str, Any]", found), **self.next_state.notify}
+        states = (self.before, self.next_state.ended, self.next_state.state)
+        current = {state.execution.operation_id for state in states if state is not None and state.execution}
+        others = [operation for operation in wanted if operation not in current]
+        for operation in others[: max(0, len(wanted) - self.scope.settings.operations_kept)]:
+            del wanted[operation]
+        return wanted
 
     def _session_hash(self, known: Bookkeeping, head: bytes) -> Command:
         execution, next_state = self.next_state.state.execution, self.next_state
@@ -179,6 +201,8 @@ class SessionSave:
         wanted = self._notify()
         for record in self._ended_executions():
             for kind in wanted.get(record.operation_id or "", ()):
+                if kind in REQUEST_KINDS:
+                    continue
                 note = callback_note(self.scope.session_id, record.execution_id, kind, record.retries)
                 yield ("ZADD", self.scope.keys.shard.callbacks, self.now_ms, note)
 
@@ -192,13 +216,19 @@ class SessionSave:
         before, after = self.before, self.next_state.state
         execution = after.execution
         started = milliseconds(execution.started_at) if execution and execution.started_at else 0
-        words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", 0]
-        words += ["started", started, "published", self.now_ms, "nudges", 0]
-        words += ["retries", execution.retries if execution else 0]
+        not_before = self.not_before_ms
         if due is not None:
-            words += ["execution", due.execution_id, "step", due.step, "phase", "run"]
+            place: list[Word] = ["execution", due.execution_id, "step", due.step, "phase", "run"]
+        elif execution is not None and is_active(after):  # a hook let it wait for nothing that is known
+            place = ["execution", execution.execution_id, "step", execution.step_count + 1, "phase", "wait"]
+            not_before = self.now_ms + LONGEST_WAIT_MS
         else:
-            words += ["phase", "wait" if is_active(after) else "end"]
+            place = ["phase", "end"]
+        words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", not_before]
+        words += ["started", started, "published", 0 if self._later_ms else self.now_ms, "nudges", 0]
+        words += ["retries", execution.retries if execution else 0, *place]
+        if self.queue:
+            words += ["queue", self.queue]
         if not self.carried:
             words += ["claim", "", "worker", ""]
         if due is None or before is None or not is_active(before) or due.step == 1:
@@ -206,10 +236,13 @@ class SessionSave:
         return ("HSET", self.scope.keys.ctl, *words)
 
     def _due_entry(self, due: StepRef | None) -> Command:
-        """Have the sweep look at the session, as long as a step of it is due."""
+        """Have the sweep look at the session, as long as its execution has not ended."""
         context, shard = self.scope.context, self.scope.keys.shard
-        if due is None:
+        if not is_active(self.next_state.state):
             return ("ZREM", shard.due, self.scope.session_id)
+        if due is None or self._later_ms:
+            at_ms = self.held_until_ms or (self.not_before_ms if due else self.now_ms + LONGEST_WAIT_MS)
+            return ("ZADD", shard.due, at_ms, self.scope.session_id)
         look = context.lease_ms + context.grace_ms if self.carried else context.due_ms
         return ("ZADD", shard.due, self.now_ms + look, self.scope.session_id)
 
@@ -269,10 +302,10 @@ def result_of(session_id: str, state: AgentState, execution: ExecutionState) -> 
     return Result(
         session_id=session_id,
         execution_id=execution.execution_id,
-        status=execution.status.value,
+        status=execution.status,
         final_response=state.final_response,
         output=last.inference_response.output if last is not None else None,
-        stop_reason=reason.value if reason else None,
+        stop_reason=reason,
         stop_message=signal.message if signal else "",
         usage=execution.usage.to_dict(),
         cost=execution.cost,
@@ -280,6 +313,7 @@ def result_of(session_id: str, state: AgentState, execution: ExecutionState) -> 
         errors=tuple(error.message for error in state.errors),
         operation_id=execution.operation_id,
         retries=execution.retries,
+        finish_reason=last.inference_response.finish_reason if last is not None else None,
     )
 
 

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 
 from .. import decoding, fields
 from ..context import SessionScope, StoreContext
+from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
+from ..events import event_commands
+from ..inbox import trim_commands
 from ..keys import WAKE_CHANNEL
-from ..records import ActionResult, Snapshot, StepRef, Transition
+from ..records import ActionResult, NewEvent, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
+from ..waking import wake
 from .saving import SessionSave
+from .unoffered import end_waiting
 from .watched_sessions import WatchedSession
 
 
-def stop(context: StoreContext, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
+def stop(
+    context: StoreContext, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
+) -> ActionResult:
     """End the running execution. See `SessionActions.stop`."""
     scope = context.session(session_id)
-    stopping = _Stop(scope, execution_id, transition)
+    stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
     return scope.retry(stopping.run, purpose="be stopped", lost_replies=LOST_REPLIES)
 
 
@@ -32,6 +39,7 @@ class _Stop:
     scope: SessionScope
     execution_id: str | None
     transition: Transition
+    by: str | None = None
     written: ActionResult | None = None
 
     def run(self) -> ActionResult:
@@ -59,7 +67,7 @@ class _Stop:
             is_alive = scope.is_lease_alive(control.claim, "stop.lease", watched)
             # Watched, so that a worker that was only paused cannot begin something between this look and the end.
             (journal,) = watched.pipeline("stop.journal", [("HGETALL", found.journal)], also=(found.journal,))
-            if is_alive or decoding.journal(journal).was_paid_for:
+            if is_alive or decoding.journal(journal).was_paid_for or control.phase == "wait":
                 return self._ask(found, fields.text(worker) if is_alive else None, watched)
             return self._end(found, entries, watched)
 
@@ -74,17 +82,18 @@ class _Stop:
         publish: StepRef | None = None
         if worker is not None:
             commands.append(("PUBLISH", WAKE_CHANNEL + worker, control.claim))
-        else:
-            (now,) = watched.pipeline("stop.now", [scope.clock.now()])
-            now_ms = scope.clock.milliseconds(now)
-            publication = scope.context.publisher.commands(found.step, now_ms)
-            commands.append(("ZADD", keys.shard.due, "XX", now_ms + scope.context.due_ms, keys.session_id))
+        elif control.phase == "parked":  # a worker that can read it ends it
+            publication = scope.context.publisher.commands(found.step, found.now_ms)
             commands += publication
             publish = None if publication else found.step
+        else:
+            (now,) = watched.pipeline("stop.now", [scope.clock.now()])
+            woken = wake(scope, control, scope.clock.milliseconds(now), {"cause": "stop"})
+            commands, publish = [*commands, *woken.commands], woken.publish
         self.written = ActionResult(
             outcome="queued", execution_id=control.execution, version=found.version, publish=publish
         )
-        watched.commit("stop.ask", commands)
+        watched.commit("stop.ask", [*commands, *self._request_event(found)])
         return self.written
 
     def _end(self, found: WatchedSession, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
@@ -102,13 +111,25 @@ class _Stop:
             bookkeeping=found.bookkeeping,
             version=found.version + 1,
             now_ms=found.now_ms,
+            queue=found.control.queue,
         ).prepare()
-        trim: list[Command] = [("LTRIM", self.scope.keys.inbox, len(entries), -1)] if entries else []
+        trim = trim_commands(self.scope.keys, len(entries), next_state.operations)
         # A claim that came to nothing has left its traces in the journal.
         expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
+        control = found.control
+        forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
         publish = None if save.is_published else save.next
         self.written = ActionResult(
             outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
         )
-        watched.commit("stop.exec", [*trim, expire, *save.commands])
+        waited = end_waiting(self.scope, control)
+        commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
+        watched.commit("stop.exec", commands)
         return self.written
+
+    def _request_event(self, found: WatchedSession) -> list[Command]:
+        if self.by is None:
+            return []
+        control = found.control
+        event = NewEvent(type="stop_requested", execution_id=control.execution, step=control.step, data={"by": self.by})
+        return event_commands(self.scope, [event])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..context import StoreContext
-from ..records import ActionResult, Event, Header, NextState, Operation, Result, Transition
-from . import acting, loading, reads, retrying, stopping, submitting
+from ..records import (
+    ActionResult,
+    Event,
+    Header,
+    NextState,
+    Operation,
+    Result,
+    SessionSummary,
+    StepFacts,
+    Transition,
+)
+from . import acting, holding, loading, reads, retrying, step_facts, stopping, submitting
 
 
 class SessionActions:
@@ -22,19 +32,34 @@ class SessionActions:
         agent: str,
         fingerprint: str,
         transition: Callable[[int], NextState],
+        *,
+        queue: str | None = "",
+        start_at_ms: int = 0,
     ) -> ActionResult:
         """Create a session with its first execution, once.
 
         Args:
             fingerprint: A digest of everything that is submitted; the same id with another one is refused.
             transition: Makes the session's first state of Redis's time (ms).
+            queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
+                session gets no message, and waits for a worker that registers it.
+            start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
         Returns:
             "started", or "again" with the first execution when this was submitted before.
         Raises:
             IdempotencyMismatch: The session exists and was submitted with something else.
+            InvalidInput: `start_at_ms` is no time.
             StoreFull: Nothing was written.
         """
-        return submitting.submit(self._context, session_id, agent, fingerprint, transition)
+        submission = submitting.Submission(
+            scope=self._context.session(session_id),
+            agent=agent,
+            fingerprint=fingerprint,
+            transition=transition,
+            queue=queue,
+            start_at_ms=start_at_ms,
+        )
+        return submitting.submit(submission)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.
@@ -45,22 +70,55 @@ class SessionActions:
         """
         return acting.act(self._context, session_id, operation, transition)
 
-    def stop(self, session_id: str, execution_id: str | None, transition: Transition) -> ActionResult:
+    def stop(
+        self, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
+    ) -> ActionResult:
         """End an execution: at once when nothing runs, else by asking whoever runs it.
 
+        Args:
+            by: Who asks, for the event `stop_requested`; None: nobody said, and there is no such event.
         Returns:
             "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
-        return stopping.stop(self._context, session_id, execution_id, transition)
+        return stopping.stop(self._context, session_id, execution_id, transition, by=by)
 
-    def retry(self, session_id: str, transition: Transition) -> ActionResult:
+    def suspend(self, session_id: str, *, reason: str, by: str = "", until_ms: int | None = None) -> ActionResult:
+        """Hold a session: its running step is committed, and nothing begins after it until somebody resumes it.
+
+        Answers to its requests are recorded and do not wake it. A stop ends it all the same.
+
+        Args:
+            until_ms: Redis time at which the hold ends by itself, and the execution with it. None: in 30 days. Never
+                later than the deadline of the execution.
+        Returns:
+            "changed", or "again" when it is held already; then the first hold stays.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: No execution of it runs or waits, it is parked, or it is being stopped.
+            InvalidInput: `reason` or `by` is no text of at most 1000 characters.
+        """
+        return holding.suspend(self._context, session_id, holding.HoldRequest(reason, by, until_ms))
+
+    def resume(self, session_id: str, *, by: str = "") -> ActionResult:
+        """End the hold of a session, and wake it; a session that waits for requests looks at them again.
+
+        Returns:
+            "changed", or "again" when it was not held.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        return holding.resume(self._context, session_id, by)
+
+    def retry(self, session_id: str, transition: Transition, *, by: str | None = None) -> ActionResult:
         """Continue an execution that has failed or was stopped; `transition` refuses any other.
 
+        Args:
+            by: Who asks, for the event of a parked session; None: nobody said.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: Raised by `transition`; nothing was changed.
         """
-        return retrying.retry(self._context, session_id, transition)
+        return retrying.retry(self._context, session_id, transition, by=by)
 
     def load(self, session_id: str) -> loading.StoredSession:
         """Read the session in full."""
@@ -69,6 +127,27 @@ class SessionActions:
     def header(self, session_id: str) -> Header:
         """Read what a listing shows of a session."""
         return reads.header(self._context, session_id)
+
+    def step_facts(self, session_id: str) -> StepFacts:
+        """Read what the session's next step waits for.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: Its control fields are damaged.
+        """
+        return step_facts.step_facts(self._context, session_id)
+
+    def latest_events(self, session_id: str, limit: int = 10) -> list[Event]:
+        """Read the newest events, the oldest of them first."""
+        return reads.latest_events(self._context, session_id, limit)
+
+    def summaries(self, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
+        """Read first message, steps and cost of sessions, by id; those that cannot be read are left out."""
+        return reads.summaries(self._context, session_ids)
+
+    def matching(self, prefix: str, limit: int = 10) -> list[str]:
+        """Find sessions whose id begins with this text, in the listing of all sessions; at most `limit`."""
+        return reads.matching(self._context, prefix, limit)
 
     def headers(
         self, *, index: str = "sessions", newest_ms: int | None = None, oldest_ms: int | None = None, limit: int = 50

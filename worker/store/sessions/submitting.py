@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import IdempotencyMismatch
+from ...errors import IdempotencyMismatch, InvalidInput
 from .. import fields
 from ..bookkeeping import Bookkeeping
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope
 from ..database import Command, Guard
 from ..records import ActionResult, NextState
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave
+from .unoffered import begin_waiting
 
 
-def submit(
-    context: StoreContext, session_id: str, agent: str, fingerprint: str, transition: Callable[[int], NextState]
-) -> ActionResult:
+def submit(submission: Submission) -> ActionResult:
     """Create a session and start its first execution. See `SessionActions.submit`."""
-    scope = context.session(session_id)
-    submission = _Submission(scope=scope, agent=agent, fingerprint=fingerprint, transition=transition)
-    return scope.retry(submission.run, purpose="be created", lost_replies=LOST_REPLIES)
+    start_at_ms = submission.start_at_ms
+    if not 0 <= start_at_ms <= fields.LAST_MS:
+        raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
+    return submission.scope.retry(submission.run, purpose="be created", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
-class _Submission:
-    """One submission and its attempts; only the first goes by the script."""
+class Submission:
+    """One submission and its attempts; only the first goes by the script.
+
+    Attributes:
+        queue: Name of the agent's queue; None: no worker has registered the agent.
+        start_at_ms: The first step begins at this Redis time; 0: at once.
+    """
 
     scope: SessionScope
     agent: str
     fingerprint: str
     transition: Callable[[int], NextState]
+    queue: str | None
+    start_at_ms: int
     may_use_script: bool = True
 
     def run(self) -> ActionResult:
@@ -67,12 +74,17 @@ class _Submission:
         first = next_state.state.execution.execution_id if next_state.state.execution else ""
         save = SessionSave(
             scope=self.scope,
+            not_before_ms=self.start_at_ms if self.start_at_ms > now_ms else 0,
             before=None,
             next_state=next_state,
             bookkeeping=Bookkeeping(),
             version=1,
             now_ms=now_ms,
             extra=("agent", self.agent, "fingerprint", self.fingerprint, "first", first, "created", now_ms),
+            queue=self.queue,
         ).prepare()
+        if self.queue is None:
+            waiting = begin_waiting(self.scope, self.agent, since_ms=now_ms, ref=save.next)
+            return ActionResult(outcome="started", execution_id=first, version=1), [*save.commands, *waiting]
         publish = None if save.is_published else save.next
         return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), save.commands

@@ -9,6 +9,7 @@ from ...errors import SessionNotFound, StateUnreadable
 from ...state import AgentState
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
+from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
@@ -59,8 +60,8 @@ class WatchedSession:
 
     @property
     def step(self) -> StepRef:
-        """The step that the session waits for, without its retries."""
-        return StepRef(self.scope.session_id, self.control.execution, self.control.step)
+        """The step that the session waits for."""
+        return self.control.ref(self.scope.session_id)
 
     @property
     def journal(self) -> str:
@@ -68,7 +69,11 @@ class WatchedSession:
         return self.scope.keys.journal(self.control.execution, self.control.step)
 
     def load_state(self, watched: WatchedTransaction) -> AgentState:
-        """Load the state that belongs to this version.
+        """Load the state that belongs to this version; see `load_session`."""
+        return self.load_session(watched).state
+
+    def load_session(self, watched: WatchedTransaction) -> CachedSession:
+        """Load the session at this version.
 
         Raises:
             Changed: The session has been saved since.
@@ -83,4 +88,4 @@ class WatchedSession:
         execution = loaded.state.execution
         if control.phase == "run" and (execution is None or execution.execution_id != control.execution):
             raise StateUnreadable("head", "it tells of another execution than the control fields")
-        return loaded.state
+        return loaded

@@ -10,7 +10,8 @@ from ..context import SessionScope
 from ..control import ControlFields
 from ..database import Command
 from ..events import event_commands
-from ..records import Claim, Claimed, Journal, LoadedSession, NewEvent, StepRef
+from ..journal import Journal
+from ..records import Claim, Claimed, LoadedSession, NewEvent, StepRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +86,6 @@ def load_claimed(claim: Claim, session: CachedSession, control: ControlFields, j
         delayed_since_ms=control.delayed_ms,
         started_ms=control.started_ms or claim.now_ms,
         now_ms=claim.now_ms,
+        legs=control.legs,
+        hold=control.hold,
     )

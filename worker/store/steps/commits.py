@@ -22,9 +22,11 @@ from .. import decoding, fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
 from ..context import SessionScope, StoreContext
-from ..control import ControlFields, control_command
+from ..control import ControlFields, control_command, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
-from ..records import Claim, Claimed, Committed, LoadedSession, NextState, Snapshot, StepRef, Transition
+from ..inbox import trim_commands
+from ..records import Claim, Claimed, Committed, Hold, LoadedSession, NextState, Snapshot, StepRef, Transition
+from ..requests.index import remove_commands
 from ..retrying import LOST_REPLIES
 from ..sessions.saving import SessionSave, next_step
 from .claim_request import first_claimed
@@ -61,6 +63,15 @@ class _Prepared:
     commands: list[Command]
     session: CachedSession
     committed: Committed
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundBeside:
+    """The facts that a commit finds stored beside the state."""
+
+    bookkeeping: Bookkeeping
+    legs: int
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,7 @@ class _Commit:
         return self._commit_by_watch()
 
     def _commit_by_script(self) -> Committed | None:
-        """Commit on the version that the claim began with, with an empty inbox and no request to stop.
+        """Commit on the version that the claim began with, with an empty inbox and nobody who stops or holds it.
 
         None when any of that is not so, or nobody knows: nothing was written.
         """
@@ -136,7 +147,8 @@ class _Commit:
         next_state = self.transition(Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None))
         if next_state.keep_journal:  # it has to hold the results first
             return None
-        prepared = self._prepare(next_state, base.session.bookkeeping, 0, now_ms)
+        found = _FoundBeside(bookkeeping=base.session.bookkeeping, legs=base.legs)
+        prepared = self._prepare(next_state, found, 0, now_ms)
         keys, ref = scope.keys, claim.ref
         guards: list[Guard] = [
             (("HMGET", keys.session, "version"), (base.version,)),
@@ -177,7 +189,8 @@ class _Commit:
                     cancel=control.requested_stop,
                 )
             )
-            prepared = self._prepare(next_state, stored.bookkeeping, len(stored.entries), stored.now_ms)
+            found = _FoundBeside(bookkeeping=stored.bookkeeping, legs=control.legs, hold=control.hold)
+            prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
             with self._stage(prepared):
                 watched.commit("commit.exec", prepared.commands)
                 crash_points.at("c7")
@@ -191,24 +204,28 @@ class _Commit:
         if stored.version != self.base.version:
             raise VersionConflict(f"session {ref.session_id} is at version {stored.version}, not {self.base.version}")
 
-    def _prepare(self, next_state: NextState, bookkeeping: Bookkeeping, entries: int, now_ms: int) -> _Prepared:
+    def _prepare(self, next_state: NextState, found: _FoundBeside, entries: int, now_ms: int) -> _Prepared:
         """Make the commands of a commit, and what it answers.
 
         Args:
             entries: Inbox entries that `next_state` has applied.
         """
         claim, base = self.claim, self.base
-        following = next_step(claim.ref.session_id, next_state.state)
-        carried = self.keep_claim and following is not None and following.execution_id == claim.ref.execution_id
+        following = next_step(claim.ref.session_id, next_state.state, claim.ref.queue)
+        goes_on = following is not None and following.execution_id == claim.ref.execution_id
+        hold = found.hold if goes_on else None
+        carried = self.keep_claim and goes_on and hold is None
         save = SessionSave(
             scope=self.scope,
             before=base.state,
             next_state=next_state,
-            bookkeeping=bookkeeping,
+            bookkeeping=found.bookkeeping,
             version=base.version + 1,
             now_ms=now_ms,
             extra=("last", commit_id(claim)),
             carried=carried,
+            queue=claim.ref.queue,
+            held_until_ms=hold.until_ms if hold else 0,
         ).prepare()
         session = CachedSession(
             version=base.version + 1,
@@ -219,6 +236,7 @@ class _Commit:
         )
         # What needs memory comes first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
+        commands += self._end_of_waiting(found, goes_on=goes_on)
         committed = Committed(
             version=session.version,
             state=next_state.state,
@@ -231,9 +249,7 @@ class _Commit:
     def _step_commands(self, next_state: NextState, entries: int, now_ms: int, *, carried: bool) -> list[Command]:
         """Commands of the commit for the inbox, the journal and the lease."""
         scope, keys, ref = self.scope, self.scope.keys, self.claim.ref
-        commands: list[Command] = []
-        if entries:
-            commands.append(("LTRIM", keys.inbox, entries, -1))
+        commands = trim_commands(keys, entries, next_state.operations)
         if not next_state.keep_journal or next_state.ended is not None:  # only the last execution can be retried
             commands.append(("PEXPIRE", keys.journal(ref.execution_id, ref.step), scope.context.journal_ms))
         lease = keys.shard.lease(self.claim.id)
@@ -244,6 +260,12 @@ class _Commit:
         else:
             commands.append(("DEL", lease))
         return commands
+
+    def _end_of_waiting(self, found: _FoundBeside, *, goes_on: bool) -> list[Command]:
+        """Commands that remove what the step's requests, and at the execution's end a hold, have left; usually none."""
+        forgotten = forget_waiting(self.scope.keys, legs=found.legs, held=found.hold is not None and not goes_on)
+        asked = self.base.journal.all_requests
+        return [*forgotten, *remove_commands(self.scope.keys.shard, asked)] if asked else forgotten
 
     def _carry(self, session: CachedSession, following: StepRef, now_ms: int) -> Claimed:
         """The claim of the next step, which the commit takes along."""
@@ -282,9 +304,11 @@ class _Commit:
         control, claim = stored.control, self.claim
         if control.phase != "run" or control.claim not in ("", claim.id):
             return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
-        following = StepRef(claim.ref.session_id, control.execution, control.step)
+        following = control.ref(claim.ref.session_id)
         is_published = False
         if control.claim:  # carried on; what the next step was to go on with was known to the lost attempt only
             kept = replace(claim, ref=following)
             is_published = release(self.scope.context, kept, delay_ms=None, give_back=True) is None
+        elif control.is_held(stored.now_ms):
+            return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
         return Committed(version=stored.version, state=None, next=following, is_published=is_published, again=True)

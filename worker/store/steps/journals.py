@@ -16,7 +16,9 @@ from ...errors import ClaimLost, StoreFull
 from .. import decoding, fields
 from ..context import SessionScope
 from ..database import Changed, Command, Reply, Word
-from ..records import BeginRecord, Claim
+from ..events import event_commands
+from ..journal import BeginRecord
+from ..records import Claim, NewEvent
 from ..retrying import TooManyConflicts
 
 # The control fields that tell whether a step is past.
@@ -79,10 +81,11 @@ class StepJournal:
         """Commands that record results; they may travel with the commit's first reads."""
         return [("HSETNX", self.key, f"t{i}:r", value) for i, value in sorted(results.items())]
 
-    def record_failure(self, number: int, failure: bytes) -> None:
+    def record_failure(self, number: int, failure: bytes, event: NewEvent | None = None) -> None:
         """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
         record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
-        self.expire_if_past(self.scope.database.transaction("journal.failure", [record, self._place()])[-1])
+        told = event_commands(self.scope, [event]) if event is not None else []
+        self.expire_if_past(self.scope.database.transaction("journal.failure", [record, *told, self._place()])[-1])
 
     def record_auxiliary(self, key: str, raw: bytes) -> bytes:
         """Store the raw answer of an auxiliary call. See `StepStore.record_auxiliary`."""
@@ -96,23 +99,40 @@ class StepJournal:
         # None: the step is long past, and its journal with it; the commit will say so.
         return raw if first else database.pipeline("journal.adopt", [("HGET", self.key, name)])[0] or raw
 
-    def drop_answer(self) -> bool:
-        """Forget an answer that cannot be parsed, as long as no tool of it has begun. See `StepStore.drop_answer`."""
+    def drop_answer(self, rejected: bytes | None = None) -> bool:
+        """Forget an answer that cannot be parsed and has begun or asked nothing. See `StepStore.drop_answer`."""
         try:
-            return self.scope.retry(self._drop_answer, purpose="forget an answer")
+            return self.scope.retry(lambda: self._drop_answer(rejected), purpose="forget an answer")
         except TooManyConflicts:
             return False
 
-    def _drop_answer(self) -> bool:
+    def _drop_answer(self, rejected: bytes | None) -> bool:
         keys = self.scope.keys
         reads: list[Command] = [("HGET", keys.ctl, "claim"), ("HGETALL", self.key)]
         # Watched: after a pause another claim's answer may stand in its place.
         with self.scope.database.watch("journal.look", (keys.ctl, self.key), reads) as watched:
             holder, stored = fields.text(watched.replies[0]), decoding.journal(watched.replies[1])
-            if holder != self.claim.id or stored.begun or stored.results:
+            if holder != self.claim.id or stored.begun or stored.results or stored.has_asked:
                 return False
-            watched.commit("journal.drop", [("HDEL", self.key, "llm")])
+            number = len(stored.rejected)
+            kept: list[Command] = [("HSET", self.key, f"rej:{number}", rejected)] if rejected is not None else []
+            watched.commit("journal.drop", [("HDEL", self.key, "llm"), *kept])
             return True
+
+    def drop_results(self, results: Mapping[int, bytes]) -> None:
+        """Forget results, as long as they stand there. See `StepStore.drop_results`."""
+        self.scope.retry(lambda: self._drop_results(results), purpose="forget a result")
+
+    def _drop_results(self, results: Mapping[int, bytes]) -> None:
+        keys, wanted = self.scope.keys, {f"t{i}:r": value for i, value in results.items()}
+        reads: list[Command] = [("HGET", keys.ctl, "claim"), ("HMGET", self.key, *wanted)]
+        with self.scope.database.watch("journal.look", (keys.ctl, self.key), reads) as watched:
+            holder, stored = watched.replies
+            if fields.text(holder) != self.claim.id:
+                raise self._claim_lost()
+            same = [name for name, value in zip(wanted, stored, strict=True) if value == wanted[name]]
+            if same:
+                watched.commit("journal.drop", [("HDEL", self.key, *same)])
 
     def begin_calls(self, timeouts_ms: Mapping[int, int], at_ms: int, again: Collection[int]) -> BeginResult:
         """Record that tool calls begin. See `StepStore.begin_calls`."""

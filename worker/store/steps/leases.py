@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from .. import fields
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Command
-from ..records import Claim, Renewal, StepRef
+from ..events import event_commands
+from ..records import Claim, NewEvent, Renewal, StepRef
 from ..retrying import TooManyConflicts
+
+_REASON_CHARS: Final = 500
 
 
 def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
@@ -52,13 +56,20 @@ def _restore(scope: SessionScope, claim: Claim) -> bool:
         return True
 
 
-def release(context: StoreContext, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+def release(
+    context: StoreContext, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = ""
+) -> StepRef | None:
     """Give a claim back. See `StepStore.release`."""
     scope = context.session(claim.ref.session_id)
-    return scope.retry(lambda: _release(scope, claim, delay_ms, give_back=give_back), purpose="give a claim back")
+    reason = reason[:_REASON_CHARS]
+    return scope.retry(
+        lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), purpose="give a claim back"
+    )
 
 
-def _release(scope: SessionScope, claim: Claim, delay_ms: int | None, *, give_back: bool) -> StepRef | None:
+def _release(
+    scope: SessionScope, claim: Claim, delay_ms: int | None, *, give_back: bool, reason: str
+) -> StepRef | None:
     keys, context = scope.keys, scope.context
     with scope.database.watch("release.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
         control = ControlFields.read(watched.replies[0])
@@ -66,19 +77,36 @@ def _release(scope: SessionScope, claim: Claim, delay_ms: int | None, *, give_ba
         if control.claim != claim.id:
             return None
         changed: list[str | int] = ["claim", "", "worker", "", "attempts", max(0, control.attempts - give_back)]
+        held, ref = control.is_held(now_ms), control.ref(scope.session_id)
         publication: Sequence[Command] = ()
+        told: list[Command] = []
         if delay_ms is None:
             due = now_ms + context.due_ms
-            publication = context.publisher.commands(claim.ref, now_ms)
-            changed += ["published", now_ms]
+            publication = () if held else context.publisher.commands(ref, now_ms)
+            changed += ["published", 0 if held else now_ms]
         else:
             due = now_ms + delay_ms
             changed += ["delays", control.delays + 1, "delayed", control.delayed_ms or now_ms]
-            changed += ["not_before", due, "published", 0]
+            changed += ["not_before", due, "published", 0, "why", reason]
+            told = _tell_delay(scope, claim, due, delays=control.delays + 1, reason=reason)
+        if held and control.hold is not None:
+            due = control.hold.until_ms
         commands: list[Command] = [
             ("HSET", keys.ctl, *changed),
             ("DEL", keys.shard.lease(claim.id)),
             ("ZADD", keys.shard.due, "XX", due, scope.session_id),
+            *told,
         ]
         watched.commit("release.exec", [*commands, *publication])
-        return claim.ref if delay_ms is None and not publication else None
+        return ref if delay_ms is None and not publication and not held else None
+
+
+def _tell_delay(scope: SessionScope, claim: Claim, next_try_ms: int, *, delays: int, reason: str) -> list[Command]:
+    """Tell watchers and operators that a step was put off, why, and until when."""
+    event = NewEvent(
+        type="step_delayed",
+        execution_id=claim.ref.execution_id,
+        step=claim.ref.step,
+        data={"reason": reason, "next_try_ms": next_try_ms, "delays": delays},
+    )
+    return [("ZADD", scope.keys.shard.delayed, next_try_ms, scope.session_id), *event_commands(scope, [event])]

@@ -63,6 +63,8 @@ def _plan(request: ClaimRequest, now_ms: int) -> _Plan | None:
     """Say what is expected, by what this process holds of the session."""
     scope, ref = request.scope, request.ref
     latest = scope.cache.latest(scope.session_id)
+    if ref.legs or (latest is not None and _waits_at(latest.state, ref)):
+        return None  # its journal is there, which no script expects
     if latest is not None and _steps_behind(latest.state, ref) == 0:
         # The version alone does not tell: another worker's commit may have the same, and one that Redis lost.
         lineage: Guard = (
@@ -112,7 +114,7 @@ class _ScriptedClaim:
     def run(self) -> Claimed | None:
         """Claim and load; None when nothing was decided, or the claim has to be looked at by a WATCH."""
         scope, publisher = self.request.scope, self.request.scope.context.publisher
-        counting = publisher.waiting()
+        counting = publisher.waiting(self.request.ref.queue)
         writes = [*self._claim_commands(), *self.plan.writes, *counting]
         replies = scope.database.compare_and_apply(
             self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
@@ -184,6 +186,14 @@ class _ScriptedClaim:
     ) -> CachedSession | None:
         scope, execution_id = self.request.scope, self.request.ref.execution_id
         return loading.join_replies(scope, execution_id, held, replies, limited=limited)
+
+
+def _waits_at(state: AgentState, ref: StepRef) -> bool:
+    """Whether a state waits at this step."""
+    execution = state.execution
+    if execution is None or execution.status is not ExecutionStatus.WAITING:
+        return False
+    return (execution.execution_id, execution.step_count + 1) == (ref.execution_id, ref.step)
 
 
 def _steps_behind(state: AgentState, ref: StepRef) -> int | None:

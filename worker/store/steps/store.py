@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from ...state import AnswerRecord, Request
 from ..context import StoreContext
+from ..journal import Journal
 from ..records import (
     Claim,
     ClaimResult,
     Committed,
     LoadedSession,
+    NewEvent,
     Renewal,
     StepRef,
     Transition,
 )
 from ..sessions import parking
-from . import claims, commits, leases, reloading
+from . import claims, commits, leases, moving, reloading, waits
+from .asking import OpenedRequests, StepRequests
 from .journals import BeginResult, StepJournal
+from .waits import WaitRequest, WaitResult
 
 
 class StepStore(Protocol):
@@ -59,12 +64,24 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
-        """Journal an attempt of the driver that gave no usable answer."""
+    def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
+        """Journal an attempt of the driver that gave no usable answer, and tell watchers of it by the event."""
         ...
 
-    def drop_answer(self, claim: Claim) -> bool:
-        """Forget a journaled answer that cannot be parsed; refused once a tool of it has begun."""
+    def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
+        """Forget a journaled answer that cannot be parsed; refused once a tool of it has begun or a request is made.
+
+        Args:
+            rejected: A record of what the answer cost, to keep in its place. None: nobody can tell.
+        """
+        ...
+
+    def drop_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
+        """Forget journaled results, by call index; one that is another by now stays.
+
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
         ...
 
     def begin_calls(
@@ -83,6 +100,85 @@ class StepStore(Protocol):
         """Journal results of tool calls; the first one stored wins."""
         ...
 
+    def record_decisions(self, claim: Claim, decisions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Journal what a policy decided about calls, by call index, before anything else happens to them.
+
+        Returns:
+            The stored decisions of these calls: the first one stored wins, whoever wrote it. So a policy is asked once.
+        """
+        ...
+
+    def open_requests(
+        self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
+    ) -> OpenedRequests:
+        """Journal requests of this step in one transaction that the claim guards, and tell watchers of the new ones.
+
+        A request takes the begin record of its call back: the call asked before its effect and runs from its start.
+        A call of `begins` keeps or gets its begin record in the same transaction: its result comes later, from outside.
+
+        Args:
+            begins: Calls that begin together with their request, by index: their timeouts (ms).
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+            InvalidInput: A request is longer than `MAX_REQUEST_BYTES`, or the step would have more than
+                `MAX_REQUESTS_PER_STEP`; nothing was written.
+            StoreFull: Nothing was written; ask again when there is room.
+        """
+        ...
+
+    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
+        """Journal that calls with a later result have been started, and their start has returned.
+
+        Without this note, after a crash, the effect class decides whether a call is started again.
+        """
+        ...
+
+    def settle_requests(
+        self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
+    ) -> Mapping[str, AnswerRecord]:
+        """Answer open requests of this step as its worker: at their expiry, or under a stop.
+
+        One transaction, guarded by the claim. An answer that somebody gave in between stays.
+
+        Args:
+            records: By request id.
+            opens: The next rounds of requests whose record passes them on; each is written where its record is.
+        Returns:
+            The stored answers of these requests, by request id; another's where it came first.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
+        ...
+
+    def wait(
+        self,
+        claim: Claim,
+        base: LoadedSession,
+        transition: Transition,
+        *,
+        seen: Journal,
+        results: Mapping[int, bytes],
+    ) -> WaitResult:
+        """Give a claim back and keep the journal, until an answer, an expiry, a stop or a resume wakes the session.
+
+        The session is due at the earliest expiry of its open requests, at its deadline, or in 30 days.
+
+        Args:
+            base: The version that `transition` starts from.
+            transition: Pure. Gives the stored state with its execution waiting, and nothing that hooks did; the store
+                adds the events.
+            seen: The journal as the step knows it. With an answer that it does not know, the step must not wait.
+            results: Results not yet journaled, those of pure calls too; they are journaled now.
+        Returns:
+            `NotWaiting` when an answer came, no request is open, or a stop was asked for: the claim stays.
+        Raises:
+            ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
+            VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
+            StoreFull: Nothing was written; ask again when there is room.
+            StoreUnavailable: No answer in time. The step may wait already; asking again is safe.
+        """
+        ...
+
     def commit(
         self,
         claim: Claim,
@@ -93,6 +189,10 @@ class StepStore(Protocol):
         keep_claim: bool,
     ) -> Committed:
         """Make a step real, once.
+
+        The commit of a step that has asked ends its waiting: its open requests leave the index of requests, and its
+        task ids count from the first leg again. While the session is held, the commit carries nothing on and publishes
+        nothing.
 
         Args:
             base: The version that `transition` starts from.
@@ -118,14 +218,39 @@ class StepStore(Protocol):
         """
         ...
 
-    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
-        """Give a claim back without a commit.
+    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "") -> StepRef | None:
+        """Give a claim back without a commit. A delay is told to watchers.
 
         Args:
             delay_ms: Not before then (retry later, counted). None: at once.
             give_back: The attempt does not count.
+            reason: Why it is delayed, for people; redacted.
         Returns:
             The step to publish, where the transaction could not publish it.
+        """
+        ...
+
+    def move(self, claim: Claim, queue: str) -> StepRef | None:
+        """Give a claim back and move the step to another queue, where the session's steps stay from now on.
+
+        Nothing happens when another worker has the claim by now.
+
+        Args:
+            queue: Name of a queue of a worker that offers the agent.
+        Returns:
+            The step to publish, where the script could not publish it.
+        Raises:
+            StoreUnavailable: No answer in time. The claim may still stand; then its lease ends, and the sweep goes on.
+        """
+        ...
+
+    def wait_for_worker(self, claim: Claim, agent: str) -> None:
+        """Give a claim back and let the step wait until a worker registers the agent, at most for the grace period.
+
+        Nothing happens when another worker has the claim by now.
+
+        Raises:
+            StoreUnavailable: As for `move`.
         """
         ...
 
@@ -151,6 +276,9 @@ class DatabaseStepStore:
     def _journal(self, claim: Claim) -> StepJournal:
         return StepJournal(self._context.session(claim.ref.session_id), claim)
 
+    def _requests(self, claim: Claim) -> StepRequests:
+        return StepRequests(self._context.session(claim.ref.session_id), claim)
+
     def claim(self, ref: StepRef, claim_id: str, worker: str, *, alone: bool) -> ClaimResult:
         """See `StepStore.claim`."""
         return claims.claim(self._context, ref, claim_id, worker, alone=alone)
@@ -163,13 +291,17 @@ class DatabaseStepStore:
         """See `StepStore.record_auxiliary`."""
         return self._journal(claim).record_auxiliary(key, raw)
 
-    def record_failure(self, claim: Claim, number: int, failure: bytes) -> None:
+    def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
         """See `StepStore.record_failure`."""
-        self._journal(claim).record_failure(number, failure)
+        self._journal(claim).record_failure(number, failure, event)
 
-    def drop_answer(self, claim: Claim) -> bool:
+    def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
         """See `StepStore.drop_answer`."""
-        return self._journal(claim).drop_answer()
+        return self._journal(claim).drop_answer(rejected)
+
+    def drop_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
+        """See `StepStore.drop_results`."""
+        self._journal(claim).drop_results(results)
 
     def begin_calls(
         self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
@@ -180,6 +312,39 @@ class DatabaseStepStore:
     def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
         """See `StepStore.record_results`."""
         self._journal(claim).record_results(results)
+
+    def record_decisions(self, claim: Claim, decisions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """See `StepStore.record_decisions`."""
+        return self._requests(claim).record_decisions(decisions)
+
+    def open_requests(
+        self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
+    ) -> OpenedRequests:
+        """See `StepStore.open_requests`."""
+        return self._requests(claim).open(requests, begins or {})
+
+    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
+        """See `StepStore.record_handed_over`."""
+        self._requests(claim).record_handed_over(indexes)
+
+    def settle_requests(
+        self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
+    ) -> Mapping[str, AnswerRecord]:
+        """See `StepStore.settle_requests`."""
+        return self._requests(claim).settle(records, opens)
+
+    def wait(
+        self,
+        claim: Claim,
+        base: LoadedSession,
+        transition: Transition,
+        *,
+        seen: Journal,
+        results: Mapping[int, bytes],
+    ) -> WaitResult:
+        """See `StepStore.wait`."""
+        request = WaitRequest(claim=claim, base=base, transition=transition, seen=seen, results=results)
+        return waits.wait(self._context, request)
 
     def commit(
         self,
@@ -197,9 +362,17 @@ class DatabaseStepStore:
         """See `StepStore.reload`."""
         return reloading.reload(self._context, claim)
 
-    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool) -> StepRef | None:
+    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "") -> StepRef | None:
         """See `StepStore.release`."""
-        return leases.release(self._context, claim, delay_ms=delay_ms, give_back=give_back)
+        return leases.release(self._context, claim, delay_ms=delay_ms, give_back=give_back, reason=reason)
+
+    def move(self, claim: Claim, queue: str) -> StepRef | None:
+        """See `StepStore.move`."""
+        return moving.move(self._context, claim, queue)
+
+    def wait_for_worker(self, claim: Claim, agent: str) -> None:
+        """See `StepStore.wait_for_worker`."""
+        moving.wait_for_worker(self._context, claim, agent)
 
     def renew(self, held: Sequence[Claim]) -> list[Renewal]:
         """See `StepStore.renew`."""

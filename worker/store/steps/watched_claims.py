@@ -11,8 +11,10 @@ from .. import decoding
 from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
-from ..records import Claim, Claimed, ClaimResult, Journal, NewEvent, NotClaimed, NotClaimedReason, Suspect
+from ..journal import Journal
+from ..records import Claim, Claimed, ClaimResult, NewEvent, NotClaimed, NotClaimedReason, Suspect
 from ..sessions import loading
+from ..waking import resumed_event
 from .claim_request import ClaimRequest, load_claimed
 
 
@@ -47,6 +49,8 @@ def claim_by_watch(request: ClaimRequest) -> ClaimResult:
         if not is_mine:
             watched.commit("claim.exec", _claim_commands(request, control, claim, journal))
     crash_points.at("c1")
+    if control.has_waited:
+        crash_points.at("w3")
     return Claimed(claim, load_claimed(claim, session, control, journal))
 
 
@@ -64,6 +68,8 @@ def _refuse(  # noqa: PLR0911 - a list of reasons, each on its line
         return NotClaimedReason.ENDED
     if control.claim == request.claim_id:
         return None
+    if control.hold is not None:  # a stop, or the end of the hold, comes before every delay
+        return NotClaimedReason.HELD if control.is_held(now_ms) else None
     if control.phase == "wait" and not (control.not_before_ms and control.not_before_ms <= now_ms):
         return NotClaimedReason.WAITING
     if control.not_before_ms > now_ms:
@@ -101,8 +107,17 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         commands.append(("HSET", request.journal, f"try:{claim.id}", claim.now_ms))
     if not control.started_ms:
         commands += request.begin_execution(claim.now_ms)
-    elif claim.attempt > 1:
+    elif control.has_waited:
+        commands.append(("HSET", scope.keys.session, "status", "in_progress"))
+    if control.phase == "wait":
+        commands.append(("HSET", scope.keys.ctl, "phase", "run", "not_before", 0))
+        commands += resumed_event(scope, control, {"cause": "time"})
+    if control.started_ms and claim.attempt > 1:
         data = {"attempt": claim.attempt, "worker": claim.worker}
         event = NewEvent(type="step_recovered", execution_id=ref.execution_id, step=ref.step, data=data)
+        commands += event_commands(scope, [event])
+    elif control.delays:
+        data = {"delays": control.delays, "worker": claim.worker}
+        event = NewEvent(type="step_resumed", execution_id=ref.execution_id, step=ref.step, data=data)
         commands += event_commands(scope, [event])
     return commands

@@ -1,7 +1,7 @@
 """The Lua scripts: what has to look and write in one round trip, one file each.
 
 They use nothing newer than Redis 6.2. Each names its keys from the prefix of one shard, so that all of them share a
-slot. `memory.database` has the same functions in Python; the contract suite holds the two together.
+slot. `memory.scripts` has the same functions in Python; the contract suite holds the two together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from typing import Final
 
 SCRIPTS: Final = {
     name: files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    for name in ("compare_and_apply", "sweep", "prune", "journal_when_full")
+    for name in ("compare_and_apply", "sweep", "offer", "prune", "journal_when_full")
 }
 """The scripts' texts by name."""

@@ -1,38 +1,100 @@
 -- One pass over what is due in a shard. Every entry it looks at is moved, so that a pass does not begin where the last
 -- one began, and a live step in front never hides a dead one behind it. XX: a session that ended meanwhile stays out.
--- KEYS: due
--- ARGV: prefix, now, limit, lease ms, grace ms, wait ms, longest wait ms, oldest queued ms (-1 none), capacity
+-- KEYS: due, unoffered
+-- ARGV: prefix, now, limit, lease ms, grace ms, wait ms, longest wait ms, capacity, agent grace ms, events kept,
+-- 1 when the offered agents are known, number of queues; for each queue: name, oldest queued ms (-1 none); then for each
+-- offered agent: name, number of its queues, their names, the preferred one first
 local prefix, now, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease, grace, wait, longest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local oldest, capacity = tonumber(ARGV[8]), tonumber(ARGV[9])
-local lost, live, queued, broken = {}, 0, 0, {}
+local capacity, patience, events, known = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11] == '1'
+local oldest, offered, at = {}, {}, 13
+for _ = 1, tonumber(ARGV[12]) do
+  oldest[ARGV[at]] = tonumber(ARGV[at + 1])
+  at = at + 2
+end
+while at <= #ARGV do
+  local queues = {first = ARGV[at + 2]}
+  for i = at + 2, at + 1 + tonumber(ARGV[at + 1]) do queues[ARGV[i]] = true end
+  offered[ARGV[at]] = queues
+  at = at + 2 + tonumber(ARGV[at + 1])
+end
+local lost, live, queued, broken, expired = {}, 0, 0, {}, {}
+local last = 253402300799999  -- the year 9999: no hold ends later
 local slack = 1000  -- messages of one moment do not stand in the queue in the exact order of their times
+local function number_in(text, least, most)  -- 'nan', 'inf' and absurd numbers are numbers to Lua
+  local n = tonumber(text or '0')
+  if n and n >= least and n <= most then return n end
+  return least
+end
+
+-- Lets a session wait for a worker that offers its agent; the grace period counts from the first time.
+local function leave_unoffered(sid, ctl, f, agent)
+  local since = tonumber(string.match(f[9] or '', '^%d+'))
+  if since and now >= since + patience then
+    redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
+    expired[#expired + 1] = {sid, f[1], f[2], agent}
+    return
+  end
+  if not since then
+    since = now
+    redis.call('HSET', ctl, 'unoffered', string.format('%.0f', now) .. ' ' .. agent)
+    redis.call('XADD', prefix .. 's:' .. sid .. ':events', 'MAXLEN', '~', events, '*', 'type', 'waiting_for_worker',
+      'execution', f[1], 'step', f[2], 'data', cjson.encode({agent = agent}))
+  end
+  redis.call('ZADD', KEYS[2], 0, agent .. ' ' .. sid)
+  redis.call('ZADD', KEYS[1], 'XX', since + patience, sid)
+end
+
 for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, limit)) do
   local ctl = prefix .. 's:' .. sid .. ':ctl'
-  local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries')
-  if f.err or (f[1] and not (tonumber(f[2]) and tonumber(f[7] or '0'))) then
+  local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries', 'queue',
+    'unoffered', 'legs', 'held', 'cancel')
+  local held = not f.err and tonumber(f[11] or '0')
+  if f.err or (f[1] and not (tonumber(f[2]) and tonumber(f[7] or '0') and tonumber(f[10] or '0')
+      and held and held >= 0 and held <= last)) then
     broken[#broken + 1] = sid  -- one session's damage must not keep the others from being looked at
     redis.call('ZREM', KEYS[1], sid)
   elseif (not f[1]) or f[4] == 'end' then
     redis.call('ZREM', KEYS[1], sid)
   else
-    local left = -2
+    local left, queue, agent = -2, f[8] or '', nil
     if f[3] and f[3] ~= '' then left = redis.call('PTTL', prefix .. 'lease:' .. f[3]) end
-    if left == -1 then left = lease end
+    if left == -1 then  -- somebody took its time to live away: nobody would ever take over from a dead worker
+      redis.call('PEXPIRE', prefix .. 'lease:' .. f[3], lease)
+      left = lease
+    end
+    if left < 0 and known then
+      agent = redis.pcall('HGET', prefix .. 's:' .. sid, 'agent')
+      if type(agent) ~= 'string' then agent = nil end
+    end
+    local queues = agent and offered[agent]
+    local moves = queues and not queues[queue]  -- no worker that offers the agent takes this queue
     if left >= 0 then
       live = live + 1
       redis.call('ZADD', KEYS[1], 'XX', now + left + grace, sid)
-    elseif oldest >= 0 and (tonumber(f[5] or '0') or 0) + slack >= oldest then
+    elseif held > now and f[12] ~= f[1] then  -- somebody suspended it, and nobody asked it to stop
+      redis.call('ZADD', KEYS[1], 'XX', held, sid)
+    elseif agent and not queues then
+      leave_unoffered(sid, ctl, f, agent)
+    elseif not moves and (oldest[queue] or -1) >= 0 and number_in(f[5], 0, now + lease) + slack >= oldest[queue] then
       queued = queued + 1
       redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
     elseif #lost < capacity then
-      local nudges = tonumber(f[6] or '0') or 0
+      local nudges, left_queue = number_in(f[6], 0, 1e6), ''
       redis.call('HSET', ctl, 'published', now, 'nudges', nudges + 1)
+      if moves then
+        left_queue, queue = queue, queues.first
+        redis.call('HSET', ctl, 'queue', queue)
+      end
+      if f[9] and queues then
+        redis.call('HDEL', ctl, 'unoffered')
+        redis.call('ZREM', KEYS[2], agent .. ' ' .. sid)
+      end
       redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)
-      lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0'}
+      lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0', f[10] or '0', queue, left_queue}
     else
       break
     end
   end
 end
-return {lost, live, queued, broken}
+return {lost, live, queued, broken, expired}

@@ -1,0 +1,1 @@
+"""An agent that answers questions about the text files of a folder, with quotations."""

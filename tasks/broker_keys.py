@@ -1,0 +1,53 @@
+"""Redis keys in which kombu keeps queues, bindings and unacknowledged messages, by its documented options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from celery import Celery
+
+from ..config.celery import queues, step_queue
+from ..config.settings import Settings
+
+# kombu's defaults of `sep` and `priority_steps`; the first priority has no key of its own.
+_SEPARATOR: Final = "\x06\x16"
+_PRIORITY_STEPS: Final = (0, 3, 6, 9)
+
+
+def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the broker's keys that our queues use, each with the type that Redis's TYPE names.
+
+    Args:
+        names: Names of queues of agents besides the common one.
+    """
+    options = _options(app)
+    prefix, separator = _prefix(options), str(options.get("sep", _SEPARATOR))
+    steps = list(options.get("priority_steps") or _PRIORITY_STEPS)[1:]
+    types: dict[str, str] = {unacked_key(app): "hash", unacked_index_key(app): "zset"}
+    for queue in (*queues(settings), *(step_queue(settings, name) for name in names if name)):
+        name = f"{prefix}{queue.name}"
+        types |= dict.fromkeys((name, *(f"{name}{separator}{step}" for step in steps)), "list")
+        types[f"{prefix}_kombu.binding.{queue.exchange.name}"] = "set"
+    return types
+
+
+def unacked_key(app: Celery) -> str:
+    """Return the hash of the messages that were delivered and not acknowledged."""
+    options = _options(app)
+    return f"{_prefix(options)}{options.get('unacked_key', 'unacked')}"
+
+
+def unacked_index_key(app: Celery) -> str:
+    """Return the sorted set of those messages by the time of their delivery, in seconds."""
+    options = _options(app)
+    return f"{_prefix(options)}{options.get('unacked_index_key', 'unacked_index')}"
+
+
+def _options(app: Celery) -> Mapping[str, Any]:
+    conf: Any = app.conf
+    return dict(conf.broker_transport_options or {})
+
+
+def _prefix(options: Mapping[str, Any]) -> str:
+    return str(options.get("global_keyprefix", ""))

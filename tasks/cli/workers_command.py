@@ -1,0 +1,45 @@
+"""The command `workers`: which workers live, and which queues and agents they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer
+
+from .options import AsJson, RedisUrl, client_for
+from .views import as_json, clean, table
+
+_HEAD: Final = ("WORKER", "POOL", "BUSY", "QUEUES", "AGENTS")
+
+
+def register(program: typer.Typer) -> None:
+    """Add this module's command."""
+    program.command()(workers)
+
+
+def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """List the live workers with their slots, queues and agents.
+
+    With --json each worker is an object on a line.
+
+    \b
+    Examples:
+      celery-agents workers
+      celery-agents workers --json | jq .queues
+    """
+    found = client_for(redis_url).workers()
+    if json:
+        lines = [as_json({"name": name, **facts}) for name, facts in sorted(found.items())]
+    else:
+        lines = table(_HEAD, [_row(name, facts) for name, facts in sorted(found.items())])
+    for line in lines:
+        print(line)
+
+
+def _row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    from ..observability.queue_names import shown_queues
+
+    busy = f"{facts['running']} of {facts['slots']}{', drains' if facts['draining'] else ''}"
+    cells = (name, facts["pool"], busy, ", ".join(shown_queues(facts)), ", ".join(sorted(facts["agents"])))
+    return tuple(clean(str(cell)) or "-" for cell in cells)

@@ -1,0 +1,83 @@
+"""The connection of a client: its settings, its store and its way to publish. The verbs are built on it."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from celery import Celery
+
+from ...config.settings import Settings
+from ...worker.engine.transitions import operation_transition
+from ...worker.state import SessionId
+from ...worker.store import ActionResult, Operation, Store, redis_store
+from ...worker.store.records import StepRef
+from ..producer import create_producer_app, settings_of
+from ..publishing import SeparatePublisher, TransactionPublisher
+from .agent_queues import AgentQueues
+
+
+class ClientConnection:
+    """Holds the connections of a client; safe to share between threads."""
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        settings: Settings | None = None,
+        app: Celery | None = None,
+    ) -> None:
+        """
+        Args:
+            redis_url: The store. None: `CELERY_AGENTS_REDIS_URL`.
+            broker_url: None: `CELERY_AGENTS_BROKER_URL`, else the store.
+            settings: Settings to use instead of both and of the environment.
+            app: An existing app that has agents installed: messages go out as it sends its own, with its key prefix and
+                its priorities, and the settings are those of `install`.
+        Raises:
+            SettingsError: A setting is unknown or wrong.
+        """
+        chosen = settings or (settings_of(app) if app is not None else None)
+        self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
+        publishing = app if app is not None else create_producer_app(self.settings)
+        self._own_app = publishing if app is None else None
+        self._publisher = SeparatePublisher(publishing, self.settings)
+        self._store = redis_store(
+            self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)
+        )
+        self._shards_checked = False
+        self._queues = AgentQueues(lambda: self.store.registry)
+
+    def close(self) -> None:
+        """Close the connections to Redis and to the broker. Using the client again opens new ones."""
+        self._store.close()
+        if self._own_app is not None:
+            self._own_app.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def store(self) -> Store:
+        """The step store, for monitoring and tests."""
+        if not self._shards_checked:
+            self._store.housekeeping.check_shards()
+            self._shards_checked = True
+        return self._store
+
+    def _act(self, session: SessionId, operation: Operation) -> ActionResult:
+        applied = self.store.sessions.act(session, operation, operation_transition)
+        self._publish(applied.publish)
+        return applied
+
+    def _publish(self, step: StepRef | None) -> None:
+        """Publish a step where the transaction could not."""
+        if step is not None:
+            self._publisher.publish(step, self._now_ms())
+
+    def _now_ms(self) -> int:
+        """Redis's time."""
+        return self.store.housekeeping.now_ms()

@@ -1,0 +1,133 @@
+"""The verbs of a client that hold sessions and let them go on."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import datetime
+from typing import Final
+
+from ...worker.errors import ActionRefused, InvalidInput, SessionNotFound, StateUnreadable
+from ...worker.state import read_session_id
+from .connection import ClientConnection
+from .inputs import check_agent_name, check_caller, check_listing
+from .listing import iterate_headers, to_milliseconds
+
+_ACTIVE: Final = ("pending", "in_progress", "waiting")
+
+
+class HoldingVerbs(ClientConnection):
+    """Suspends and resumes sessions, one or many."""
+
+    def suspend(self, session_id: str, *, reason: str, by: str | None = None, until: datetime | None = None) -> bool:
+        """Hold a session: its running step ends, and nothing begins after it until somebody resumes it.
+
+        Answers to its requests are kept and do not wake it. A stop ends it all the same.
+
+        Args:
+            reason: Shown wherever somebody asks why the session waits.
+            by: Who asks.
+            until: When the hold ends, and the execution with it. None: in 30 days.
+        Returns:
+            False when it was held before; then that hold stays.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: No execution of it runs or waits, it is parked, or it is being stopped.
+        """
+        _check_reason(reason)
+        check_caller(by)
+        until_ms = check_until(until)
+        result = self.store.sessions.suspend(read_session_id(session_id), reason=reason, by=by or "", until_ms=until_ms)
+        return result.outcome == "changed"
+
+    def resume(self, session_id: str, *, by: str | None = None) -> bool:
+        """Let a held session go on, with the answers that came meanwhile.
+
+        Returns:
+            False when it was not held.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        check_caller(by)
+        result = self.store.sessions.resume(read_session_id(session_id), by=by or "")
+        self._publish(result.publish)
+        return result.outcome == "changed"
+
+    def suspend_all(
+        self,
+        *,
+        reason: str,
+        agent: str | None = None,
+        status: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> Generator[str]:
+        """Hold all sessions whose execution runs or waits.
+
+        Args:
+            agent: Only this agent's.
+            status: Only those that are pending, in_progress or waiting. None: all three.
+            dry_run: Only yield the ids, hold none.
+        Yields:
+            The id of each session; it is held when its id is yielded.
+        """
+        _check_reason(reason)
+        check_caller(by)
+        sessions = self._active_sessions(agent, status)
+        return (each for each in sessions if dry_run or self._try_suspend(each, reason, by))
+
+    def resume_all(
+        self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
+    ) -> Generator[str]:
+        """Let all held sessions go on.
+
+        Args:
+            agent: Only this agent's.
+            status: Only those that are pending, in_progress or waiting. None: all three.
+            dry_run: Only yield the ids, resume none.
+        Yields:
+            The id of each session that was held; it goes on when its id is yielded.
+        """
+        check_caller(by)
+        sessions = self._active_sessions(agent, status, held=True)
+        return (each for each in sessions if dry_run or self._try_resume(each, by))
+
+    def _active_sessions(self, agent: str | None, status: str | None, *, held: bool = False) -> list[str]:
+        """Ids of sessions that run or wait, and are held or not; the newest first."""
+        if agent is not None:
+            check_agent_name(agent)
+        check_listing(status, 1)
+        if status is not None and status not in _ACTIVE:
+            raise InvalidInput("status", status, f"only sessions that are {', '.join(_ACTIVE)} can be held.")
+        return [
+            header.session_id
+            for header in iterate_headers(self.store, "sessions", None)
+            if header.status in ((status,) if status else _ACTIVE)
+            and agent in (None, header.agent)
+            and (header.hold is not None) == held
+        ]
+
+    def _try_suspend(self, session_id: str, reason: str, by: str | None) -> bool:
+        try:
+            return self.suspend(session_id, reason=reason, by=by)
+        except (ActionRefused, SessionNotFound, StateUnreadable):
+            return False  # it has ended or expired since it was listed
+
+    def _try_resume(self, session_id: str, by: str | None) -> bool:
+        try:
+            return self.resume(session_id, by=by)
+        except (SessionNotFound, StateUnreadable):
+            return False
+
+
+def check_until(until: datetime | None, field: str = "until") -> int | None:
+    """Check that it is a time with a timezone, or None, and give it in Unix milliseconds."""
+    if until is None:
+        return None
+    if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(field, until, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
+    return to_milliseconds(until)
+
+
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str) or not reason.strip():
+        raise InvalidInput("reason", reason, "say why it is held; it is shown wherever somebody asks.")

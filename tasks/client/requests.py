@@ -1,0 +1,228 @@
+"""The verbs of a client about requests: the inbox, answers, remembered approvals, and tokens for others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ...worker.errors import InvalidInput
+from ...worker.requests import Grant, TokenClaims, TokenPurpose, TokenSigner, check_answer, check_remember, grants_of
+from ...worker.requests import check_text as check_note
+from ...worker.state import (
+    AnswerNote,
+    Complete,
+    Fail,
+    GivenAnswer,
+    Remember,
+    Request,
+    RequestKind,
+    RequestStatus,
+    RequestSummary,
+    SessionId,
+    read_session_id,
+)
+from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind, Operation, RequestPage
+from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
+from .connection import ClientConnection
+from .inputs import check_caller, derive_id
+
+
+class RequestVerbs(ClientConnection):
+    """Lists and answers what sessions wait for."""
+
+    def requests(
+        self,
+        session_id: str | None = None,
+        *,
+        to: str | None = None,
+        kind: RequestKind | str | None = None,
+        status: RequestStatus | str | None = RequestStatus.OPEN,
+        tree: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RequestPage:
+        """List requests, oldest first: the inbox of one session, or of everybody. One read gives a page.
+
+        Args:
+            session_id: Only of this session. None: of all sessions, and then only open ones.
+            to: Only those to this addressee.
+            kind: Only approvals, questions, results of services ("external") or children.
+            status: Only those with this status; None: all, for one session.
+            tree: With `session_id`: also of the sessions below it.
+            limit: Most requests of a page, 1 to 1000.
+            cursor: From the page before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: An argument cannot be used.
+        """
+        session = None if session_id is None else read_session_id(session_id)
+        wanted = read_filter(session, to, kind, status, tree=tree)
+        return self.store.requests.page(wanted, limit=limit, cursor=cursor)
+
+    def request(self, session_id: str, request_id: str) -> FoundRequest:
+        """Read one request in full, and what became of it.
+
+        Args:
+            request_id: Its id, or the model's id of its call; then its newest round.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            RequestNotFound: The session never made this request, or it is too long ago.
+        """
+        return self.store.requests.find(read_session_id(session_id), check_request_id(request_id))
+
+    def answer(
+        self,
+        session_id: str,
+        answers: Mapping[str, GivenAnswer | Mapping[str, Any]],
+        *,
+        by: str | None = None,
+        note: str = "",
+        expect: str | Mapping[str, str] | None = None,
+        remember: Remember | str = Remember.CALL,
+        idempotency_key: str | None = None,
+    ) -> AnswerResult:
+        """Answer requests of a session, in any order: all of the given answers are stored, or none. It wakes.
+
+        Args:
+            answers: By request id: `Approve(args=…)`, `Deny(reason)` or `Answer(values)`; as JSON {"approve": true}.
+            by: Who answers; kept, and told to whoever answers too late.
+            note: For the record; the model does not read it.
+            expect: The digest of the arguments that were looked at; of several answers a dict by request id. An answer
+                to a request about other arguments is refused.
+            remember: "execution" or "session": later calls of the tool run without asking this addressee again.
+            idempotency_key: The same action again gets the same reply.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            RequestNotFound: The session never made one of the requests.
+            RequestNotOpen: One was answered, has expired or was cancelled; the error says by whom and when.
+            InvalidInput: One does not fit; the error names the request and the field. Nothing was written.
+        """
+        given = read_answers(answers)
+        about = self._note(by, note, derive_id(idempotency_key, "operation"), _check_remember(given, remember))
+        action = AnswerAction(given, about, expect=read_expect(expect, given), check=check_answer)
+        return self._answer(read_session_id(session_id), action)
+
+    # --- remembered approvals ---------------------------------------------------------------------------------
+
+    def grants(self, session_id: str) -> tuple[Grant, ...]:
+        """List the remembered approvals that count now.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        return grants_of(self.store.sessions.load(read_session_id(session_id)).state)
+
+    def revoke_grant(self, session_id: str, grant_id: str) -> None:
+        """Take a remembered approval back: from the next step on, calls of its tool ask again.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The session has no such grant.
+        """
+        session = read_session_id(session_id)
+        known = [grant.id for grant in self.grants(session)]
+        if grant_id not in known:
+            raise InvalidInput("grant_id", grant_id, f"the session has the grants {', '.join(known) or '(none)'}.")
+        operation = Operation(derive_id(None, "operation"), InboxKind.REVOKE_GRANT, {"grant": grant_id})
+        self._act(SessionId(session), operation)
+
+    # --- tokens -----------------------------------------------------------------------------------------------
+
+    def token(self, request: FoundRequest | RequestSummary | Request, ttl: timedelta | None = None) -> str:
+        """Make a signed text, as a part of a link, whose bearer may answer this one request and do nothing else.
+
+        Args:
+            ttl: How long it is valid. None: as long as the request is open.
+        Raises:
+            ConfigurationError: The setting `token_secret` is missing.
+            InvalidInput: The request is a child's, which nobody answers.
+        """
+        about = request.summary if isinstance(request, FoundRequest) else request
+        if about.kind is RequestKind.CHILD:
+            raise InvalidInput("request", about.kind.value, "the end of a child session is its answer.")
+        purpose = TokenPurpose.COMPLETE if about.kind is RequestKind.EXTERNAL else TokenPurpose.ANSWER
+        ttl_ms = read_ttl_ms(ttl)
+        claims = TokenClaims(
+            session_id=about.session_id,
+            request_id=about.id,
+            purpose=purpose,
+            expires_at_ms=None if ttl_ms is None else self._now_ms() + ttl_ms,
+        )
+        return self._signer.sign(claims)
+
+    def request_of_token(self, token: str) -> FoundRequest:
+        """Read the request that a token answers, to show it to the token's bearer.
+
+        Raises:
+            InvalidToken: The token was forged or changed, or its time is over.
+            SessionNotFound: Its session has expired.
+        """
+        claims = self._signer.read(token, TokenPurpose.ANSWER, self._now_ms())
+        return self.store.requests.find(claims.session_id, claims.request_id)
+
+    def answer_by_token(
+        self, token: str, answer: GivenAnswer | Mapping[str, Any], *, by: str | None = None, note: str = ""
+    ) -> AnswerResult:
+        """Answer the one request that a token is for. The same answer again gets the same reply.
+
+        Raises:
+            InvalidToken: The token was forged or changed, is a completion token, or its time is over.
+            RequestNotOpen: The request was answered, has expired or was cancelled.
+            InvalidInput: The answer does not fit.
+        """
+        return self._answer_by_token(token, TokenPurpose.ANSWER, read_answer(answer), by, note)
+
+    def complete(self, token: str, value: Any = None, *, by: str | None = None) -> AnswerResult:
+        """Bring the result of a call whose tool has handed out this completion token. Repeating it is safe.
+
+        Raises:
+            InvalidToken: The token was forged or changed, is no completion token, or its time is over.
+            RequestNotOpen: The call has a result, has expired or was cancelled.
+            InvalidInput: The value is no JSON, or does not fit the call's schema.
+        """
+        return self._answer_by_token(token, TokenPurpose.COMPLETE, Complete(value), by, "")
+
+    def fail(self, token: str, error: str, *, by: str | None = None) -> AnswerResult:
+        """Tell that a call failed whose tool has handed out this completion token; the model reads the error.
+
+        Raises:
+            InvalidToken: The token was forged or changed, is no completion token, or its time is over.
+            RequestNotOpen: The call has a result, has expired or was cancelled.
+        """
+        return self._answer_by_token(token, TokenPurpose.COMPLETE, Fail(error), by, "")
+
+    def _answer_by_token(
+        self, token: str, purpose: TokenPurpose, answer: GivenAnswer, by: str | None, note: str
+    ) -> AnswerResult:
+        claims = self._signer.read(token, purpose, self._now_ms())
+        operation_id = derive_id(f"{claims.request_id}:{_digest(answer)}", "operation")
+        about = self._note(by, note, operation_id, Remember.CALL)
+        return self._answer(claims.session_id, AnswerAction({claims.request_id: answer}, about, check=check_answer))
+
+    def _answer(self, session_id: str, action: AnswerAction) -> AnswerResult:
+        result = self.store.requests.answer(session_id, action)
+        self._publish(result.publish)
+        return result
+
+    def _note(self, by: str | None, note: str, operation_id: str, remember: Remember) -> AnswerNote:
+        check_caller(by)
+        return AnswerNote(operation_id=operation_id, by=by or "", note=check_note("note", note), remember=remember)
+
+    @property
+    def _signer(self) -> TokenSigner:
+        return TokenSigner(self.settings.token_secret)
+
+
+def _check_remember(answers: Mapping[str, GivenAnswer], remember: Remember | str) -> Remember:
+    wanted = [check_remember(answer, remember) for answer in answers.values()]
+    return wanted[0]
+
+
+def _digest(answer: GivenAnswer) -> str:
+    """Tell answers apart, so that the same one again is no second answer."""
+    fields = {name: getattr(answer, name) for name in type(answer).__dataclass_fields__}
+    text = json.dumps([type(answer).__name__, fields], sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()

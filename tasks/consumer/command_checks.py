@@ -1,0 +1,77 @@
+"""Checks of remote control messages, by which Flower and `celery control` command a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from celery import Celery
+
+from .message_checks import InvalidMessage, check_json, decode_body, shown
+
+LARGEST_COMMAND_BYTES: Final = 256_000
+_MAILBOX: Final = ".pidbox"
+_LARGEST_CLOCK: Final = 2**53
+_NO_TEXT_WITH: Final = ("pattern", "matcher")
+
+
+class CommandChecks:
+    """Checks what arrives in the mailbox of a worker, before Celery reads it."""
+
+    def __init__(self, app: Celery) -> None:
+        namespace = cast("Any", app.control).mailbox.namespace
+        self._suffix = f".{namespace}{_MAILBOX}"
+        self._reply_exchange = f"reply.{namespace}{_MAILBOX}"
+
+    def is_mailbox(self, queue: object) -> bool:
+        """Tell whether a queue carries remote control messages."""
+        return isinstance(queue, str) and queue.endswith(self._suffix)
+
+    def check(self, message: Mapping[str, Any]) -> None:
+        """Check the form of a remote control message.
+
+        Raises:
+            InvalidMessage: Celery would fail, hang or use much memory when it reads it.
+        """
+        if len(message["body"]) > LARGEST_COMMAND_BYTES:
+            raise InvalidMessage(f"a command larger than {LARGEST_COMMAND_BYTES} bytes")
+        check_json(message)
+        clock = message["headers"].get("clock")
+        if clock is not None and not (type(clock) is int and 0 <= clock < _LARGEST_CLOCK):
+            raise InvalidMessage(f"clock={shown(clock)} in the headers of a command")
+        self._check_command(_read_command(message))
+
+    def _check_command(self, command: Mapping[str, Any]) -> None:
+        if not isinstance(command.get("method"), str):
+            raise InvalidMessage(f"method={shown(command.get('method'))} of a command is no text")
+        if not isinstance(command.get("arguments"), (dict, type(None))):
+            raise InvalidMessage(f"arguments={shown(command.get('arguments'))} of a command are no object")
+        for name in _NO_TEXT_WITH:
+            if command.get(name) is not None:
+                raise InvalidMessage(f"{name}={shown(command[name])} of a command; name the workers as destination")
+        destination = command.get("destination")
+        if destination is not None and not _is_list_of_texts(destination):
+            raise InvalidMessage(f"destination={shown(destination)} of a command is no list of workers")
+        if not isinstance(command.get("ticket"), (str, type(None))):
+            raise InvalidMessage(f"ticket={shown(command.get('ticket'))} of a command is no text")
+        self._check_reply_address(command.get("reply_to"))
+
+    def _check_reply_address(self, address: Any) -> None:
+        """A worker sends its answer there with its own permissions, so only the queue of replies is taken."""
+        if not address:
+            return
+        if not isinstance(address, dict) or not isinstance(cast("dict[str, Any]", address).get("routing_key"), str):
+            raise InvalidMessage(f"reply_to={shown(address)} of a command is no address")
+        if cast("dict[str, Any]", address).get("exchange") != self._reply_exchange:
+            raise InvalidMessage(f"reply_to={shown(address)} of a command is not at {self._reply_exchange}")
+
+
+def _read_command(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    command = decode_body(message)
+    if not isinstance(command, dict):
+        raise InvalidMessage("a command that is no object")
+    return cast("dict[str, Any]", command)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value))

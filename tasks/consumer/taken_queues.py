@@ -1,0 +1,98 @@
+"""The queues of steps that a worker takes: those of the agents that it offers, and that of its worker group."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from celery import Celery
+from kombu import Queue
+
+from ...config.celery import step_queue
+from ...config.settings import DEFAULT_QUEUE, GROUP_MARK, Settings
+from ...worker.errors import ConfigurationError
+from ..agent_modules import import_agents
+
+log = logging.getLogger(__name__)
+
+
+class TakenQueues:
+    """The queues of ours that a worker consumes.
+
+    Attributes:
+        settings: The settings with the queues that the worker is restricted to.
+        steps: The broker's names of the queues of steps, by the names that agents give them; "" is the common one.
+    """
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        """Choose the queues of a worker that is about to start, from those that Celery was told to consume.
+
+        A worker that consumes the common queue takes the queues of all agents that the settings let it offer. One that
+        was told to consume queues of agents only (`-Q celery_agents.steps.gpu`) offers the agents of these.
+
+        Raises:
+            ConfigurationError: The worker would take steps, and knows no agent.
+        """
+        self._queues: Final[Any] = app.amqp.queues
+        self._control = settings.control_queue
+        consumed: list[str] = list(self._queues.consume_from)
+        told = {name: queue for queue in consumed if (name := settings.queue_name(queue)) is not None}
+        self.settings = settings
+        self.steps: dict[str, str] = {}
+        if not told:
+            return
+        if "" not in told and settings.chosen_queues is None:
+            named = [name for name in told if not name.startswith(GROUP_MARK)]
+            self.settings = settings.model_copy(update={"queues": ",".join(sorted(named))})
+        if not settings.agent_modules:
+            raise ConfigurationError(
+                f"a worker that consumes {min(told.values())} needs agents: name modules in CELERY_AGENTS_AGENTS, "
+                "or choose its queues with -Q"
+            )
+        agents = import_agents(self.settings)
+        common = self._queues.consume_from.get(settings.queue)
+        may_be_unacknowledged = bool(app.conf.worker_disable_prefetch) if common is None else common.no_ack
+        self._queues.deselect(list(told.values()))
+        for name in sorted(agents.queues | {agents.group}):
+            queue = step_queue(settings, name, may_be_unacknowledged=may_be_unacknowledged)
+            known = common if not name and common is not None else queue
+            self._queues.select_add(known)
+            self.steps[name] = known.name
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The broker's names of the queues of ours that the worker consumes: of steps, and the control queue."""
+        control = (self._control,) if self._control in self._queues.consume_from else ()
+        return (*self.steps.values(), *control)
+
+    def queues(self) -> list[Queue]:
+        """The declarations of these queues."""
+        return [self._queues[name] for name in self.all]
+
+    @property
+    def unacknowledged(self) -> tuple[str, ...]:
+        """The broker's names of the queues that are consumed without acknowledgement."""
+        return tuple(queue for queue in self.steps.values() if self._queues[queue].no_ack)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether the worker consumes queues that are not ours."""
+        return bool(set(self._queues.consume_from) - set(self.all))
+
+    def describe(self) -> str:
+        """The queues of steps for people."""
+        names = (name or DEFAULT_QUEUE for name in self.steps if not name.startswith(GROUP_MARK))
+        return ", ".join(sorted(names))
+
+    def set_aside(self) -> list[str]:
+        """Let the worker begin without the queues of ours; gives their names, for `consume`."""
+        names = list(self.all)
+        self._queues.deselect(names)
+        return names
+
+    def consume(self, parent: Any, names: list[str]) -> None:
+        """Let a worker that runs consume queues from now on, whatever becomes of its connection."""
+        for name in names:
+            self._queues.select_add(self._queues[name])
+            if parent.consumer is not None:
+                parent.consumer.call_soon(parent.consumer.add_task_queue, name)

@@ -1,0 +1,85 @@
+"""The receivers of a callback, as a caller names them: a Celery task, a webhook, or both."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from urllib.parse import SplitResult, urlsplit
+
+from ...worker.errors import InvalidInput
+from ...worker.state import check_text, freeze, thaw
+from ...worker.store import REQUEST_TASK, REQUEST_WEBHOOK
+
+_SIGNATURE_FIELDS: Final = ("task", "args", "kwargs", "options")
+_SIGNATURE_BYTES: Final = 16_000
+_URL_CHARS: Final = 2_048
+# Visible ASCII only: no line break gets into a header, and no look-alike digit into an address.
+_URL: Final = re.compile(r"[!-~]+")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+
+def read_receivers(
+    on_complete: object, webhook: str | None, on_request: object = None, request_webhook: str | None = None
+) -> dict[str, Any] | None:
+    """Check the receivers of a callback and give them as they are stored; None when there is none.
+
+    Args:
+        on_complete: Name of a Celery task, or a signature; it is called with the result as keyword `result`.
+        webhook: An http or https URL; the result is posted to it.
+        on_request: As `on_complete`, for each request that opens, with the keyword `request`.
+        request_webhook: As `webhook`, for each request that opens.
+    Raises:
+        InvalidInput: One of them cannot be used.
+    """
+    target: dict[str, Any] = {}
+    for kind, field, task in (("task", "on_complete", on_complete), (REQUEST_TASK, "on_request", on_request)):
+        if task is not None:
+            target[kind] = _read_task(task, field)
+    for kind, field, url in (("webhook", "webhook", webhook), (REQUEST_WEBHOOK, "request_webhook", request_webhook)):
+        if url is not None:
+            split_webhook(url, field)
+            target[kind] = url
+    return target or None
+
+
+def split_webhook(webhook: object, field: str = "webhook") -> SplitResult:
+    """The parts of a webhook's URL.
+
+    Raises:
+        InvalidInput: It is no http or https URL, or holds what a URL must not.
+    """
+    advice = "give an http or https URL in ASCII, such as https://example.com/hooks/7."
+    if not isinstance(webhook, str):
+        raise InvalidInput(field, type(webhook), advice)
+    if len(webhook) > _URL_CHARS or not _URL.fullmatch(webhook):
+        raise InvalidInput(field, webhook, f"{advice} It may have {_URL_CHARS} characters, and no blanks.")
+    try:
+        parts = urlsplit(webhook)
+        is_usable = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
+    except ValueError as error:
+        raise InvalidInput(field, webhook, f"{error}; {advice}") from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput(field, parts.hostname, "leave credentials out of it: it is stored; the signature proves us.")
+    if not is_usable:
+        raise InvalidInput(field, webhook, advice)
+    return parts
+
+
+def _read_task(task: object, field: str) -> dict[str, Any]:
+    if isinstance(task, str) and task:
+        return {"task": check_text(task, field)}
+    if isinstance(task, Mapping):
+        signature = cast("Mapping[str, Any]", task)
+        chosen = {name: signature[name] for name in _SIGNATURE_FIELDS if name in signature}
+        if isinstance(chosen.get("task"), str):
+            return _check_size(thaw(freeze(chosen, field)), field)
+    raise InvalidInput(field, cast("object", task), "give the name of a Celery task, or a signature.")
+
+
+def _check_size(signature: dict[str, Any], field: str) -> dict[str, Any]:
+    size = len(json.dumps(signature))
+    if size > _SIGNATURE_BYTES:
+        raise InvalidInput(field, f"{size} bytes", f"a signature may have {_SIGNATURE_BYTES} bytes as JSON.")
+    return signature

@@ -1,0 +1,67 @@
+"""Checks of what is stored: keys and entries that somebody else has damaged, and what workers refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+from ....worker.redaction import redact
+from ...broker_keys import broker_key_types, unacked_key
+from ...consumer.redelivery_net import examine_unacked
+from ...publishing import shares_a_database
+from .findings import Finding, Installation
+
+_SHOWN: Final = 20
+_TEXT_SHOWN: Final = 100
+_REASON_SHOWN: Final = 300
+
+
+def check_key_types(installation: Installation) -> Iterator[Finding]:
+    """Every key holds the type that it should."""
+    app, settings = installation.app, installation.settings
+    more = broker_key_types(app, settings) if shares_a_database(settings) else {}
+    found = installation.store.housekeeping.wrong_types(more)
+    for damage in found:
+        advice = f"somebody else wrote to it: look who may, then RENAME {damage.key!r} away; what it held is lost to us"
+        yield Finding.fail("key type", f"{damage.key!r}: {damage.what}", advice)
+    if not found:
+        yield Finding.ok("key types", "as they should be")
+
+
+def check_entries(installation: Installation) -> Iterator[Finding]:
+    """Every entry of an index names a session, and has a time."""
+    found = installation.store.housekeeping.bad_entries()
+    for damage in found[:_SHOWN]:
+        what = f"{damage.entry[:_TEXT_SHOWN]!r} in {damage.key!r}: {damage.what}"
+        yield Finding.warn("index entry", what, f"find out who wrote it, then ZREM it from {damage.key!r}")
+    if len(found) > _SHOWN:
+        yield Finding.warn("index entries", f"{len(found) - _SHOWN} more of this kind", "ZREM them")
+    if not found:
+        yield Finding.ok("index entries", "all name sessions")
+
+
+def check_unacked(installation: Installation) -> Iterator[Finding]:
+    """Every record of an unacknowledged control message can be delivered again."""
+    if not shares_a_database(installation.settings):
+        return
+    key = unacked_key(installation.app)
+    count, records = installation.store.housekeeping.unacked_records(key)
+    bad = [(tag, reason) for tag, record in records.items() if (reason := examine_unacked(record)) is not None]
+    for tag, reason in bad[:_SHOWN]:
+        advice = "a worker puts it aside after the visibility timeout; find out who writes to the broker"
+        yield Finding.warn("unacknowledged message", f"{tag[:_TEXT_SHOWN]!r} in {key!r}: {redact(reason)}", advice)
+    if not bad:
+        yield Finding.ok("unacknowledged", f"{count} control messages")
+
+
+def check_refused(installation: Installation) -> Iterator[Finding]:
+    """No worker has refused anything that came from the broker, and none has found a problem of Redis."""
+    for name, facts in sorted(installation.workers.items()):
+        for source, refused in sorted(facts["refused"].items()):
+            told = cast("dict[str, Any]", refused) if isinstance(refused, dict) else {}
+            last = redact(str(told.get("reason")))[:_REASON_SHOWN]
+            what = f"worker {name}: {told.get('count')} times, {str(source)[:_TEXT_SHOWN]}; the last: {last}"
+            yield Finding.warn("refused", what, "find out who writes to the broker; nothing of it was carried out")
+        for problem in facts["problems"]:
+            what = f"worker {name}: {redact(str(problem))[:_REASON_SHOWN]}"
+            yield Finding.fail("seen by a worker", what, "look at the other findings, and at the worker's log")

@@ -1,0 +1,19 @@
+"""A time to come, in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+_LAST_MS: Final = 253_402_300_799_999  # of the year 9999
+
+
+def read_time(value: object) -> int | None:
+    """Read a time of an event's data in Unix milliseconds; None for what is none, since anybody may have stored it."""
+    return value if type(value) is int and 0 <= value <= _LAST_MS else None
+
+
+def describe_next_try(next_try_ms: int, now_ms: int) -> str:
+    """Write a time to come for people: "in 12 s (12:00:30 UTC)"."""
+    at = datetime.fromtimestamp(next_try_ms / 1000, UTC)
+    return f"in {max(0.0, (next_try_ms - now_ms) / 1000):.0f} s ({at:%H:%M:%S} UTC)"

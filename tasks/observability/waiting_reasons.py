@@ -1,0 +1,175 @@
+"""Says in one sentence why a session waits: for a person, a slot, a worker, the provider, a lease that has to end.
+
+The sentence is that of the first rule that applies. A further reason is a function `(WaitingSession) -> str | None` in
+`RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...worker.errors import SessionNotFound
+from ...worker.state import MAX_REQUESTS_PER_STEP, RequestSummary
+from ...worker.store import Event, EventType, Header, RequestFilter, SessionState, StepFacts, Store
+from .next_try import describe_next_try, read_time
+from .request_reasons import describe_age, describe_requests, describe_time
+
+_EVENTS_READ: Final = 5
+_ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING, SessionState.PARKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingSession:
+    """A session whose execution has not ended, with everything that may hold it back.
+
+    Attributes:
+        step: What the store knows of the step that it waits for.
+        events: Its newest events, the oldest of them first.
+        workers: Facts of the live workers, by name.
+        requests: The open requests of a step that waits.
+    """
+
+    header: Header
+    step: StepFacts
+    events: Sequence[Event]
+    workers: Mapping[str, Mapping[str, Any]]
+    requests: Sequence[RequestSummary] = ()
+
+    @property
+    def offering(self) -> list[Mapping[str, Any]]:
+        """Facts of the live workers that offer the session's agent."""
+        return [facts for facts in self.workers.values() if self.header.agent in facts["agents"]]
+
+    def seconds_until(self, moment_ms: int) -> float:
+        """Seconds from Redis's time to a moment."""
+        return max(0.0, (moment_ms - self.step.now_ms) / 1000)
+
+
+def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Say why a session has not ended yet, and until when it waits; "" for one that waits for nothing.
+
+    Args:
+        workers: Facts of the live workers where they are known already. None: they are read.
+    Raises:
+        StateUnreadable: What is stored of the session is damaged.
+    """
+    if header.status not in _ACTIVE:
+        return ""
+    try:
+        step = store.sessions.step_facts(header.session_id)
+        session = WaitingSession(
+            header=header,
+            step=step,
+            events=store.sessions.latest_events(header.session_id, _EVENTS_READ),
+            workers=store.registry.workers() if workers is None else workers,
+            requests=_open_requests(store, header.session_id) if step.phase == "wait" else (),
+        )
+    except SessionNotFound:
+        return ""
+    return next((reason for rule in RULES if (reason := rule(session))), "")
+
+
+def _parked(session: WaitingSession) -> str | None:
+    if session.step.phase != "parked":
+        return None
+    last = next((event for event in reversed(session.events) if event.type == EventType.PARKED), None)
+    why = f": {last.data.get('reason', '')}" if last is not None else ""
+    return f"it is parked{why}; mend the cause, then retry it"
+
+
+def _held(session: WaitingSession) -> str | None:
+    hold, now_ms = session.header.hold, session.step.now_ms
+    if hold is None or session.step.is_stopping:
+        return None
+    by = f" by {hold.by}" if hold.by else ""
+    until = describe_time(hold.until_ms, now_ms)
+    return f"suspended{by} {describe_age(now_ms - hold.since_ms)} ago: {_end(hold.reason)} Resume it before {until}"
+
+
+def _asks(session: WaitingSession) -> str | None:
+    if session.step.phase != "wait":
+        return None
+    if not session.requests:
+        return "it waits for the answer of a person or a child"
+    return describe_requests(session.requests, session.step.now_ms)
+
+
+def _runs(session: WaitingSession) -> str | None:
+    """A worker has the step, or had it and is gone."""
+    step = session.step
+    if not step.claimed:
+        return None
+    if step.lease_ms is None:
+        due_in = "" if step.due_ms is None else f" within {session.seconds_until(step.due_ms):.0f} s"
+        return f"step {step.step}: worker {step.worker} is gone or cut off; another one takes the step over{due_in}"
+    if step.is_stopping:
+        return f"step {step.step}: worker {step.worker} was asked to stop it"
+    return _asks_again(session) or f"step {step.step} runs on worker {step.worker}"
+
+
+def _asks_again(session: WaitingSession) -> str | None:
+    """The worker that has the step pauses after a failed model call."""
+    last = session.events[-1] if session.events else None
+    if last is None or last.type != EventType.MODEL_CALL_FAILED or last.step != session.step.step:
+        return None
+    next_try_ms = read_time(last.data.get("next_try_ms"))
+    if next_try_ms is None or next_try_ms < session.step.now_ms:
+        return None
+    when = describe_next_try(next_try_ms, session.step.now_ms)
+    return f"step {last.step} waits for the provider: {_end(str(last.data.get('message', '')))} Next try {when}"
+
+
+def _put_off(session: WaitingSession) -> str | None:
+    step = session.step
+    if step.not_before_ms <= step.now_ms:
+        return None
+    when = describe_next_try(step.not_before_ms, step.now_ms)
+    if not step.delays:
+        return f"step {step.step} begins {when}"
+    return f"step {step.step} was put off: {_end(step.reason or 'no reason was given')} Next try {when}"
+
+
+def _no_worker(session: WaitingSession) -> str | None:
+    if not session.workers:
+        return "no worker is alive; start one: celery-agents worker --agents MODULE"
+    if not session.offering:
+        return f"no live worker offers agent {session.header.agent!r}; start one that imports it"
+    return None
+
+
+def _no_slot(session: WaitingSession) -> str | None:
+    workers = session.offering
+    slots, running = sum(facts["slots"] for facts in workers), sum(facts["running"] for facts in workers)
+    if all(facts["draining"] for facts in workers):
+        return "every worker that offers its agent is ending; start another one"
+    return f"it waits for a slot: {running} of {slots} are busy" if running >= slots else None
+
+
+def _queued(session: WaitingSession) -> str | None:
+    step = session.step
+    due_in = "" if step.due_ms is None else f"; it is looked at again in {session.seconds_until(step.due_ms):.0f} s"
+    return f"step {step.step} waits for a worker to take its message{due_in}"
+
+
+RULES: Final[tuple[Callable[[WaitingSession], str | None], ...]] = (
+    _parked,
+    _held,
+    _asks,
+    _runs,
+    _put_off,
+    _no_worker,
+    _no_slot,
+    _queued,
+)
+"""The reasons, the first that applies decides."""
+
+
+def _open_requests(store: Store, session_id: str) -> tuple[RequestSummary, ...]:
+    page = store.requests.page(RequestFilter(session_id=session_id), limit=MAX_REQUESTS_PER_STEP)
+    return tuple(found.summary for found in page.requests)
+
+
+def _end(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,160 @@
+"""The tools of the simulation that ask somebody before they run, or whose result comes later."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.state import AnswerRecord, AnswerVerb, Request
+from celery_agents.worker.tools import Ask, NeedsAnswer, NeedsApproval, PassOn, ToolContext, UseValue, tool
+
+from .sessions import EFFECTS, Called, Plan, Stage, here
+
+# Each with the class of its effect.
+ASKING: Final[Mapping[str, str]] = {
+    "approved_unsafe": "unsafe",
+    "approved_keyed": "keyed",
+    "asks_unsafe": "unsafe",
+    "asks_keyed": "keyed",
+    "question": "unsafe",
+    "later_keyed": "keyed",
+    "later_unsafe": "unsafe",
+}
+LATER: Final = frozenset({"later_keyed", "later_unsafe"})
+AMOUNT, EDITED_AMOUNT, EXPIRED_COUNT = 1, 2, 7
+# A wake-up that is lost must not be repaired by an expiry, so most requests have none that comes soon.
+_LONG: Final = timedelta(seconds=600)
+
+AnswerOf = Callable[[str, int, int], "tuple[Request, AnswerRecord | None] | None"]
+"""The newest request of a call, by execution, step and index, with its answer; as Redis has them."""
+
+
+class Count(BaseModel):
+    """The answer to a question."""
+
+    count: int
+
+
+def plan_asking(rng: random.Random, plan: Plan) -> None:
+    """Let some calls of a plan ask."""
+    steps = [list(step) for step in plan.tools] or [[]]
+    for step in steps:
+        for _ in range(rng.choices((0, 1, 2), (2, 5, 2))[0]):
+            step.insert(rng.randint(0, len(step)), rng.choice(tuple(ASKING)))
+    if not any(name in ASKING for step in steps for name in step):
+        steps[0].append(rng.choice(tuple(ASKING)))
+    plan.tools = tuple(map(tuple, steps))
+
+
+def _terms(rng: random.Random, *, values: bool = False) -> dict[str, Any]:
+    """Draw when a request expires, and what then."""
+    short = timedelta(seconds=rng.uniform(2, 25))
+    soon: list[Any] = [UseValue({"count": EXPIRED_COUNT}) if values else "approve"] * (2 if values else 1)
+    soon += ["deny"] * (1 if values else 2) + ["fail"]
+    passed = PassOn("others", rng.choice((None, short)), "deny") if rng.random() < 0.5 else PassOn("others")
+    return rng.choices(
+        ({}, {"expires": _LONG}, {"expires": short, "on_expiry": rng.choice(soon)},
+         {"expires": short, "on_expiry": passed}), (9, 6, 7, 3),
+    )[0]  # fmt: skip
+
+
+def _ask_by_policy(_context: Any, _args: Any) -> Ask:
+    return Ask(to="team", **_terms(here().world.rng))
+
+
+def _called(name: str, payment: int, amount: int, ctx: ToolContext) -> str:
+    """The call itself, once it has what it asked for."""
+    stage = here()
+    _check_approved(stage, name, amount, ctx)
+    return stage.tool_called(ASKING[name], payment, ctx, amount=amount)
+
+
+def _check_approved(stage: Stage, name: str, amount: int, ctx: ToolContext) -> None:
+    """I12: what was approved is what runs."""
+    place = f"{name} at {ctx.execution_id}.{ctx.step}.{ctx.index}"
+    found = stage.answer_of(ctx.execution_id, ctx.step, ctx.index)
+    request, record = found if found is not None else (None, None)
+    stage.world.expect(record is not None, "I12", f"{place} runs without an answer")
+    if request is None or record is None:
+        return
+    if name == "question":
+        stage.world.expect(record.verb is AnswerVerb.ANSWER, "I12", f"{place} runs after {record.verb}")
+        return
+    stage.world.expect(record.verb is AnswerVerb.APPROVE, "I12", f"{place} runs after {record.verb}")
+    args: Any = record.value if record.value is not None else request.args
+    stage.world.expect(args["amount"] == amount, "I12", f"{place} runs with {amount}, approved was {args}")
+
+
+@tool(effect="unsafe", timeout=5, approval=_ask_by_policy)
+def approved_unsafe(payment: int, amount: int, ctx: ToolContext) -> str:
+    """Do it, once somebody approves."""
+    return _called("approved_unsafe", payment, amount, ctx)
+
+
+@tool(effect="keyed", timeout=5, approval=_ask_by_policy)
+def approved_keyed(payment: int, amount: int, ctx: ToolContext) -> str:
+    """Do it once per key, once somebody approves."""
+    return _called("approved_keyed", payment, amount, ctx)
+
+
+@tool(effect="unsafe", timeout=5)
+def asks_unsafe(payment: int, amount: int, ctx: ToolContext) -> str:
+    """Ask, and then do it."""
+    if ctx.approval is None:
+        here().world.point("asks")
+        raise NeedsApproval("May I?", to="team", **_terms(here().world.rng))
+    return _called("asks_unsafe", payment, amount, ctx)
+
+
+@tool(effect="keyed", timeout=5)
+async def asks_keyed(payment: int, amount: int, ctx: ToolContext) -> str:
+    """Ask, and then do it once per key."""
+    if ctx.approval is None:
+        here().world.point("asks")
+        raise NeedsApproval("May I?", to="team", **_terms(here().world.rng))
+    return _called("asks_keyed", payment, amount, ctx)
+
+
+@tool(effect="unsafe", timeout=5)
+def question(payment: int, amount: int, ctx: ToolContext) -> str:
+    """Ask for a number, and then do it."""
+    if ctx.answer(Count) is None:
+        here().world.point("asks")
+        raise NeedsAnswer("How many?", Count, to="team", **_terms(here().world.rng, values=True))
+    return _called("question", payment, amount, ctx)
+
+
+def _later(name: str, payment: int, amount: int, ctx: ToolContext) -> None:
+    """Start the work elsewhere; the service brings the result with the token."""
+    stage = here()
+    result = stage.tool_called(ASKING[name], payment, ctx, amount=amount)
+    stage.start_job(ctx.session_id, ctx.completion_token, result)
+
+
+@tool(effect="keyed", timeout=5, result="later")
+def later_keyed(payment: int, amount: int, ctx: ToolContext) -> None:
+    """Have it done once per key, elsewhere."""
+    _later("later_keyed", payment, amount, ctx)
+
+
+@tool(effect="unsafe", timeout=5, result="later", expires=timedelta(seconds=40))
+def later_unsafe(payment: int, amount: int, ctx: ToolContext) -> None:
+    """Have it done elsewhere."""
+    _later("later_unsafe", payment, amount, ctx)
+
+
+_TOOLS: Final = (approved_unsafe, approved_keyed, asks_unsafe, asks_keyed, question, later_keyed, later_unsafe)
+
+
+def with_asking(agents: Sequence[Agent]) -> Sequence[Agent]:
+    """The same agents with the tools that ask."""
+    return [replace(agent, tools=[*agent.tools, *_TOOLS]) for agent in agents]
+
+
+__all__ = ["ASKING", "EFFECTS", "LATER", "AnswerOf", "Called", "plan_asking", "with_asking"]

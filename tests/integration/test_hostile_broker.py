@@ -1,0 +1,350 @@
+"""A real worker and a Redis in which somebody writes what no part of the product writes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from celery_agents import AgentClient
+from celery_agents.tasks.app import create_app
+from celery_agents.tasks.message_template import MessageTemplate
+from celery_agents.worker.store import StepRef
+
+from support.agents import plan
+from support.redis_server import RedisServer
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+FAR = "2099-01-01T00:00:00+00:00"
+PAST = "2001-01-01T00:00:00+00:00"
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.leaves_keys("what was quarantined or damaged stays"),
+    pytest.mark.filterwarnings("ignore:no worker has registered"),
+]
+
+
+class Attacker:
+    """Somebody who may write to the Redis of a worker, and a client who only works."""
+
+    def __init__(self, url: str, broker: redis.Redis, worker: WorkerProcess) -> None:
+        self.broker = broker
+        self.worker = worker
+        self.client = AgentClient(url)
+        self.app = create_app(self.client.settings)
+        self._template = MessageTemplate(self.app, self.client.settings, has_parent=False)
+
+    def element(self, ref: StepRef | None = None, **headers: Any) -> dict[str, Any]:
+        """A step message for nobody, or for a step."""
+        message = json.loads(self._template.message(ref or StepRef("nobody", "nothing", 1), 0))
+        message["headers"] |= headers
+        message["properties"]["delivery_tag"] = uuid.uuid4().hex
+        return message
+
+    def wish(self, task: str, **kwargs: Any) -> dict[str, Any]:
+        message = self.element(task=task, id=uuid.uuid4().hex)
+        message["body"] = base64.b64encode(json.dumps([[], kwargs, EMBED]).encode()).decode()
+        return message
+
+    def push(self, queue: str, *messages: Any) -> None:
+        self.broker.lpush(queue, *(each if isinstance(each, bytes) else json.dumps(each) for each in messages))
+
+    def dead(self) -> list[dict[str, str]]:
+        return self.client.store.housekeeping.dead(1000)
+
+    def put_away(self, number: int, why: str) -> list[str]:
+        wait_until(lambda: len(self.dead()) >= number, why, 20, details=self.worker.tail)
+        return [entry["reason"] for entry in self.dead()]
+
+    def refused(self, source: str) -> dict[str, Any]:
+        found = [facts["refused"].get(source) for facts in self.client.store.registry.workers().values()]
+        return next((each for each in found if each), {})
+
+    def works(self) -> None:
+        """The worker is the same as before, and takes and ends jobs."""
+        assert self.worker.alive, self.worker.tail()
+        job = self.client.submit("planned", plan(answer="fine"))
+        assert job.result(timeout=20).status == "completed", self.worker.tail()
+
+
+@pytest.fixture
+def attacker(
+    redis_url: str, redis_client: redis.Redis, new_worker: Callable[..., WorkerProcess], ledger: Any
+) -> Attacker:
+    worker = new_worker(env={**ledger.env, "CELERY_AGENTS_SWEEP_SECONDS": "0.2"})
+    return Attacker(redis_url, redis_client, worker)
+
+
+def test_a_consumer_tag_of_any_type_does_not_end_the_worker(attacker: Attacker) -> None:
+    for tag in ({}, [], 7, None, "celery-agents-no-ack"):
+        wish = attacker.wish("celery_agents.stop", session_id="nobody")
+        wish["properties"]["delivery_info"]["consumer_tag"] = tag
+        attacker.push(CONTROL, wish, wish)
+    wait_until(lambda: attacker.broker.llen(CONTROL) == 0, "the wishes are taken", 10)
+    wait_until(lambda: attacker.broker.hlen("unacked") == 0, "and acknowledged", 20, details=attacker.worker.tail)
+    attacker.works()
+
+
+def test_a_forged_address_with_a_far_eta_is_put_away_and_leaves_no_record(attacker: Attacker) -> None:
+    keys: list[Any] = [{}, 7, None, "unacked", "foreign", "\ud800"]
+    for key in keys:
+        wish = attacker.wish("celery_agents.stop", session_id="nobody")
+        wish["headers"]["eta"] = FAR
+        wish["properties"]["delivery_info"] |= {"exchange": key, "routing_key": key}
+        attacker.push(CONTROL, wish)
+    assert all("eta=" in reason for reason in attacker.put_away(len(keys), "each is put away"))
+    wait_until(lambda: attacker.broker.hlen("unacked") == 0, "no record of it is left", 10)
+    attacker.works()
+
+
+def test_a_record_of_a_control_message_has_the_address_of_its_queue(
+    redis_url: str, redis_client: redis.Redis, new_worker: Callable[..., WorkerProcess], ledger: Any
+) -> None:
+    """The wish waits for its time, so that its record can be looked at."""
+    worker = new_worker(env=ledger.env)
+    attacker = Attacker(redis_url, redis_client, worker)
+    wish = attacker.wish("celery_agents.stop", session_id="nobody")
+    wish["headers"]["eta"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 30))
+    tag = wish["properties"]["delivery_tag"]
+    wish["properties"]["delivery_info"] = {"exchange": "x", "routing_key": {}, "consumer_tag": {}}
+    attacker.push(CONTROL, wish)
+    wait_until(lambda: redis_client.hlen("unacked") == 1, "it is recorded", 10, details=worker.tail)
+    ((stored_tag, record),) = redis_client.hgetall("unacked").items()
+    message, exchange, key = json.loads(record)
+    assert (exchange, key) == (CONTROL, CONTROL)
+    assert message["properties"]["delivery_info"] == {"exchange": CONTROL, "routing_key": CONTROL}
+    assert stored_tag != tag, "another message with the same tag would share its record"
+
+
+def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) -> None:
+    client = attacker.client
+    job = client.submit("planned", plan([{"tool": "pure", "arguments": {"work": "a", "before": 1.5}}], answer="done"))
+    forged = [attacker.element(id=f"{job.execution_id}.{step}", expires=PAST) for step in (1, 2, 3)]
+    wishes = [attacker.wish("celery_agents.stop", session_id="nobody") for _ in range(3)]
+    for step, wish in enumerate(wishes, 1):
+        wish["headers"] |= {"id": f"{job.execution_id}.{step}", "expires": PAST}
+    attacker.push(STEPS, *forged)
+    attacker.push(CONTROL, *wishes)
+    reasons = attacker.put_away(6, "all are put away")
+    assert all("id=" in reason or "expires=" in reason for reason in reasons)
+    assert job.result(timeout=30).status == "completed"
+    attacker.works()
+
+
+def test_celerys_own_tasks_are_not_run_on_our_queues(attacker: Attacker) -> None:
+    for queue in (STEPS, CONTROL):
+        for task in ("celery.chord_unlock", "celery.group", "celery.backend_cleanup", "celery.accumulate"):
+            attacker.push(queue, *[{**attacker.wish(task, group_id="x", callback={})} for _ in range(10)])
+    reasons = attacker.put_away(80, "all are put away")
+    assert all("unknown task" in reason for reason in reasons)
+    attacker.works()
+
+
+BAD_RECORDS = [
+    "not json", "[]", "{}", "7", "null", "[1, 2, 3]", '[{"body": 1}, "a", "b"]', '[{}, "a", "b"]', "[" * 50_000, b"\xff\xfe",
+]  # fmt: skip
+
+
+def test_malformed_unacknowledged_records_end_no_worker_and_are_named(attacker: Attacker) -> None:
+    good = attacker.wish("celery_agents.stop", session_id="nobody")
+    records = [
+        *BAD_RECORDS,
+        json.dumps([good, {}, CONTROL]),
+        json.dumps([good, CONTROL, {}]),
+        json.dumps([good, CONTROL, ["x"]]),
+    ]
+    for number, record in enumerate(records):
+        attacker.broker.hset("unacked", f"tag-{number}", record)
+    attacker.broker.hset("unacked", "good", json.dumps([good, "", CONTROL]))
+    attacker.broker.zadd("unacked_index", {**{f"tag-{n}": 1.0 for n in range(len(records))}, "good": 1.0, "gone": 1.0})
+    reasons = attacker.put_away(len(records), "each record is put away")
+    assert len(reasons) == len(records), reasons
+    wait_until(lambda: attacker.broker.hlen("unacked") == 0, "no record is left", 20, details=attacker.worker.tail)
+    assert attacker.broker.zcard("unacked_index") == 0
+    wait_until(lambda: attacker.refused("redelivery"), "the worker tells doctor", 10)
+    attacker.works()
+
+
+def test_keys_of_another_type_end_no_worker_and_are_named(attacker: Attacker) -> None:
+    # The worker goes on with what is left; whoever broke the keys may also delete the sessions.
+    broken = {"unacked": "list", "unacked_index": "string", CONTROL: "string", "unacked_mutex": "list"}
+    for key, kind in broken.items():
+        attacker.broker.delete(key)
+        attacker.broker.set(key, "x") if kind == "string" else attacker.broker.rpush(key, "x")
+    time.sleep(3)
+    attacker.works()
+    found = {
+        damage.key for damage in attacker.client.store.housekeeping.wrong_types({"unacked": "hash", CONTROL: "list"})
+    }
+    assert found == {"unacked", CONTROL}
+    attacker.broker.delete(*broken)
+    attacker.push(CONTROL, attacker.wish("celery_agents.submit", agent="planned", message=plan(), session_id="by-name"))
+    status = lambda: attacker.client.header("by-name").status  # noqa: E731
+    wait_until(lambda: status() == "completed", "control works again", 30, ignoring=(Exception,))
+
+
+def test_a_broken_steps_queue_stops_no_worker(attacker: Attacker) -> None:
+    attacker.broker.delete(STEPS)
+    attacker.broker.set(STEPS, "x")
+    time.sleep(2)
+    assert attacker.worker.alive, attacker.worker.tail()
+    attacker.broker.delete(STEPS)
+    attacker.works()
+    wait_until(lambda: "WRONGTYPE" in attacker.refused("fetch").get("reason", ""), "doctor is told", 15)
+
+
+def command(method: str, **parts: Any) -> dict[str, Any]:
+    body = {"method": method, "arguments": {}, "destination": None, "pattern": None, "matcher": None, **parts}
+    return {
+        "body": base64.b64encode(json.dumps(body).encode()).decode(), "content-type": "application/json",
+        "content-encoding": "utf-8", "headers": {},
+        "properties": {
+            "body_encoding": "base64", "delivery_tag": uuid.uuid4().hex, "priority": 0,
+            "delivery_info": {"exchange": "celery.pidbox", "routing_key": ""},
+        },
+    }  # fmt: skip
+
+
+def test_remote_control_that_hangs_or_bursts_a_worker_is_refused(attacker: Attacker) -> None:
+    import zlib
+
+    bomb = command("ping")
+    bomb["headers"]["compression"] = "application/x-gzip"
+    bomb["body"] = base64.b64encode(zlib.compress(b" " * 200_000_000, 9)).decode()
+    hang = command("ping", pattern="(a|a)*" * 10 + "$", matcher="pcre")
+    forged = command("ping", reply_to={"exchange": "", "routing_key": STEPS}, ticket="x")
+    for each in (bomb, hang, forged):
+        attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
+    wait_until(lambda: attacker.refused("remote control").get("count") == 3, "each is refused", 15)
+    attacker.works()
+
+
+def test_a_worker_consumes_no_queue_that_its_app_does_not_know(attacker: Attacker) -> None:
+    control = attacker.app.control
+    (answer,) = (control.add_consumer("foreign", reply=True, timeout=5).pop().values(),)
+    assert "refused" in str(answer)
+    for limit in (
+        lambda: control.rate_limit("celery_agents.step", "1/h", reply=True, timeout=5),
+        lambda: control.time_limit("celery_agents.step", soft=1, hard=2, reply=True, timeout=5),
+        lambda: control.pool_grow(10**9, reply=True, timeout=5),
+    ):
+        assert "refused" in str(limit())
+    assert control.ping(timeout=2)
+    attacker.works()
+
+
+@pytest.fixture
+def doctor(redis_url: str) -> Callable[[], dict[str, list[str]]]:
+    def examine() -> dict[str, list[str]]:
+        from celery_agents.tasks.observability.doctor.checks import examine as look
+
+        found: dict[str, list[str]] = {}
+        for finding in look(AgentClient(redis_url).settings):
+            if finding.level != "ok":
+                found.setdefault(finding.name, []).append(finding.what)
+        return found
+
+    return examine
+
+
+def test_doctor_names_damaged_keys_entries_and_records_and_goes_on(
+    redis_url: str, redis_client: redis.Redis, doctor: Callable[[], dict[str, list[str]]]
+) -> None:
+    redis_client.zadd("ca:{0}:due", {b"\xff": 5, "nobody": float("inf")})
+    redis_client.zadd("ca:{0}:callbacks", {"gibberish": 5})
+    redis_client.rpush("ca:{0}:failed", "x")
+    redis_client.hset("unacked", "tag-1", "[1, 2, 3]")
+    redis_client.set(CONTROL, "x")
+    redis_client.xadd("ca:{0}:dead", {"kind": "message"})
+    redis_client.hset("ca:workers", b"\xff", "{}")  # type: ignore[arg-type]
+    found = doctor()
+    assert {"'ca:{0}:failed'", f"'{CONTROL}'"} <= {
+        what.split(":  ")[0].partition(": it")[0] for what in found["key type"]
+    }
+    assert len(found["index entry"]) == 3
+    assert "tag-1" in found["unacknowledged message"][0]
+    assert "no reason" in found["quarantined message"][0]
+
+
+def test_doctor_names_each_broken_key_whichever_it_is(
+    redis_url: str, redis_client: redis.Redis, doctor: Callable[[], dict[str, list[str]]]
+) -> None:
+    shard = ("due", "sessions", "failed", "ending", "callbacks", "dead", "sweeper")
+    keys = ["ca:agents", "ca:workers", "ca:shards", *(f"ca:{{0}}:{name}" for name in shard), STEPS, CONTROL, "unacked"]
+    for key in keys:
+        redis_client.flushall()
+        if key in (STEPS, CONTROL):
+            redis_client.set(key, "x")
+        else:
+            redis_client.rpush(key, "x")
+        assert any(key in what for what in doctor()["key type"]), key
+
+
+def test_who_may_not_run_info_is_told_so(new_redis: Callable[..., RedisServer], tmp_path: Any) -> None:
+    from celery_agents.config.settings import Settings
+    from celery_agents.tasks.observability.doctor.checks import examine
+
+    server = new_redis()
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "short", "on", ">not-a-real-one", "~*", "&*", "+@all", "-info")
+    url = server.url().replace("redis://", "redis://short:not-a-real-one@")
+    findings = {finding.name: finding for finding in examine(Settings.build(redis_url=url))}
+    assert "info" in findings["redis"].what
+    assert "permissions" in findings["redis"].what
+    assert "monitor" in findings["redis"].advice
+    assert "shards" in findings, "the other checks go on"
+    assert "eviction" not in findings
+
+
+def test_an_eviction_policy_that_is_changed_at_run_time_is_named_by_the_worker(
+    new_redis: Callable[..., RedisServer],
+) -> None:
+    from celery_agents.config.settings import Settings
+    from celery_agents.tasks.housekeeping.jobs import Inspection
+    from celery_agents.tasks.runtime import LazyRuntime
+
+    server = new_redis()
+    settings = Settings.build(redis_url=server.url(), agents="support.agents")
+    runtime = LazyRuntime(create_app(settings), settings)
+    try:
+        job = Inspection(runtime)
+        job.run(())
+        assert runtime().facts["problems"] == []
+        with server.client() as admin:
+            admin.config_set("maxmemory-policy", "allkeys-lru")
+            admin.rpush("ca:{0}:due", "x")
+        job.run(())
+        eviction, key = runtime().facts["problems"]
+        assert "allkeys-lru" in eviction
+        assert "'ca:{0}:due'" in key
+    finally:
+        with server.client() as admin:
+            admin.delete("ca:{0}:due")
+        runtime.close()
+
+
+def test_a_client_whose_user_runs_no_scripts_tries_once_and_submits_all_the_same(
+    new_redis: Callable[..., RedisServer],
+) -> None:
+    from celery_agents.config.settings import Settings
+
+    server = new_redis()
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "plain", "on", ">not-a-real-one", "~*", "&*", "+@all", "-@scripting")
+        client = AgentClient(settings=Settings.build(redis_url=server.url().replace("//", "//plain:not-a-real-one@")))
+        began = time.monotonic()
+        for number in range(10):
+            client.submit("planned", plan(), session_id=f"plain-{number}")
+        assert time.monotonic() - began < 5
+        assert len(client.list().items) == 10
+        assert sum(int(entry["count"]) for entry in admin.acl_log()) == 1

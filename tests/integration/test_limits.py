@@ -1,0 +1,144 @@
+"""A real worker's memory stays bounded, whatever an agent, a model, a tool or a message does."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents import AgentClient
+from celery_agents.worker.errors import ActionRefused
+
+from support.agents import call, plan
+from support.huge_agents import PROVIDER_URL
+from support.wait import wait_until
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore:no worker has registered"),
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc"),
+]
+
+MOST_BYTES = 512_000_000
+_CHUNK = b"x" * 1_000_000
+
+
+class HugeProvider:
+    """Answers each request with as much as its reader takes, and counts what was sent.
+
+    Args:
+        head: Lines of the head of the answer, besides the status.
+        chunks: Pieces of the body.
+    """
+
+    def __init__(self, head: dict[str, str], chunks: Callable[[], Iterator[bytes]]) -> None:
+        self.requests, self.sent = 0, 0
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                provider.requests += 1
+                self.send_response(200)
+                for name, value in {"Content-Type": "application/json", **head}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for chunk in chunks():
+                        self.wfile.write(chunk)
+                        provider.sent += len(chunk)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def two_hundred_megabytes() -> Iterator[bytes]:
+    yield b'{"choices": [{"message": {"role": "assistant", "content": "'
+    for _ in range(200):
+        yield _CHUNK
+    yield b'"}}]}'
+
+
+def bomb() -> Iterator[bytes]:
+    """A gigabyte, compressed."""
+    yield gzip.compress(b'{"choices": "' + b"x" * 200_000_000, compresslevel=1)
+
+
+ANSWERS = {
+    "streamed": ({}, two_hundred_megabytes),
+    "announced": ({"Content-Length": "200000100"}, two_hundred_megabytes),
+    "compressed": ({"Content-Encoding": "gzip"}, bomb),
+}
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_of_two_hundred_megabytes_is_not_read_to_its_end(redis_url: str, new_worker: Any, kind: str) -> None:
+    provider = HugeProvider(*ANSWERS[kind])
+    env = {PROVIDER_URL: provider.url, "OPENAI_API_KEY": "not-a-real-key"}
+    worker = new_worker(agents="support.huge_agents", env=env)
+    result = AgentClient(redis_url).submit("huge_answers", "hello").result(timeout=60)
+    assert result.status == "failed"
+    assert "CELERY_AGENTS_MAX_ANSWER_BYTES" in result.errors[-1]
+    assert provider.requests == 1, "it was asked for again"
+    assert provider.sent < 60_000_000
+    assert peak_bytes(worker.pid) < MOST_BYTES
+    provider.close()
+
+
+@pytest.mark.parametrize(
+    ("agent", "status"), [("many_calls", "completed"), ("dumping", "completed"), ("huge_text", "failed")]
+)
+def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: str, status: str) -> None:
+    worker = new_worker(agents="support.huge_agents", env={"OPENAI_API_KEY": "not-a-real-key"})
+    client = AgentClient(redis_url)
+    result = client.submit(agent, "hello").result(timeout=90)
+    assert result.status == status, result.errors
+    assert peak_bytes(worker.pid) < MOST_BYTES
+    assert client.submit("many_calls", "and again").result(timeout=90).status == "completed"
+
+
+def test_a_gigabyte_of_messages_is_refused_and_none_that_was_taken_is_lost(
+    redis_url: str, new_worker: Any, ledger: Any
+) -> None:
+    worker = new_worker(env=ledger.env)
+    client = AgentClient(redis_url)
+    job = client.submit("planned", plan([call("keyed", work="a", gate="g")]))
+    wait_until(lambda: bool(ledger.effects()) or bool(ledger.entries()), "the tool runs")
+    taken, refused, began = 0, list[str](), time.monotonic()
+    for _ in range(1_000):
+        try:
+            client.send_message(job.session_id, "x" * 999_000)
+            taken += 1
+        except ActionRefused as error:
+            refused.append(str(error))
+            if len(refused) >= 20:
+                break
+    assert (taken, len(refused)) == (8, 20)
+    assert all("bytes of messages" in each for each in refused)
+    assert time.monotonic() - began < 30, "each message reads all that wait"
+    ledger.open("g")
+    wait_until(lambda: client.job(job.session_id).result(timeout=60).status == "completed", "it ends", timeout=60)
+    said = [message.content for message in client.show(job.session_id).state.messages]
+    assert said.count("x" * 999_000) == taken
+    assert peak_bytes(worker.pid) < MOST_BYTES

@@ -1,0 +1,37 @@
+"""An environment in which a service around ours has set everything that Celery and Flower would read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILES = ("tasks.py", "config.py", "worker.py", "demo.py", "testing.py", "celeryconfig.py", "flowerconfig.py")
+
+
+def hostile_environment(other_redis: str) -> dict[str, str]:
+    """Variables of another service, which uses another Redis."""
+    return {
+        "APP": "another.app",
+        "BROKER_URL": other_redis,
+        "CELERY_APP": "another.app",
+        "CELERY_BROKER_READ_URL": other_redis,
+        "CELERY_BROKER_URL": other_redis,
+        "CELERY_BROKER_WRITE_URL": other_redis,
+        "CELERY_CONFIG_MODULE": "another.config",
+        "CELERY_LOADER": "another.loader:Loader",
+        "CELERY_RESULT_BACKEND": other_redis,
+        "CONFIG_MODULE": "another.config",
+        "FLOWER_ADDRESS": "0.0.0.0",
+        "FLOWER_CONF": "flowerconfig.py",
+        "FLOWER_PORT": "tcp://10.0.0.1:5555",
+        "LOADER": "another.loader:Loader",
+        "NO_COLOR": "yes please",
+        "REDIS_URL": other_redis,
+        "RESULT_BACKEND": other_redis,
+        "SKIP_CHECKS": "perhaps",
+    }
+
+
+def write_files_of_another_service(folder: Path) -> None:
+    """Put modules with the names of our folders, and configuration files, where a command is started."""
+    for name in FILES:
+        (folder / name).write_text(f"raise RuntimeError('{name} of another service was imported')\n")

@@ -1,0 +1,115 @@
+"""What `show` and `list` print of a session."""
+
+from __future__ import annotations
+
+from celery_agents.tasks.cli.session_rows import ListedSession, listed_value, row
+from celery_agents.tasks.cli.session_views import session_lines, session_value, step_lines, step_numbers
+from celery_agents.worker.state import (
+    AgentState,
+    AgentStep,
+    ErrorInfo,
+    ExecutionStatus,
+    FinishReason,
+    InferenceResponse,
+    InferenceUsage,
+    StopReason,
+    StopSignal,
+    ToolOutcome,
+)
+from celery_agents.worker.store import Header, SessionState, SessionSummary
+
+from support.states import at, call, executed, running
+
+HEADER = Header(
+    session_id="s1", agent="clerk", status=SessionState.COMPLETED, execution_id="e1", step=3, version=4,
+    created_ms=0, updated_ms=0,
+)  # fmt: skip
+LONG = "line one\nwaits: not this program\n" + "x" * 5_000
+
+
+def _state() -> AgentState:
+    one, other = call("search", {"query": "a" * 500}, "c1"), call("refund", {"cents": 400}, "c2")
+    first = AgentStep.from_inference(
+        InferenceResponse(
+            content="let me look", tool_calls=(one, other), usage=InferenceUsage(input=400, output=12), cost=0.0125,
+            model="gpt-test", thinking="hm",
+        ),
+        [
+            executed(one, value="found " + "y" * 500),
+            executed(other, ToolOutcome.ERROR, error=ErrorInfo(kind="tool_error", message="no such account"), index=1),
+        ],
+    )  # fmt: skip
+    second = AgentStep.from_inference(InferenceResponse(content=LONG, finish_reason=FinishReason.LENGTH), number=2)
+    state = running().with_user_message("hello").with_current_step(first, now=at(1))
+    return state.with_current_step(second, now=at(3)).with_execution_completed(now=at(4))
+
+
+def test_a_session_is_shown_step_by_step_with_its_calls() -> None:
+    lines = session_lines(HEADER, _state(), "")
+    assert "step 1: gpt-test  " in next(line for line in lines if line.startswith("step 1"))
+    assert "412 tokens  $0.0125" in next(line for line in lines if line.startswith("step 1"))
+    assert "    let me look" in lines
+    (search,) = [line for line in lines if line.startswith('    call search({"query":"aaa')]
+    assert search.endswith(": ok  1.00 s")
+    assert max(len(line) for line in lines if "call search" in line or "found" in line) < 260
+    refund = '    call refund({"cents":400}): error  1.00 s: tool_error: no such account'
+    assert refund in lines
+    (second,) = [line for line in lines if line.startswith("step 2")]
+    assert "cut off" in second
+
+
+def test_what_others_wrote_never_stands_in_the_first_column() -> None:
+    lines = session_lines(HEADER, _state(), "it waits for a slot: 1 of 1 are busy")
+    assert [line for line in lines if line.startswith("waits:")] == ["waits: it waits for a slot: 1 of 1 are busy"]
+    assert not any(line.startswith("waits: not") for line in session_lines(HEADER, _state(), "", verbose=True))
+
+
+def test_names_from_a_model_and_a_provider_stay_on_their_line_and_steer_nothing() -> None:
+    forged = "x\nwaits: not this program\x1b[2J\u202e"
+    asked, refused = call(forged, {}, "c1"), call(forged, {}, "c2")
+    error = ErrorInfo(kind="unknown_tool", message=forged)
+    step = AgentStep.from_inference(
+        InferenceResponse(content="hm", tool_calls=(asked, refused), model=forged),
+        [executed(asked, ToolOutcome.ERROR, error=error)],
+    )
+    signal = StopSignal(reason=StopReason.USER_REQUESTED, message=forged, source=forged)
+    state = running().with_user_message("hello").with_current_step(step, now=at(1)).with_stop_signal(signal, now=at(2))
+    for verbose in (False, True):
+        lines = session_lines(
+            HEADER, state.with_execution_status(ExecutionStatus.STOPPED, now=at(3)), "", verbose=verbose
+        )
+        printed = "\n".join(lines)
+        assert printed.isprintable() is False  # its line breaks
+        assert printed.replace("\n", "").isprintable()
+        assert "waits: not" in printed
+        assert not any(line.startswith("waits:") for line in printed.splitlines())
+
+
+def test_one_step_and_verbose_shorten_nothing() -> None:
+    assert step_numbers(_state()) == [1, 2]
+    text = "\n".join(step_lines(_state(), 1))
+    assert "a" * 500 in text
+    assert "y" * 500 in text
+    assert "thinking" in text
+    assert "step 2" not in text
+    assert "x" * 5_000 in "\n".join(session_lines(HEADER, _state(), "", verbose=True))
+    assert "x" * 5_000 not in "\n".join(session_lines(HEADER, _state(), ""))
+
+
+def test_a_session_as_json_holds_its_state_and_its_reason() -> None:
+    value = session_value(HEADER, _state(), "because")
+    assert (value["reason"], value["status"], value["state"]["execution"]["status"]) == (
+        "because", "completed", "completed",
+    )  # fmt: skip
+
+
+def test_a_row_has_everything_one_looks_for() -> None:
+    summary = SessionSummary(first_message="Please refund\nmy order " + "z" * 100, steps=2, cost=0.5)
+    listed = ListedSession(header=HEADER, summary=summary, reason="it waits for a slot")
+    session, agent, status, steps, cost, _age, first, reason = row(listed)
+    assert (session, agent, status, steps, cost) == ("s1", "clerk", "completed", "2", "$0.5000")
+    assert first.startswith("Please refund my order zz")
+    assert len(first) == 40
+    assert reason == "it waits for a slot"
+    assert listed_value(listed)["first_message"] == summary.first_message
+    assert row(ListedSession(header=HEADER, summary=None, reason=""))[3:5] == ("", "")

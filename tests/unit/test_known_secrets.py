@@ -1,0 +1,111 @@
+"""Secrets that this process knows are found in every form that texts write them in."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import time
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_agents.config.settings import Settings
+from celery_agents.worker.known_secrets import SecretMatcher, current_matcher, redact_known, remember_secrets
+
+SECRET = 'p@ss/w"rd+é 1\n'
+NAMES = [
+    "ACME_API_KEY", "OPENAI_API_KEY", "ACME_TOKEN", "ACME_SECRET", "DB_PASSWORD", "PGPASSWORD", "DB_PASS", "GH_PAT",
+    "SECRET_KEY_BASE", "FLOWER_BASIC_AUTH", "SENTRY_DSN", "db_pwd", "AWS_SECRET_ACCESS_KEY", "APIKEY", "SESSION_COOKIE",
+    "GITHUB_TOKENS", "SIGNING_PASSPHRASE", "GCP_CREDENTIALS",
+]  # fmt: skip
+NO_SECRETS = [
+    "PWD",
+    "OLDPWD",
+    "HOME",
+    "ACME_REGION",
+    "SSH_AUTH_SOCK",
+    "KEYBOARD",
+    "TLS_KEY_FILE",
+    "TOKEN_URL",
+    "PATTERN",
+]
+
+
+def forms(secret: str) -> list[str]:
+    raw = secret.encode()
+    return [
+        secret,
+        quote(secret, safe=""),
+        quote_plus(secret),
+        re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
+        html.escape(secret),
+        html.escape(secret, quote=False),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        *(base64.b64encode(before + raw + b"after").decode() for before in (b"", b"x", b"xy")),
+        base64.urlsafe_b64encode(b"user:" + raw).decode(),
+    ]
+
+
+@pytest.mark.parametrize("form", forms(SECRET.strip()))
+def test_every_usual_form_of_a_secret_is_found(form: str) -> None:
+    assert SecretMatcher([SECRET.strip()]).redact(f"it said {form}!") != f"it said {form}!"
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=8, max_size=40), st.binary(max_size=5), st.binary(max_size=5))
+def test_no_base64_of_a_text_around_a_secret_gives_it_away(secret: str, before: bytes, after: bytes) -> None:
+    text = base64.b64encode(before + secret.encode() + after).decode()
+    assert "[redacted]" in SecretMatcher([secret]).redact(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_whose_name_says_so_is_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "shapeless-value")
+    assert current_matcher(fresh=True).redact("a shapeless-value b") == "a [redacted] b"
+
+
+@pytest.mark.parametrize("name", NO_SECRETS)
+def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "/an/ordinary/value")
+    assert current_matcher(fresh=True).redact("a /an/ordinary/value b") == "a /an/ordinary/value b"
+
+
+def test_the_password_of_every_url_is_a_secret_whatever_its_variable_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_BACKENDS", "redis://:corr%65ct-horse@db/0;amqp://auditor:battery-staple@mq//")
+    redacted = current_matcher(fresh=True).redact("corr%65ct-horse correct-horse battery-staple auditor")
+    assert redacted == "[redacted] [redacted] [redacted] auditor"
+
+
+def test_a_short_password_is_found_in_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_DB", "postgres://auditor:pw@db:5432/x")
+    assert current_matcher(fresh=True).redact("to postgres://auditor:pw@db:5432/x") == "to postgres://[redacted]/x"
+
+
+def test_the_lines_of_a_private_key_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "MIIEowIBAAKCAQEA0123456789abcdef"
+    monkeypatch.setenv("TLS_KEY", f"-----BEGIN PRIVATE KEY-----\n{line}\nxyz\n-----END PRIVATE KEY-----\n")
+    assert current_matcher(fresh=True).redact(f"> {line} <") == "> [redacted] <"
+
+
+def test_settings_are_secrets_of_the_process() -> None:
+    settings = Settings.build(webhook_secret="of-the-settings", redis_url="redis://:of-the-redis@host/0")
+    remember_secrets(settings.secrets)
+    assert redact_known("of-the-settings of-the-redis redis://host/0") == "[redacted] [redacted] redis://host/0"
+
+
+def test_a_variable_that_names_a_file_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", __file__)
+    assert current_matcher(fresh=True).redact(__file__) == __file__
+
+
+def test_a_result_of_usual_size_is_searched_in_no_time() -> None:
+    matcher, text = SecretMatcher(f"secret-number-{n}" for n in range(20)), "an ordinary result " * 1000
+    began = time.perf_counter()
+    for _ in range(10):
+        assert matcher.redact(text) == text
+    assert (time.perf_counter() - began) / 10 < 0.01

@@ -1,0 +1,192 @@
+"""Calls that have asked for something: what the journaled answers make of them.
+
+These are functions of the journal alone, so that every leg of a step comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...config.settings import Settings
+from ..errors import StateUnreadable
+from ..redaction import redact
+from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome
+from ..tools import Reply, UnusableResult
+from .call_records import (
+    CallTimes,
+    RequestedCall,
+    record_call,
+    record_error,
+    record_not_run,
+    record_unknown,
+    result_value,
+)
+from .run import CallRecord, Run, moment
+
+TIMER: Final = "wait_until"
+"""The option of an approval that the clock gives: its expiry approves, and the call goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillOpen:
+    """Nobody has answered the call's newest request."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyToRun:
+    """The call may run, with the arguments that were approved."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The call does not run any more; this is its record."""
+
+    record: CallRecord
+
+
+AskedCall = StillOpen | ReadyToRun | Settled
+
+
+def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
+    """The standing of a call by its newest request; None for a call that has asked for nothing.
+
+    Raises:
+        StateUnreadable: The journal names a further request that it does not hold.
+    """
+    rounds = run.journal.requests.get(index)
+    if not rounds:
+        return None
+    request = rounds[-1]
+    answer = run.journal.answer_to(request)
+    if answer is None:
+        return StillOpen(request)
+    if answer.verb is AnswerVerb.PASS_ON:
+        raise StateUnreadable(f"journal t{index}:q{request.round + 1}", "the request was passed on and is not there")
+    requested = RequestedCall(index=index, call=call_of(request))
+    if request.kind is RequestKind.EXTERNAL:
+        return Settled(_record_external(run, requested, request, answer, settings))
+    if answer.verb is AnswerVerb.CANCEL:
+        return Settled(record_not_run(run, requested, answer.at_ms))
+    if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
+        return Settled(_record_denied(run, requested, request, answer))
+    return ReadyToRun(call_of(request, answer))
+
+
+def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
+    """The call of a request, with the arguments that were approved where they were edited."""
+    edited = answer.value if answer is not None and answer.verb is AnswerVerb.APPROVE else None
+    args = edited if isinstance(edited, FrozenDict) else request.args
+    return ToolCall(id=request.call_id, name=request.tool, args=args)
+
+
+def is_timer(request: Request) -> bool:
+    """Whether the request only waits for a time."""
+    options: object = request.options
+    return isinstance(options, Mapping) and TIMER in options
+
+
+def has_later_result(run: Run, index: int) -> bool:
+    """Whether a service brings the result of this call: the journal's result then only says how it was started."""
+    rounds = run.journal.requests.get(index)
+    return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL
+
+
+def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
+    """The replies that a call has received, oldest first, without those of the clock and of closed rounds."""
+    replies: list[Reply] = []
+    for request in run.journal.requests.get(index, ()):
+        answer = run.journal.answer_to(request)
+        if answer is None or is_timer(request) or answer.verb in (AnswerVerb.PASS_ON, AnswerVerb.CANCEL):
+            continue
+        refusal = _refusal(request, answer) if answer.verb is AnswerVerb.DENY else None
+        replies.append(
+            Reply(
+                kind=request.kind,
+                value=answer.value if answer.verb is AnswerVerb.ANSWER else None,
+                refusal=refusal,
+                by=answer.by,
+                note=answer.note,
+                at=moment(answer.at_ms),
+                schema=request.answer_schema or FrozenDict(),
+            )
+        )
+    return tuple(replies)
+
+
+def times_over(run: Run, index: int) -> int:
+    """How many waits for a time of this call are over."""
+    rounds = run.journal.requests.get(index, ())
+    return sum(is_timer(each) and run.journal.answer_to(each) is not None for each in rounds)
+
+
+def is_superseded(run: Run, index: int, record: CallRecord) -> bool:
+    """Whether a call has asked since this run of it began and failed: a worker that was paused has journaled it late.
+
+    The call runs from its start when its request is answered. The result of a run that did not fail always counts.
+    """
+    rounds = run.journal.requests.get(index, ())
+    if not rounds or record.execution.outcome is ToolOutcome.OK or has_later_result(run, index):
+        return False
+    return record.execution.started_at < moment(rounds[-1].asked_at_ms)
+
+
+def expired_failure(run: Run) -> ErrorInfo | None:
+    """The error of an expired request that fails the execution; None without one."""
+    for request in run.journal.all_requests:
+        answer = run.journal.answer_to(request)
+        if answer is not None and answer.verb is AnswerVerb.FAIL and answer.by_expiry:
+            return ErrorInfo(kind="request_expired", message=answer.reason)
+    return None
+
+
+def _record_denied(run: Run, requested: RequestedCall, request: Request, answer: AnswerRecord) -> CallRecord:
+    why = ErrorInfo(kind="expired" if answer.by_expiry else "denied", message=_refusal(request, answer))
+    times = CallTimes(request.asked_at_ms, answer.at_ms)
+    return record_call(run, requested, ToolOutcome.BLOCKED, times, error=why)
+
+
+def _refusal(request: Request, answer: AnswerRecord) -> str:
+    """The reason of a denial, for the model."""
+    if answer.by_expiry:
+        what = "approved the call" if request.kind is RequestKind.APPROVAL else "answered"
+        return f"Nobody {what} in time."
+    what = "The call was denied" if request.kind is RequestKind.APPROVAL else "The person did not answer"
+    return redact(f"{what}: {answer.reason}" if answer.reason else f"{what}.")
+
+
+def _record_external(
+    run: Run, requested: RequestedCall, request: Request, answer: AnswerRecord, settings: Settings
+) -> CallRecord:
+    times = CallTimes(request.asked_at_ms, answer.at_ms)
+    match answer.verb:
+        case AnswerVerb.COMPLETE:
+            try:
+                value = result_value(run.agent.toolset.get(request.tool), answer.value, settings)
+            except UnusableResult as error:
+                problem = ErrorInfo(kind="unusable_result", message=f"the result came, but {error}")
+                return record_error(run, requested, problem, times)
+            return record_call(run, requested, ToolOutcome.OK, times, value=value)
+        case AnswerVerb.CANCEL:
+            if request.index in run.journal.begun or request.index in run.started:
+                return record_unknown(run, requested, "the execution was ended before the result came", times)
+            return record_not_run(run, requested, answer.at_ms)
+        case AnswerVerb.DENY:
+            return record_error(run, requested, ErrorInfo(kind="expired", message="No result came in time."), times)
+        case _:
+            return _record_failed_external(run, requested, answer, times)
+
+
+def _record_failed_external(run: Run, requested: RequestedCall, answer: AnswerRecord, times: CallTimes) -> CallRecord:
+    """Record a failure that the service reported, or the way in which the call could not be started."""
+    if answer.operation_id or answer.by_expiry:
+        message = redact(answer.reason) or "the service reported a failure"
+        return record_error(run, requested, ErrorInfo(kind="external", message=message), times)
+    if answer.value == ToolOutcome.ERROR.value:
+        return record_error(run, requested, ErrorInfo(kind="not_started", message=answer.reason), times)
+    return record_unknown(run, requested, answer.reason, times)

@@ -1,0 +1,275 @@
+"""Asking: the requests of a step are made here, and journaled before anything waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ..errors import ClaimLost, InvalidInput
+from ..redaction import describe_exception
+from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
+from ..state import (
+    MAX_REQUEST_BYTES,
+    MAX_REQUESTS_PER_STEP,
+    AnswerRecord,
+    AnswerVerb,
+    ErrorInfo,
+    ExpiryAction,
+    FrozenDict,
+    OnExpiry,
+    Request,
+    RequestKind,
+    ToolOutcome,
+    arguments_digest,
+    request_id,
+)
+from ..tools import LaterResult, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, milliseconds_of, stored_rule
+from .asked_calls import TIMER
+from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error
+from .decisions import CallDecision, Verdict, decide_about, may_ask
+from .interruptions import user_stop_signal
+from .outcome import TakenOver
+from .run import CallRecord, Run
+from .services import EngineServices
+from .settling import Settling
+from .store_retries import ask_store
+
+MAX_ROUNDS: Final = 16
+"""Requests that one call may make one after another."""
+
+
+class Asking:
+    """Asks the policies about calls, and opens the requests of a step."""
+
+    def __init__(self, services: EngineServices, settling: Settling) -> None:
+        self._services = services
+        self._settling = settling
+        self._steps = services.store.steps
+
+    def decide(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
+        """Ask the policies about calls that nobody has decided about, and open the requests that they want.
+
+        Returns:
+            The run, with the records of calls that may not run; and the calls that may run.
+        """
+        if run.is_stopping:
+            return run, list(planned)
+        decided = self._decisions(run, planned)
+        if not decided:
+            return run, list(planned)
+        run = run.with_journal(run.journal.with_decisions(self._journal_decisions(run, decided)))
+        asking: list[tuple[PlannedCall, Request]] = []
+        for each in planned:
+            if each.index not in decided:
+                continue
+            decision = CallDecision.from_journal(each.index, run.journal.decisions[each.index])
+            if decision.verdict is Verdict.ASK:
+                asking.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
+            else:
+                run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
+        run = self._open(run, asking)
+        may_run = [each for each in planned if each.index not in run.records]
+        return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
+
+    def open_later(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
+        """Open the requests of calls whose results a service brings, together with their begin records."""
+        wanted: list[tuple[PlannedCall, Request]] = []
+        for each in planned:
+            if each.later is None:
+                continue
+            try:
+                wanted.append((each, self._request(run, each, RequestKind.EXTERNAL, **_later_fields(each.later))))
+            except InvalidInput as error:
+                run = self._refuse(run, each, str(error))
+        return self._open(run, wanted, begins={each.index: round(each.timeout * 1000) for each, _ in wanted})
+
+    def open_needed(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
+        """Open the request that a tool has asked for; it takes the begin record of the call back."""
+        if planned.later is not None:
+            advice = (
+                "a tool whose result comes later cannot ask; declare it with approval=… or ask in a tool of its own"
+            )
+            return self._refuse(run, planned, advice)
+        if len(run.journal.requests.get(planned.index, ())) >= MAX_ROUNDS:
+            return self._refuse(run, planned, f"the tool asked {MAX_ROUNDS} times and never went on")
+        try:
+            request = self._needed_request(run, planned, needs)
+        except Exception as error:  # noqa: BLE001 - values that the tool gave
+            return self._refuse(run, planned, describe_exception(error).message)
+        run = self._open(run, [(planned, request)])
+        return self._approve_by_grant(run, planned, needs)
+
+    def _approve_by_grant(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
+        """Answer the approval that a tool has asked for, where somebody has approved it for later calls, too."""
+        request = run.journal.requests.get(planned.index, (None,))[-1]
+        grant = find_grant(run.state, planned.call.name, needs.ask.to) if isinstance(needs, NeedsApproval) else None
+        if grant is None or request is None or planned.index in run.records or run.outcome is not None:
+            return run
+        note = f"remembered from {grant.id}"
+        record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._now_ms(run))
+        return self._settling.settle_with(run, {request.id: record})
+
+    def hand_over(self, run: Run) -> Run:
+        """Journal which calls services have now, so that nobody starts them again."""
+        known = run.journal.handed_over
+        started = {index for index, record in run.started.items() if record.execution.outcome is ToolOutcome.OK}
+        if started <= known:
+            return run
+        handed = started - known
+        ask_store(run, self._services, lambda: self._steps.record_handed_over(run.claim, handed), "a started call")
+        return run.with_journal(replace(run.journal, handed_over=known | handed))
+
+    # --- decisions --------------------------------------------------------------------------------------------
+
+    def _decisions(self, run: Run, planned: Sequence[PlannedCall]) -> dict[int, bytes]:
+        """Decisions, other than to run, about calls that have asked for nothing and were not begun."""
+        decided: dict[int, bytes] = {}
+        for each in planned:
+            if each.index in run.journal.requests or each.index in run.journal.begun:
+                continue
+            stored = run.journal.decisions.get(each.index)
+            if stored is None and may_ask(run, each):
+                decision = decide_about(run, each)
+                stored = None if decision is None else decision.to_json()
+            if stored is not None:
+                decided[each.index] = stored
+        return decided
+
+    def _journal_decisions(self, run: Run, decided: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        new = {index: raw for index, raw in decided.items() if index not in run.journal.decisions}
+        if not new:
+            return {}
+        return ask_store(run, self._services, lambda: self._steps.record_decisions(run.claim, new), "a decision")
+
+    def _approval_request(self, run: Run, planned: PlannedCall, decision: CallDecision) -> Request:
+        fields: dict[str, Any] = {"text": decision.text or f"May {decision.tool} be called with these arguments?"}
+        if decision.edits:
+            fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
+        return self._request(
+            run, planned, RequestKind.APPROVAL,
+            args=decision.args, to=decision.to, after_ms=decision.after_ms, on_expiry=decision.on_expiry, **fields,
+        )  # fmt: skip
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def _needed_request(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Request:
+        match needs:
+            case NeedsApproval():
+                ask = needs.ask
+                fields: dict[str, Any] = {"text": ask.text or f"May {planned.call.name} go on?"}
+                if ask.edits:
+                    fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
+                return self._request(
+                    run, planned, RequestKind.APPROVAL,
+                    to=ask.to, after_ms=milliseconds_of(ask.expires), on_expiry=stored_rule(ask.on_expiry), **fields,
+                )  # fmt: skip
+            case NeedsAnswer():
+                return self._question(run, planned, needs)
+            case NeedsTime():
+                until_ms = round(needs.until.timestamp() * 1000)
+                return self._request(
+                    run, planned, RequestKind.APPROVAL,
+                    text=f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}",
+                    to="clock", after_ms=max(1, until_ms - self._now_ms(run)),
+                    on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options={TIMER: needs.until.isoformat()},
+                )  # fmt: skip
+            case _:
+                raise InvalidInput("raise", type(needs), "raise NeedsApproval or NeedsAnswer.")
+
+    def _question(self, run: Run, planned: PlannedCall, needs: NeedsAnswer) -> Request:
+        fields: dict[str, Any] = {"text": needs.prompt, "to": needs.to, "after_ms": milliseconds_of(needs.expires)}
+        if needs.questions is not None:
+            items = [item.model_dump(mode="json", exclude_defaults=True) for item in needs.questions.items]
+            fields["options"] = {QUESTIONS: items, FREE_TEXT: needs.questions.allow_free_text}
+        elif needs.schema is not None:
+            fields["answer_schema"] = FrozenDict(needs.schema)
+        rule = stored_rule(needs.on_expiry)
+        request = self._request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
+        if rule.then is not ExpiryAction.VALUE:
+            return request
+        # In the form in which an answer would be stored: nobody checks it later.
+        rule = OnExpiry(then=ExpiryAction.VALUE, value=check_values(request, rule.value))
+        return self._request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
+
+    def _request(self, run: Run, planned: PlannedCall, kind: RequestKind, **fields: Any) -> Request:
+        """Make the next request of a call.
+
+        Raises:
+            InvalidInput: The arguments are no JSON object.
+        """
+        args = fields.pop("args", planned.arguments)
+        if args is None:
+            raise InvalidInput("args", None, "a call that asks takes its arguments as one JSON object.")
+        now_ms, after_ms = self._now_ms(run), fields.pop("after_ms", None)
+        place = (planned.index, len(run.journal.requests.get(planned.index, ())))
+        ref = run.ref
+        return Request(
+            id=request_id(ref.execution_id, ref.step, place, planned.call.name, args),
+            kind=kind,
+            session_id=ref.session_id,
+            agent=run.loaded.agent,
+            execution_id=ref.execution_id,
+            step=ref.step,
+            index=planned.index,
+            round=place[1],
+            tool=planned.call.name,
+            call_id=planned.call.id,
+            args=args,
+            digest=arguments_digest(planned.call.name, args),
+            asked_at_ms=now_ms,
+            expires_at_ms=None if after_ms is None else now_ms + after_ms,
+            **fields,
+        )
+
+    def _open(
+        self, run: Run, wanted: Sequence[tuple[PlannedCall, Request]], begins: Mapping[int, int] | None = None
+    ) -> Run:
+        """Journal requests; those that are too long or too many become errors that the model reads."""
+        fitting: list[Request] = []
+        room = MAX_REQUESTS_PER_STEP - len(run.journal.all_requests)
+        for planned, request in wanted:
+            size = len(request.to_json())
+            if size > MAX_REQUEST_BYTES:
+                advice = f"the request would have {size} bytes, and {MAX_REQUEST_BYTES} are allowed; pass less"
+                run = self._refuse(run, planned, advice)
+            elif len(fitting) >= room:
+                run = self._refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
+            else:
+                fitting.append(request)
+        if not fitting:
+            return run
+        kept = {each.index: timeout for each in fitting if (timeout := (begins or {}).get(each.index)) is not None}
+        try:
+            opened = ask_store(
+                run, self._services, lambda: self._steps.open_requests(run.claim, fitting, begins=kept), "a request"
+            )
+        except ClaimLost:
+            return run.decide(TakenOver(run.ref))
+        if opened.cancel is not None:
+            return run.stopping(user_stop_signal())
+        return run.with_journal(run.journal.with_requests(opened.requests))
+
+    def _refuse(self, run: Run, planned: PlannedCall, why: str) -> Run:
+        error = ErrorInfo(kind="request_refused", message=f"the call did not run: {why}")
+        record = record_error(run, planned, error, CallTimes.at(self._now_ms(run)))
+        return run.with_record(planned.index, record)
+
+    def _now_ms(self, run: Run) -> int:
+        return run.redis_ms(self._services.monotonic())
+
+
+def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now_ms: int) -> CallRecord:
+    requested = RequestedCall(index=planned.index, call=decision.call)
+    if decision.verdict is Verdict.ERROR:
+        return record_error(run, requested, ErrorInfo(kind="policy", message=decision.reason), CallTimes.at(now_ms))
+    why = ErrorInfo(kind="denied", message=f"The call is not allowed: {decision.reason}")
+    return record_call(run, requested, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=why)
+
+
+def _later_fields(later: LaterResult) -> dict[str, Any]:
+    return {
+        "text": "A service brings the result.",
+        "after_ms": milliseconds_of(later.expires),
+        "on_expiry": stored_rule(later.on_expiry),
+    }

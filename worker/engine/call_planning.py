@@ -1,0 +1,165 @@
+"""Planning of a step's tool calls: adopts what is journaled of them, and binds those that are still to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import ClaimLost
+from ..hooks import HookPoint
+from ..redaction import redact
+from ..state import ErrorInfo, ToolCall, ToolOutcome
+from ..tools import InvalidArguments, StopExecution, idempotency_key
+from .asked_calls import ReadyToRun, Settled, StillOpen, asked_call, has_later_result, is_superseded
+from .call_records import (
+    CallTimes,
+    PlannedCall,
+    RequestedCall,
+    record_call,
+    record_error,
+    record_stopped,
+    run_hooks_after,
+)
+from .decisions import CallDecision
+from .outcome import TakenOver
+from .run import CallRecord, Run
+from .services import EngineServices
+from .store_retries import ask_store
+
+
+class CallPlanner:
+    """Makes planned calls of what an answer asks for."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+
+    def adopt_results(self, run: Run) -> Run:
+        """Adopt the journaled results; those that only say how a call was started are kept apart.
+
+        Raises:
+            StateUnreadable: One of them is damaged.
+        """
+        superseded: dict[int, bytes] = {}
+        for index, raw in sorted(run.journal.results.items()):
+            if index in run.records or index in run.started:
+                continue
+            record = CallRecord.from_journal(index, raw)
+            if is_superseded(run, index, record):
+                superseded[index] = raw
+            else:
+                later = has_later_result(run, index)
+                run = run.with_started(index, record) if later else run.with_record(index, record)
+        return self._drop_results(run, superseded) if superseded else run
+
+    def _drop_results(self, run: Run, results: Mapping[int, bytes]) -> Run:
+        steps = self._services.store.steps
+        try:
+            ask_store(run, self._services, lambda: steps.drop_results(run.claim, results), "a call")
+        except ClaimLost:
+            return run.decide(TakenOver(run.ref))
+        return run.with_journal(run.journal.without_results(results))
+
+    def plan(self, run: Run) -> tuple[Run, list[PlannedCall]]:
+        """Bind the calls that have no result; a call that cannot run becomes an error for the model.
+
+        Raises:
+            StopExecution: A hook before a call ends the execution.
+            Exception: Whatever else a hook before a call raises.
+        """
+        assert run.response is not None
+        planned: list[PlannedCall] = []
+        limit = self._services.settings.max_calls
+        for index, call in enumerate(run.response.tool_calls):
+            if index in run.records:
+                continue
+            ready = self._plan_call(run, index, call) if index < limit else self._refuse_surplus(run, index, call)
+            if isinstance(ready, CallRecord):
+                run = run.with_record(index, ready)
+            elif ready is not None:
+                planned.append(ready)
+        return run, planned
+
+    def record_without_running(self, run: Run) -> Run:
+        """Record the calls without a result as answered or as not run: nothing may begin."""
+        assert run.response is not None
+        for index, call in enumerate(run.response.tool_calls):
+            if index not in run.records:
+                run = run.with_record(index, self._record_stopped(run, index, call))
+        return run
+
+    def _record_stopped(self, run: Run, index: int, call: ToolCall) -> CallRecord:
+        standing = asked_call(run, index, self._services.settings)
+        match standing:
+            case Settled(record):
+                return record
+            case ReadyToRun(approved):
+                call = approved
+            case _:
+                pass
+        requested = RequestedCall(index=index, call=call)
+        return record_stopped(run, requested, self._now_ms(run), run.journal.begun.get(index))
+
+    def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
+        """Plan a call; None for one that waits for an answer, and that nothing has to be done about."""
+        standing = asked_call(run, index, self._services.settings)
+        match standing:
+            case None:
+                return self._plan_new_call(run, index, call)
+            case Settled(record):
+                return run_hooks_after(run, record) if has_later_result(run, index) else record
+            case ReadyToRun(approved):
+                return self._bind(run, RequestedCall(index=index, call=approved))
+            case StillOpen(request):
+                # A crash may have come before the call was started; its effect class decides what happens now.
+                was_handed_over = index in run.started or index in run.journal.handed_over
+                if was_handed_over or index not in run.journal.begun or not has_later_result(run, index):
+                    return None
+                asked = ToolCall(id=request.call_id, name=request.tool, args=request.args)
+                return self._bind(run, RequestedCall(index=index, call=asked))
+
+    def _plan_new_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord:
+        """Plan a call that has asked for nothing; the hooks before it run, unless its decision is journaled."""
+        decided = run.journal.decisions.get(index)
+        if decided is not None:
+            return self._bind(run, RequestedCall(index=index, call=CallDecision.from_journal(index, decided).call))
+        if run.agent.hook_stack.at(HookPoint.BEFORE_TOOL):
+            context = run.hook_context(HookPoint.BEFORE_TOOL, run.state, tool_call=call)
+            context = run.agent.hook_stack.run(context)
+            if context.stop_signals:
+                raise StopExecution.of(context.stop_signals[0])
+            call = context.tool_call or call
+            if context.blocked is not None:
+                why = ErrorInfo(kind="blocked", message=redact(context.blocked))
+                requested = RequestedCall(index=index, call=call)
+                return record_call(run, requested, ToolOutcome.BLOCKED, self._times_now(run), error=why)
+        return self._bind(run, RequestedCall(index=index, call=call))
+
+    def _bind(self, run: Run, requested: RequestedCall) -> PlannedCall | CallRecord:
+        index, call = requested.index, requested.call
+        tool = run.agent.toolset.get(call.name)
+        if tool is None:
+            names = ", ".join(run.agent.toolset.names()) or "none"
+            message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")
+            return self._refuse(run, requested, "unknown_tool", message)
+        try:
+            bound = tool.bind(call.args)
+        except InvalidArguments as error:
+            return self._refuse(run, requested, "invalid_arguments", redact(str(error)))
+        key = idempotency_key(run.ref.execution_id, run.ref.step, index, call.name, call.args)
+        seconds = tool.timeout or run.agent.tool_timeout or self._services.settings.tool_timeout_seconds
+        timeout = min(seconds, max(0.001, self._services.keeper.time_left(run.lease)))
+        return PlannedCall(index=index, call=call, tool=tool, bound=bound, key=key, timeout=timeout)
+
+    def _refuse_surplus(self, run: Run, index: int, call: ToolCall) -> CallRecord:
+        """Refuse a call beyond the limit; the model reads that it did not run."""
+        limit = self._services.settings.max_calls
+        message = f"Not run: one answer may hold {limit} calls. Ask for the others in the next step."
+        return self._refuse(run, RequestedCall(index=index, call=call), "too_many_calls", message)
+
+    def _refuse(self, run: Run, requested: RequestedCall, kind: str, message: str) -> CallRecord:
+        return record_error(run, requested, ErrorInfo(kind=kind, message=message), self._times_now(run))
+
+    def _times_now(self, run: Run) -> CallTimes:
+        return CallTimes.at(self._now_ms(run))
+
+    def _now_ms(self, run: Run) -> int:
+        return run.redis_ms(self._services.monotonic())

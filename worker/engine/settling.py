@@ -1,0 +1,111 @@
+"""Settling: the worker itself answers requests of its step, at their expiry, under a stop, or when a start failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ..errors import ClaimLost
+from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome
+from .asked_calls import expired_failure
+from .outcome import TakenOver
+from .run import Run
+from .services import EngineServices
+from .store_retries import ask_store
+
+_VALUE_VERBS: Final = {RequestKind.QUESTION: AnswerVerb.ANSWER, RequestKind.EXTERNAL: AnswerVerb.COMPLETE}
+_CRASHED: Final = "a worker ended while the call was started, and no result came"
+
+
+class Settling:
+    """Answers open requests for those who did not. An answer that somebody gave in between stays."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._steps = services.store.steps
+
+    def settle(self, run: Run) -> Run:
+        """Settle what the clock or a stop has decided; no more calls begin where an expiry fails the execution."""
+        if not run.journal.requests:
+            return run
+        if not run.is_stopping:
+            run = self._settle_expired(run)
+            failure = expired_failure(run) if run.outcome is None else None
+            run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
+        return self.cancel_open(run) if run.is_stopping and run.outcome is None else run
+
+    def cancel_open(self, run: Run) -> Run:
+        """Close every open request: the execution ends, and nobody may answer any more."""
+        now_ms = self._now_ms(run)
+        records = {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in run.journal.open_requests}
+        return self.settle_with(run, records)
+
+    def settle_failed_starts(self, run: Run) -> Run:
+        """Close requests of calls that could not be started; one that may have been started waits for its expiry.
+
+        The answer's value is the outcome that the call gets: an error, or unknown.
+        """
+        records: dict[str, AnswerRecord] = {}
+        for request in run.journal.open_requests:
+            started = run.started.get(request.index)
+            if request.kind is not RequestKind.EXTERNAL or started is None:
+                continue
+            outcome, error = started.execution.outcome, started.execution.error
+            if outcome is ToolOutcome.OK or (outcome is ToolOutcome.UNKNOWN and request.expires_at_ms is not None):
+                continue
+            reason = error.message if error is not None else _CRASHED
+            records[request.id] = AnswerRecord(
+                verb=AnswerVerb.FAIL, value=outcome.value, reason=reason, at_ms=self._now_ms(run)
+            )
+        return self.settle_with(run, records)
+
+    def _settle_expired(self, run: Run) -> Run:
+        now_ms = self._now_ms(run)
+        expired = [each for each in run.journal.open_requests if each.is_expired(now_ms)]
+        records = {each.id: _expiry_record(each, now_ms) for each in expired}
+        following = [each.passed_on(now_ms) for each in expired if each.on_expiry.then is ExpiryAction.PASS_ON]
+        return self.settle_with(run, records, following)
+
+    def settle_with(self, run: Run, records: Mapping[str, AnswerRecord], opens: Sequence[Request] = ()) -> Run:
+        """Answer open requests, by id, in one transaction that the claim guards.
+
+        Args:
+            opens: The next rounds of requests that are passed on.
+        """
+        if not records:
+            return run
+        try:
+            stored = ask_store(
+                run,
+                self._services,
+                lambda: self._steps.settle_requests(run.claim, records, opens=opens),
+                "an expiry or a stop",
+            )
+        except ClaimLost:
+            return run.decide(TakenOver(run.ref))
+        places = {each.id: each.place for each in run.journal.all_requests}
+        journal = run.journal.with_answers({places[name]: record for name, record in stored.items() if name in places})
+        passed_on = {place for place, record in journal.answers.items() if record.verb is AnswerVerb.PASS_ON}
+        opened = [each for each in opens if (each.index, each.round - 1) in passed_on]
+        return run.with_journal(journal.with_requests(opened) if opened else journal)
+
+    def _now_ms(self, run: Run) -> int:
+        return run.redis_ms(self._services.monotonic())
+
+
+def _expiry_record(request: Request, now_ms: int) -> AnswerRecord:
+    """The answer that a request gives itself at its expiry."""
+    rule = request.on_expiry
+    fields: dict[str, Any] = {"at_ms": now_ms, "by_expiry": True}
+    match rule.then:
+        case ExpiryAction.DENY:
+            return AnswerRecord(verb=AnswerVerb.DENY, reason="nobody answered in time", **fields)
+        case ExpiryAction.APPROVE:
+            return AnswerRecord(verb=AnswerVerb.APPROVE, **fields)
+        case ExpiryAction.VALUE:
+            return AnswerRecord(verb=_VALUE_VERBS.get(request.kind, AnswerVerb.ANSWER), value=rule.value, **fields)
+        case ExpiryAction.FAIL:
+            reason = f"nobody answered the request about {request.tool} in time"
+            return AnswerRecord(verb=AnswerVerb.FAIL, reason=reason, **fields)
+        case ExpiryAction.PASS_ON:
+            return AnswerRecord(verb=AnswerVerb.PASS_ON, reason=f"passed on to {rule.to}", **fields)

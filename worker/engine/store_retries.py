@@ -1,0 +1,35 @@
+"""Requests to the store that a running step repeats while Redis is full or away, for as long as the step may live."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ..errors import StoreFull, StoreUnavailable
+from .active_lease import Interruption
+from .run import Run
+from .services import EngineServices
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+_REDIS_PAUSE_SECONDS: Final = 0.2
+
+
+def ask_store(run: Run, services: EngineServices, request: Callable[[], R], purpose: str) -> R:
+    """Make a request that may be made again after a lost reply.
+
+    Args:
+        purpose: What waits for it, for the log.
+    Raises:
+        StoreFull, StoreUnavailable: There was no answer until the step's deadline, or the claim is lost.
+    """
+    while True:
+        try:
+            return request()
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning("%s of step %s of session %s waits: %s", purpose, run.ref.step, run.ref.session_id, error)
+            if services.keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
+                raise
+            services.sleep(_REDIS_PAUSE_SECONDS)

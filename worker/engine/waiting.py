@@ -1,0 +1,83 @@
+"""The wait: a step whose calls need an answer gives back everything but its journal, and holds nothing meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from ..errors import ClaimLost, StoreUnavailable, VersionConflict
+from ..store import LoadedSession, NextState, NotWaiting, Snapshot, Transition
+from ..store import Waiting as StepWaits
+from .applied_step import start_execution
+from .asked_calls import has_later_result
+from .interruptions import user_stop_signal
+from .outcome import TakenOver, Waiting
+from .run import CallRecord, Run, moment
+from .services import EngineServices
+from .step_texts import summarize_wait
+from .store_retries import ask_store
+
+_MOST_CONFLICTS: Final = 20
+
+
+class StepWaiter:
+    """Lets runs wait."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._steps = services.store.steps
+
+    def wait(self, run: Run) -> Run:
+        """Let a run wait for its open requests.
+
+        Returns:
+            A decided run; or the run with a newer journal, when an answer came meanwhile or a stop was asked for.
+        Raises:
+            StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
+        """
+        if run.outcome is not None or not run.is_waiting:
+            return run
+        loaded = run.loaded
+        for _ in range(_MOST_CONFLICTS):
+            try:
+                waits = ask_store(run, self._services, partial(self._wait, run, loaded), "the wait")
+            except ClaimLost:  # perhaps because the wait was applied and its reply was lost
+                return run.decide(TakenOver(run.ref))
+            except VersionConflict:
+                try:
+                    # The run keeps what it has loaded: when it goes on, its commit meets the same conflict and
+                    # applies the step to the newer state.
+                    loaded = self._steps.reload(run.claim)
+                except ClaimLost:
+                    return run.decide(TakenOver(run.ref))
+                continue
+            if isinstance(waits, NotWaiting):
+                run = run.with_journal(waits.journal).changed(is_waiting=False)
+                return run if waits.cancel is None else run.stopping(user_stop_signal())
+            summary = summarize_wait(waits.open)
+            return run.decide(Waiting(ref=run.ref, requests=waits.open, until_ms=waits.until_ms, summary=summary))
+        raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to let step {run.ref.step} wait")
+
+    def _wait(self, run: Run, base: LoadedSession) -> StepWaits | NotWaiting:
+        results = {index: record.to_json() for index, record in _results(run).items()}
+        return self._steps.wait(run.claim, base, _wait_transition(run), seen=run.journal, results=results)
+
+
+def _wait_transition(run: Run) -> Transition:
+    """The stored state with its execution waiting: what hooks have changed comes with the step's commit."""
+    open_requests = tuple(request.summarize() for request in run.journal.open_requests)
+
+    def transition(snapshot: Snapshot) -> NextState:
+        state = start_execution(
+            snapshot.state, run.agent.limits, started_at=moment(run.loaded.started_ms), resumed_at=run.resumed_at
+        )
+        state = state.with_execution_waiting(open_requests, now=moment(snapshot.now_ms))
+        return NextState(state=state, definition=run.agent.stored_definition if run.ref.step == 1 else None)
+
+    return transition
+
+
+def _results(run: Run) -> dict[int, CallRecord]:
+    """Every result that the journal lacks, but those that follow from answers of services, which it has."""
+    missing = (index for index in sorted(run.records) if index not in run.journal.results)
+    return {index: run.records[index] for index in missing if not has_later_result(run, index)}

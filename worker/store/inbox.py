@@ -1,0 +1,89 @@
+"""The inbox of a session: operations that wait for its running step, and the index that tells what waits.
+
+The index is part of the control hash: `in:<operation id>` for each waiting operation, and `inbox_bytes` for all
+together. So an action finds its own id, and the room that is left, without reading what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import ActionRefused
+from . import decoding, fields
+from .context import SessionScope
+from .database import Command, Reply
+from .keys import SessionKeys
+from .records import Operation
+
+_BYTES: Final = "inbox_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxIndex:
+    """The facts about an inbox that an action reads.
+
+    Attributes:
+        holds: Whether the action's own operation waits there.
+        entries: Operations that wait.
+        bytes: Their size.
+    """
+
+    holds: bool
+    entries: int
+    bytes: int
+
+    @staticmethod
+    def reads(keys: SessionKeys, operation_id: str) -> list[Command]:
+        """Commands whose replies `parse` takes."""
+        return [("HMGET", keys.ctl, _field(operation_id), _BYTES), ("LLEN", keys.inbox)]
+
+    @classmethod
+    def parse(cls, replies: Sequence[Reply]) -> InboxIndex:
+        """Parse the replies to `reads`."""
+        (own, size), entries = replies
+        # The list decides: an index that somebody left behind holds nothing back.
+        return cls(holds=own is not None and entries > 0, entries=entries, bytes=fields.number(size) if entries else 0)
+
+    def push(self, scope: SessionScope, operation: Operation) -> list[Command]:
+        """Commands that leave an operation in the inbox.
+
+        Raises:
+            ActionRefused: Too many wait, or too much.
+        """
+        entry, settings = decoding.inbox_entry(operation), scope.settings
+        size = self.bytes + len(entry)
+        if self.entries >= settings.inbox_limit:
+            self._refuse(scope, f"{self.entries} messages")
+        if size > settings.max_inbox_bytes:
+            self._refuse(scope, f"{self.bytes} bytes of messages")
+        return [
+            ("RPUSH", scope.keys.inbox, entry),
+            ("HSET", scope.keys.ctl, _field(operation.id), len(entry), _BYTES, size),
+        ]
+
+    def _refuse(self, scope: SessionScope, waiting: str) -> None:
+        raise ActionRefused(
+            f"session {scope.session_id} has {waiting} waiting for its running step, which is the limit; "
+            "wait until the step has committed"
+        )
+
+
+def trim_commands(keys: SessionKeys, entries: int, operations: Sequence[str]) -> list[Command]:
+    """Commands that take applied entries out of the inbox and of its index; none where nothing waited.
+
+    Args:
+        entries: How many entries were read, all that there were.
+        operations: Ids of the operations that they hold.
+    """
+    if not entries:
+        return []
+    return [
+        ("LTRIM", keys.inbox, entries, -1),
+        ("HDEL", keys.ctl, _BYTES, *(_field(operation) for operation in operations)),
+    ]
+
+
+def _field(operation_id: str) -> str:
+    return f"in:{operation_id}"

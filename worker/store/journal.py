@@ -1,0 +1,105 @@
+"""The journal of a step as a value: what the step has obtained, asked and been answered before its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..state import AnswerRecord, Request, RequestKind, RequestResolution
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRecord:
+    """Record of a tool call that was begun: by whom, when (Redis ms) and with which timeout (ms)."""
+
+    claim: str
+    at_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The journal of a step: what it has obtained before its commit.
+
+    Attributes:
+        answer: The driver's raw answer, or None.
+        begun: Tool calls that were begun, by index.
+        results: Results of tool calls, by index.
+        auxiliary: Raw answers of auxiliary calls, by key.
+        rejected: Records of answers that were paid for and could not be used, in order.
+        decisions: Decisions of the approval policy other than "run", by call index, as the engine wrote them.
+        requests: Requests of each call, by call index, in the order of their rounds.
+        answers: Answers to requests, by call index and round.
+        handed_over: Calls with a later result whose start has returned, by index: nobody starts them again.
+    """
+
+    answer: bytes | None = None
+    begun: Mapping[int, BeginRecord] = field(default_factory=dict[int, BeginRecord])
+    results: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    auxiliary: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    rejected: tuple[bytes, ...] = ()
+    decisions: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    requests: Mapping[int, tuple[Request, ...]] = field(default_factory=dict[int, tuple[Request, ...]])
+    answers: Mapping[tuple[int, int], AnswerRecord] = field(default_factory=dict[tuple[int, int], AnswerRecord])
+    handed_over: frozenset[int] = frozenset()
+
+    @property
+    def was_paid_for(self) -> bool:
+        """Whether the step has cost anything, so that a worker has to commit it even when it is stopped."""
+        return self.holds_something or bool(self.auxiliary) or bool(self.rejected)
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether the step has obtained anything that its commit must keep."""
+        return self.answer is not None or bool(self.begun) or bool(self.results)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether a decision, a request or an answer is journaled: the model's answer is never dropped then."""
+        return bool(self.decisions or self.requests or self.answers)
+
+    @property
+    def all_requests(self) -> tuple[Request, ...]:
+        """Every request of the step, by call index and round."""
+        return tuple(request for index in sorted(self.requests) for request in self.requests[index])
+
+    @property
+    def open_requests(self) -> tuple[Request, ...]:
+        """Requests without an answer, by call index. Only the newest round of a call can be one."""
+        return tuple(request for request in self.all_requests if request.place not in self.answers)
+
+    def answer_to(self, request: Request) -> AnswerRecord | None:
+        """The answer to a request; None while it is open."""
+        return self.answers.get(request.place)
+
+    def resolutions(self, index: int) -> tuple[RequestResolution, ...]:
+        """How the answered requests of a call were resolved, by round; the committed call keeps them."""
+        answered = ((request, self.answer_to(request)) for request in self.requests.get(index, ()))
+        return tuple(record.resolve(request) for request, record in answered if record is not None)
+
+    def with_decisions(self, decisions: Mapping[int, bytes]) -> Journal:
+        """The same journal with decisions that were stored since."""
+        return replace(self, decisions={**self.decisions, **decisions})
+
+    def with_requests(self, requests: Iterable[Request]) -> Journal:
+        """The same journal with requests that were stored since; their calls' begin records are as the store left them.
+
+        A request that takes its call's begin record back is followed by a reload of the journal or by this method: the
+        begin record of a call that waits for a person is gone, the one of a call with a later result is there.
+        """
+        known = {index: {each.round: each for each in rounds} for index, rounds in self.requests.items()}
+        begun = dict(self.begun)
+        for request in requests:
+            known.setdefault(request.index, {})[request.round] = request
+            if request.kind is not RequestKind.EXTERNAL:
+                begun.pop(request.index, None)
+        ordered = {index: tuple(rounds[number] for number in sorted(rounds)) for index, rounds in known.items()}
+        return replace(self, requests=ordered, begun=begun)
+
+    def with_answers(self, answers: Mapping[tuple[int, int], AnswerRecord]) -> Journal:
+        """The same journal with answers that were stored since, by call index and round."""
+        return replace(self, answers={**self.answers, **answers})
+
+    def without_results(self, indexes: Collection[int]) -> Journal:
+        """The same journal without the results of these calls, which were deleted since."""
+        return replace(self, results={index: raw for index, raw in self.results.items() if index not in indexes})

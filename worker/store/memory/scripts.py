@@ -1,0 +1,229 @@
+"""The scripts of `redis.scripts` in Python; the contract suite holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...errors import StateUnreadable
+from ..database import Command, Reply, Word
+from ..fields import LAST_MS
+
+Run = Callable[[Command], Reply]
+"""Runs one command of Redis."""
+
+_SWEPT_FIELDS: Final = (
+    "execution", "step", "claim", "phase", "published", "nudges", "retries", "queue", "unoffered",
+    "legs", "held", "cancel",
+)  # fmt: skip
+_SLACK_MS: Final = 1000
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """A pass of the sweep: its arguments, as `redis/scripts/sweep.lua` describes them, and what it has found."""
+
+    run: Run
+    due: str
+    unoffered: str
+    prefix: str
+    now: int
+    limit: int
+    lease: int
+    grace: int
+    wait: int
+    longest: int
+    capacity: int
+    patience: int
+    events: int
+    oldest: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    offers: dict[bytes, list[bytes]] | None = None
+    lost: list[Reply] = field(default_factory=list[Reply])
+    broken: list[bytes] = field(default_factory=list[bytes])
+    expired: list[Reply] = field(default_factory=list[Reply])
+    live: int = 0
+    queued: int = 0
+
+    @classmethod
+    def read(cls, run: Run, keys: Sequence[str], args: Sequence[Word]) -> _Sweep:
+        """Parse the arguments."""
+        now, limit, lease, grace, wait, longest, capacity, patience, events = (int(word) for word in args[1:10])
+        made = cls(
+            run=run, due=keys[0], unoffered=keys[1], prefix=str(args[0]), now=now, limit=limit, lease=lease,
+            grace=grace, wait=wait, longest=longest, capacity=capacity, patience=patience, events=events,
+        )  # fmt: skip
+        pairs, rest = args[12 : 12 + 2 * int(args[11])], args[12 + 2 * int(args[11]) :]
+        made.oldest = {_bytes(name): int(ms) for name, ms in zip(pairs[::2], pairs[1::2], strict=True)}
+        offers: dict[bytes, list[bytes]] = {}
+        while rest:
+            end = 2 + int(rest[1])
+            offers[_bytes(rest[0])] = [_bytes(name) for name in rest[2:end]]
+            rest = rest[end:]
+        made.offers = offers if int(args[10]) else None
+        return made
+
+    def examine(self, sid: bytes) -> bool:
+        """Look at one entry of the due index; False: there is no more room for messages."""
+        session = f"{self.prefix}s:{sid.decode('utf-8', 'backslashreplace')}"
+        try:
+            found = self.run(("HMGET", f"{session}:ctl", *_SWEPT_FIELDS))
+        except StateUnreadable:
+            found = [b""] * len(_SWEPT_FIELDS)
+        execution, step, claim, phase, _, _, retries, _, _, legs, held, _ = found
+        numbers = [_count(b"0" if number is None else number) for number in (retries, legs)]
+        if execution is not None and None in (_count(step), *numbers, _time(b"0" if held is None else held)):
+            self.broken.append(sid)
+            self.run(("ZREM", self.due, sid))
+            return True
+        if execution is None or phase == b"end":
+            self.run(("ZREM", self.due, sid))
+            return True
+        left = self.run(("PTTL", f"{self.prefix}lease:{claim.decode('utf-8', 'replace')}")) if claim else -2
+        if left == -1 and claim:
+            self.run(("PEXPIRE", f"{self.prefix}lease:{claim.decode('utf-8', 'replace')}", self.lease))
+            left = self.lease
+        if left >= 0:
+            self.live += 1
+            self._look_again(sid, self.now + left + self.grace)
+            return True
+        return self._examine_unclaimed(sid, session, found)
+
+    def _examine_unclaimed(self, sid: bytes, session: str, found: Sequence[Any]) -> bool:
+        execution, step, _, _, published, nudges, retries, queue, mark, legs, held, cancel = found
+        until = _time(held) or 0
+        if until > self.now and cancel != execution:
+            self._look_again(sid, until)
+            return True
+        agent = self.run(("HGET", session, "agent")) if self.offers is not None else None
+        queues = (self.offers or {}).get(agent) if agent else None
+        if agent and queues is None:
+            self._leave_unoffered(sid, session, found, agent)
+            return True
+        name, moves = queue or b"", queues is not None and (queue or b"") not in queues
+        oldest = self.oldest.get(name, -1)
+        if not moves and oldest >= 0 and _number_in(published, self.now + self.lease) + _SLACK_MS >= oldest:
+            self.queued += 1
+            self._look_again(sid, self.now + self.wait)
+            return True
+        if len(self.lost) >= self.capacity:
+            return False
+        count, left = _number_in(nudges, 1e6), b""
+        self.run(("HSET", f"{session}:ctl", "published", self.now, "nudges", int(count + 1)))
+        if moves and queues:
+            left, name = name, queues[0]
+            self.run(("HSET", f"{session}:ctl", "queue", name))
+        if mark and queues and agent:
+            self.run(("HDEL", f"{session}:ctl", "unoffered"))
+            self.run(("ZREM", self.unoffered, agent + b" " + sid))
+        self._look_again(sid, self.now + min(self.wait * 2 ** min(count, 20), self.longest))
+        self.lost.append([sid, execution, step, retries or b"0", legs or b"0", name, left])
+        return True
+
+    def _leave_unoffered(self, sid: bytes, session: str, found: Sequence[Any], agent: bytes) -> None:
+        """Let a session wait for a worker that offers its agent; the grace period counts from the first time."""
+        execution, step, mark = found[0], found[1], found[8]
+        since = _count((mark or b"").partition(b" ")[0])
+        if since is not None and self.now >= since + self.patience:
+            self._look_again(sid, self.now + self.wait)
+            self.expired.append([sid, execution, step, agent])
+            return
+        if since is None:
+            since = self.now
+            self.run(("HSET", f"{session}:ctl", "unoffered", b"%d %b" % (self.now, agent)))
+            _add_event(self.run, session, self.events, ("waiting_for_worker", execution, step, agent))
+        self.run(("ZADD", self.unoffered, 0, agent + b" " + sid))
+        self._look_again(sid, since + self.patience)
+
+    def _look_again(self, sid: bytes, at: float) -> None:
+        self.run(("ZADD", self.due, "XX", at, sid))
+
+
+def _sweep(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    sweep = _Sweep.read(run, keys, args)
+    for sid in run(("ZRANGEBYSCORE", sweep.due, "-inf", sweep.now, "LIMIT", 0, sweep.limit)):
+        if not sweep.examine(sid):
+            break
+    return [sweep.lost, sweep.live, sweep.queued, sweep.broken, sweep.expired]
+
+
+def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    prefix, now, limit, kept, agent, _, *queues = args
+    found = run(("ZRANGEBYLEX", keys[0], f"[{agent} ", f"({agent}!", "LIMIT", 0, limit))
+    for member in found:
+        run(("ZREM", keys[0], member))
+        sid = member.decode("utf-8", "backslashreplace")[len(str(agent)) + 1 :]
+        session = f"{prefix}s:{sid}"
+        ctl = f"{session}:ctl"
+        names = ("execution", "step", "phase", "queue", "started", "not_before", "held")
+        execution, step, phase, queue, started, not_before, held = run(("HMGET", ctl, *names))
+        if execution is None:
+            continue
+        run(("HDEL", ctl, "unoffered"))
+        if (queue or b"").decode() not in queues:
+            run(("HSET", ctl, "queue", queues[0]))
+        due = max(int(now), int(_count(not_before) or 0), int(_count(held) or 0))
+        if phase == b"parked":
+            run(("HSET", ctl, "phase", "run", "attempts", 0))
+            run(("HSET", session, "status", "pending" if (started or b"0") == b"0" else "in_progress"))
+            run(("ZADD", keys[1], due, sid))
+        if phase != b"end":
+            run(("HSET", ctl, "published", 0, "nudges", 0))
+            run(("ZADD", keys[1], "XX", due, sid))
+            _add_event(run, session, kept, ("worker_found", execution, step or b"0", _bytes(agent)))
+    return len(found)
+
+
+def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    gone, found = 0, run(("ZRANGEBYSCORE", keys[0], "-inf", args[1], "LIMIT", 0, args[2]))
+    for sid in found:
+        if not run(("EXISTS", f"{args[0]}s:{sid.decode('utf-8', 'backslashreplace')}")):
+            gone += 1
+            for index in keys[1:]:
+                run(("ZREM", index, sid))
+        run(("ZREM", keys[0], sid))
+    return [gone, len(found)]
+
+
+def _journal_when_full(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    run(("XTRIM", keys[1], "MAXLEN", 16))
+    return [run(("HSETNX", keys[0], str(f), v)) for f, v in zip(args[::2], args[1::2], strict=True)]
+
+
+SCRIPTS: Final[dict[str, Callable[[Run, Sequence[str], Sequence[Word]], Reply]]] = {
+    "sweep": _sweep,
+    "offer": _offer,
+    "prune": _prune,
+    "journal_when_full": _journal_when_full,
+}
+"""The functions by the names of the scripts."""
+
+
+def _add_event(run: Run, session: str, kept: Word, event: tuple[str, bytes, bytes, bytes]) -> None:
+    kind, execution, step, agent = event
+    words: tuple[Word, ...] = ("type", kind, "execution", execution, "step", step, "data", b'{"agent":"%b"}' % agent)
+    run(("XADD", f"{session}:events", "MAXLEN", "~", kept, "*", *words))
+
+
+def _bytes(value: Word) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _count(value: bytes | None) -> float | None:
+    """Parse a number as Lua's `tonumber` does; None when it is none."""
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _number_in(value: bytes | None, most: float) -> float:
+    """Parse a number from 0 to `most`; anything else counts as 0."""
+    number = _count(value) or 0
+    return number if 0 <= number <= most else 0
+
+
+def _time(value: bytes | None) -> float | None:
+    """Parse a time in milliseconds; None when it is none, or later than any."""
+    found = _count(value)
+    return found if found is not None and 0 <= found <= LAST_MS else None

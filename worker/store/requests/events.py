@@ -1,0 +1,46 @@
+"""The events of requests: opened, answered, expired, cancelled, used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ...state import AnswerRecord, AnswerVerb, Request
+from ..records import NewEvent
+
+RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled", "request_used"]
+
+
+def opened_event(request: Request) -> NewEvent:
+    """A request is journaled: from now on it can be answered."""
+    data = request.summarize().to_dict()
+    for name in ("session_id", "execution_id", "step"):
+        del data[name]
+    return NewEvent(type="request_opened", execution_id=request.execution_id, step=request.step, data=data)
+
+
+def settled_event(request: Request, record: AnswerRecord) -> NewEvent:
+    """A request got its answer: of a person or service, at its expiry, or of a stop."""
+    type_: RequestEventType = "request_answered"
+    if record.verb is AnswerVerb.CANCEL:
+        type_ = "request_cancelled"
+    elif record.by_expiry:
+        type_ = "request_expired"
+    return _event(type_, request, record)
+
+
+def used_event(request: Request, record: AnswerRecord) -> NewEvent:
+    """The step that asked is committed with the answer."""
+    return _event("request_used", request, record)
+
+
+def _event(type_: RequestEventType, request: Request, record: AnswerRecord) -> NewEvent:
+    data = {
+        "id": request.id,
+        "kind": request.kind.value,
+        "tool": request.tool,
+        "verb": record.verb.value,
+        "status": record.status.value,
+        "by": record.by,
+        "after_ms": max(0, record.at_ms - request.asked_at_ms),
+    }
+    return NewEvent(type=type_, execution_id=request.execution_id, step=request.step, data=data)

@@ -1,0 +1,38 @@
+"""The index of open requests: the inbox of everybody, one sorted set for each shard, by the time of asking.
+
+An entry is the summary of its request, so a page of the inbox is one read. Whoever closes a request has it from the
+journal, makes the same summary and removes the entry by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from ...state import Request, RequestSummary
+from ..database import Command
+from ..keys import ShardKeys
+
+
+def add_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Command]:
+    """Commands that list open requests; an entry that is there already stays."""
+    return [("ZADD", shard.requests, request.asked_at_ms, _entry(request)) for request in requests]
+
+
+def remove_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Command]:
+    """Commands that take requests out of the index; none for none."""
+    entries = [_entry(request) for request in requests]
+    return [("ZREM", shard.requests, *entries)] if entries else []
+
+
+def read_entry(entry: bytes) -> RequestSummary | None:
+    """Parse an entry; None for one that nobody can read, which must not hide the others."""
+    try:
+        return RequestSummary.from_json(entry)
+    except ValidationError:
+        return None
+
+
+def _entry(request: Request) -> bytes:
+    return request.summarize().to_json()

@@ -1,0 +1,119 @@
+"""The values that actions on requests take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...state import (
+    AnswerNote,
+    AnswerRecord,
+    GivenAnswer,
+    Request,
+    RequestKind,
+    RequestResolution,
+    RequestStatus,
+    RequestSummary,
+)
+from ..records import StepRef
+
+CheckAnswer = Callable[[Request, GivenAnswer], GivenAnswer]
+"""Checks an answer against its request, and gives the answer to store. Raises InvalidInput, which names the field."""
+
+
+def accept_any(request: Request, answer: GivenAnswer) -> GivenAnswer:
+    """Check nothing: the answer as it was given."""
+    del request
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAction:
+    """Answers to requests of one session, given together: all of them are stored, or none.
+
+    Attributes:
+        answers: By request id, or by the model's id of the call where just one request of it is open.
+        about: Who answers, and the operation id.
+        expect: By the same ids: the digest of the arguments that the answer is meant for. Another digest is refused.
+        check: Called for each answer before anything is written.
+    """
+
+    answers: Mapping[str, GivenAnswer]
+    about: AnswerNote
+    expect: Mapping[str, str] = field(default_factory=dict[str, str])
+    check: CheckAnswer = accept_any
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerResult:
+    """The result of answering.
+
+    Attributes:
+        outcome: "woken": the session goes on now. "recorded": it is stored, and the session finds it when it goes on;
+            it runs at this moment, is held or is parked. "again": the same operation had been stored before.
+        requests: Ids of the requests that were answered.
+        publish: A step to publish, where the transaction could not.
+    """
+
+    outcome: Literal["woken", "recorded", "again"]
+    execution_id: str
+    requests: tuple[str, ...]
+    publish: StepRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRequest:
+    """A request with what became of it.
+
+    Attributes:
+        call_id: The model's id of the call; None in the inbox, which does not show it.
+        request: In full; None when its step is committed.
+        answer: The journaled answer; None while it is open, and when its step is committed.
+        resolution: What the committed step keeps of it; None before.
+    """
+
+    summary: RequestSummary
+    status: RequestStatus
+    call_id: str | None = None
+    request: Request | None = None
+    answer: AnswerRecord | None = None
+    resolution: RequestResolution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """Which requests to list. None: any.
+
+    Attributes:
+        session_id: Of this session; with `tree` of the sessions below it, too.
+        to: Of this addressee.
+        status: OPEN for every session. Another status, or None for all of them, needs a `session_id`.
+        tree: Include the sessions below `session_id`, which reads the whole index of its shard.
+    """
+
+    session_id: str | None = None
+    to: str | None = None
+    kind: RequestKind | None = None
+    status: RequestStatus | None = RequestStatus.OPEN
+    tree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPage:
+    """A page of requests, oldest first.
+
+    Attributes:
+        cursor: Give it back for the next page; None at the end.
+    """
+
+    requests: tuple[FoundRequest, ...]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCount:
+    """How many requests are open in all sessions, and since when the oldest is (Redis ms; None: there is none)."""
+
+    open: int
+    oldest_ms: int | None

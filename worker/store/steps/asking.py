@@ -1,0 +1,157 @@
+"""Asking: the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
+
+What a step asks and decides needs its claim. What a person answers does not: see `requests.answering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ... import crash_points
+from ...errors import ClaimLost, InvalidInput
+from ...state import MAX_REQUEST_BYTES, MAX_REQUESTS_PER_STEP, AnswerRecord, Request
+from .. import decoding
+from ..context import SessionScope
+from ..control import ControlFields, control_command
+from ..database import Command, Reply, WatchedTransaction
+from ..events import event_commands
+from ..journal import Journal
+from ..records import Claim
+from ..requests.events import opened_event, settled_event
+from ..requests.index import remove_commands
+from ..retrying import LOST_REPLIES
+from .journals import StepJournal
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRequests:
+    """The result of opening requests.
+
+    Attributes:
+        requests: As they are stored, in the order in which they were given: the first one stored wins.
+        cancel: The execution, when somebody asked it to stop; then nothing was written.
+    """
+
+    requests: tuple[Request, ...]
+    cancel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequests:
+    """The requests of a claimed step."""
+
+    scope: SessionScope
+    claim: Claim
+
+    @property
+    def key(self) -> str:
+        """The key of the step's journal."""
+        return self.scope.keys.journal(self.claim.ref.execution_id, self.claim.ref.step)
+
+    def record_decisions(self, decisions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Store what a policy decided. See `StepStore.record_decisions`."""
+        indexes = sorted(decisions)
+        if not indexes:
+            return {}
+        writes: list[Command] = [("HSETNX", self.key, f"t{index}:p", decisions[index]) for index in indexes]
+        read: Command = ("HMGET", self.key, *(f"t{index}:p" for index in indexes))
+        *_, stored = self.scope.database.transaction("journal.decide", [*writes, read])
+        StepJournal(self.scope, self.claim).expire_if_past()
+        return {index: value or decisions[index] for index, value in zip(indexes, stored, strict=True)}
+
+    def record_handed_over(self, indexes: Collection[int]) -> None:
+        """Store that services have these calls. See `StepStore.record_handed_over`."""
+        writes: list[Command] = [("HSETNX", self.key, f"t{index}:h", self.claim.id) for index in sorted(indexes)]
+        if writes:
+            self.scope.database.transaction("journal.handed", writes)
+            StepJournal(self.scope, self.claim).expire_if_past()
+
+    def open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
+        """Journal requests. See `StepStore.open_requests`."""
+        for request in requests:
+            _check_size(request)
+        opened = self.scope.retry(
+            lambda: self._open(requests, begins), purpose="open a request", lost_replies=LOST_REPLIES
+        )
+        crash_points.at("w0")
+        return opened
+
+    def _open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
+        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+            control, journal, now_ms = self._check(watched)
+            if control.requested_stop is not None:
+                return OpenedRequests((), cancel=control.requested_stop)
+            stored = {request.place: request for request in journal.all_requests}
+            fresh = [request for request in requests if request.place not in stored]
+            if len(stored) + len(fresh) > MAX_REQUESTS_PER_STEP:
+                advice = f"one step may ask at most {MAX_REQUESTS_PER_STEP} times; ask for less at once."
+                raise InvalidInput("requests", len(stored) + len(fresh), advice)
+            writes: list[Command] = [("HSETNX", self.key, _field(request, "q"), request.to_json()) for request in fresh]
+            for request in fresh:
+                begun = f"t{request.index}:s"
+                if request.index in begins:
+                    record = f"{self.claim.id} {now_ms} {begins[request.index]}"
+                    writes.append(("HSETNX", self.key, begun, record))
+                else:
+                    writes.append(("HDEL", self.key, begun))
+            if fresh:
+                events = event_commands(self.scope, map(opened_event, fresh))
+                watched.commit("request.open", [*writes, *events])
+            known = stored | {request.place: request for request in fresh}
+            return OpenedRequests(tuple(known[request.place] for request in requests))
+
+    def settle(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
+        """Answer open requests as the step's worker. See `StepStore.settle_requests`."""
+        return self.scope.retry(
+            lambda: self._settle(records, opens), purpose="settle a request", lost_replies=LOST_REPLIES
+        )
+
+    def _settle(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
+        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+            _control, journal, _now_ms = self._check(watched)
+            asked = [request for request in journal.all_requests if request.id in records]
+            settled = {request.id: journal.answers.get(request.place) for request in asked}
+            fresh = [request for request in asked if settled[request.id] is None]
+            closed = {request.index for request in fresh}
+            following = [request for request in opens if request.index in closed]
+            if fresh:
+                events = [settled_event(request, records[request.id]) for request in fresh]
+                commands: list[Command] = [
+                    *(("HSETNX", self.key, _field(r, "a"), records[r.id].to_json()) for r in fresh),
+                    *(("HSETNX", self.key, _field(r, "q"), r.to_json()) for r in following),
+                    *event_commands(self.scope, [*events, *map(opened_event, following)]),
+                    *remove_commands(self.scope.keys.shard, fresh),
+                ]
+                watched.commit("request.settle", commands)
+            return {request.id: settled[request.id] or records[request.id] for request in asked}
+
+    @property
+    def _watched_keys(self) -> tuple[str, ...]:
+        return self.scope.keys.ctl, self.key
+
+    def _reads(self) -> list[Command]:
+        return [control_command(self.scope.keys), ("HGETALL", self.key), self.scope.clock.now()]
+
+    def _check(self, watched: WatchedTransaction) -> tuple[ControlFields, Journal, int]:
+        """Read control fields, journal and time; only the holder of the claim may go on.
+
+        Raises:
+            ClaimLost: Another worker has the step, or it is past.
+        """
+        replies: list[Reply] = watched.replies
+        control, ref = ControlFields.read(replies[0]), self.claim.ref
+        if not control.is_claimed_by(self.claim.id, ref) or control.phase != "run":
+            raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
+        return control, decoding.journal(replies[1]), self.scope.clock.milliseconds(replies[2])
+
+
+def _field(request: Request, letter: str) -> str:
+    return f"t{request.index}:{letter}{request.round}"
+
+
+def _check_size(request: Request) -> None:
+    size = len(request.to_json())
+    if size > MAX_REQUEST_BYTES:
+        advice = f"a request may have {MAX_REQUEST_BYTES} bytes as JSON; shorten its text, options or arguments."
+        raise InvalidInput(f"request of {request.tool}", f"{size} bytes", advice)

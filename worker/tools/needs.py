@@ -1,0 +1,144 @@
+"""Exceptions that a tool raises before its effect when it needs something first: an approval, an answer, a later time.
+
+The worker stores a request, gives everything else back, and runs the tool again from its start when the request is
+answered. So a tool asks before it does anything that must not happen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..errors import ConfigurationError, InvalidInput
+from ..requests.questions import UserQuestionItem, check_items
+from ..requests.schemas import schema_of
+from .approval import Ask, ExpiryRule, check_expiry
+
+
+class NeedsReply(Exception):
+    """The base of what a tool raises to be run again later."""
+
+
+class NeedsApproval(NeedsReply):
+    """Raised by a tool that must not go on without a person's approval; `ctx.approval` has it when the tool runs again.
+
+    Attributes:
+        ask: The addressee, the expiry and the text of the request.
+    """
+
+    def __init__(
+        self,
+        note: str = "",
+        *,
+        to: str | None = None,
+        expires: timedelta | None = None,
+        on_expiry: ExpiryRule = "deny",
+        edits: bool = True,
+    ) -> None:
+        """Ask for an approval of this call.
+
+        Args:
+            note: The question to the person.
+            to: The addressee. None: anybody.
+            expires: The time in which somebody must answer. None: no end.
+            on_expiry: The rule for the end of that time.
+            edits: The person may change the arguments.
+        """
+        self.ask = Ask(to=to, expires=expires, on_expiry=on_expiry, edits=edits, text=note)
+        super().__init__(note or "the call needs an approval")
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuestions:
+    """Questions with options, asked together.
+
+    Attributes:
+        items: 1 to 4 questions.
+        allow_free_text: People may answer in a text of their own.
+    """
+
+    items: tuple[UserQuestionItem, ...]
+    allow_free_text: bool = True
+
+    @classmethod
+    def of(cls, items: Sequence[UserQuestionItem], *, allow_free_text: bool = True) -> UserQuestions:
+        """Check the questions and keep them.
+
+        Raises:
+            ValueError: They cannot be asked; the text says why.
+        """
+        check_items(items, allow_free_text=allow_free_text)
+        return cls(tuple(items), allow_free_text)
+
+
+class NeedsAnswer(NeedsReply):
+    """Raised by a tool that needs an answer from a person; `ctx.answer(Model)` has it when the tool runs again.
+
+    Attributes:
+        prompt: The question.
+        schema: JSON Schema of the answer; None for questions with options.
+        questions: Questions with options; None for an answer by schema.
+        to: The addressee. None: anybody.
+        expires: The time in which somebody must answer. None: no end.
+        on_expiry: The rule for the end of that time.
+    """
+
+    def __init__(
+        self,
+        prompt: str,
+        schema: Any = None,
+        *,
+        questions: UserQuestions | None = None,
+        to: str | None = None,
+        expires: timedelta | None = None,
+        on_expiry: ExpiryRule = "deny",
+    ) -> None:
+        """Ask a person.
+
+        Args:
+            prompt: The question.
+            schema: A pydantic model, another type, or a JSON Schema of the answer. None: any text.
+            questions: Ask these instead, with options to choose from.
+            to: The addressee. None: anybody.
+            expires: The time in which somebody must answer. None: no end.
+            on_expiry: The rule for the end of that time; a `UseValue` stands for the answer.
+        """
+        if questions is not None and schema is not None:
+            raise ConfigurationError("NeedsAnswer: give schema= or questions=, not both")
+        check_expiry("NeedsAnswer", expires, on_expiry)
+        if on_expiry == "approve":
+            raise ConfigurationError("NeedsAnswer: on_expiry='approve' is for approvals; use UseValue(…)")
+        self.prompt = prompt
+        self.schema: Mapping[str, Any] | None = None if questions is not None else schema_of(schema)
+        self.questions = questions
+        self.to, self.expires = to, expires
+        self.on_expiry: ExpiryRule = on_expiry
+        super().__init__(prompt)
+
+
+class NeedsTime(NeedsReply):
+    """Raised by `ctx.wait_until`: the tool runs again at that time.
+
+    Attributes:
+        until: The time, with timezone.
+    """
+
+    def __init__(self, until: datetime) -> None:
+        if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
+        self.until = until
+        super().__init__(f"the call goes on at {until.isoformat()}")
+
+
+class AnswerRefused(Exception):
+    """Raised by `ctx.answer` when the person declined or nobody answered in time. Uncaught, the model reads the reason.
+
+    Attributes:
+        reason: The reason, for the model.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)

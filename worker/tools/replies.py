@@ -1,0 +1,106 @@
+"""The replies that a call has received before it runs, as its tool sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ..errors import ConfigurationError
+from ..requests.schemas import schema_of
+from ..state import Json, RequestKind, thaw
+from .needs import AnswerRefused, NeedsTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The reply to one request of a call.
+
+    Attributes:
+        kind: The kind of the request.
+        value: The answer, as JSON; None for an approval.
+        refusal: The reason for which the person declined; None when it was answered.
+        by: The person or service that replied; "" for an expiry.
+        note: A remark beside the reply.
+        at: The time of the reply.
+        schema: JSON Schema that the answer was checked against; empty without one.
+    """
+
+    kind: RequestKind
+    value: Json = None
+    refusal: str | None = None
+    by: str = ""
+    note: str = ""
+    at: datetime
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def fits(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether this is the answer to a question of that schema; a changed model of the same title counts."""
+        title = wanted.get("title")
+        return self.schema == wanted or (title is not None and self.schema.get("title") == title)
+
+
+@dataclass(slots=True)
+class Replies:
+    """The replies to a call, oldest first, and how many of its waits for a time are over.
+
+    Attributes:
+        make_token: Makes the completion token; None for a call whose result does not come later.
+        times_over: Waits for a time that are over.
+        times_asked: Waits for a time that the tool has asked for in this run.
+    """
+
+    received: tuple[Reply, ...] = ()
+    make_token: Callable[[], str] | None = None
+    times_over: int = 0
+    times_asked: int = 0
+
+    def approval(self) -> Reply | None:
+        """The newest approval; None where nobody was asked."""
+        return self._newest(RequestKind.APPROVAL, None)
+
+    def answer(self, schema: Any) -> Any:
+        """The newest answer of that schema, read into its type; None where it was not asked for.
+
+        Raises:
+            AnswerRefused: The person declined, or nobody answered in time.
+            pydantic.ValidationError: The type changed since, and the answer does not fit it.
+        """
+        wanted = None if schema is None else schema_of(schema)
+        reply = self._newest(RequestKind.QUESTION, wanted)
+        if reply is None:
+            return None
+        if reply.refusal is not None:
+            raise AnswerRefused(reply.refusal)
+        if schema is None or isinstance(schema, Mapping):
+            return thaw(reply.value)
+        return TypeAdapter(schema).validate_python(thaw(reply.value))
+
+    def completion_token(self) -> str:
+        """The token with which a service completes the call.
+
+        Raises:
+            ConfigurationError: The tool's result does not come later, or the setting `token_secret` is missing.
+        """
+        if self.make_token is None:
+            raise ConfigurationError("this tool has no completion token: declare it with @tool(result='later')")
+        return self.make_token()
+
+    def wait_until(self, when: datetime) -> None:
+        """Pass when this wait is over.
+
+        Raises:
+            NeedsTime: It is not.
+        """
+        self.times_asked += 1
+        if self.times_asked > self.times_over:
+            raise NeedsTime(when)
+
+    def _newest(self, kind: RequestKind, wanted: Mapping[str, Any] | None) -> Reply | None:
+        fitting = (
+            each for each in reversed(self.received) if each.kind is kind and (wanted is None or each.fits(wanted))
+        )
+        return next(fitting, None)
