@@ -45,6 +45,7 @@ def test_a_worker_killed_in_a_driver_call_or_a_tool_or_a_lost_message_costs_ten_
     new_lab: Callable[..., Lab],
 ) -> None:
     lab = new_lab(quick=False)
+    lab.worker().end()  # the agent is registered: a job of an agent that nobody knows has no message to lose
     lost = lab.submit(["keyed"], ["keyed"])
     with lab.broker() as broker:
         assert broker.delete(STEPS_QUEUE) == 1
