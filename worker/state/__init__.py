@@ -55,6 +55,15 @@ from .execution.answers import (
     record_answer,
 )
 from .execution.budget import UNLIMITED, ExecutionBudget
+from .execution.children import (
+    MAX_TREE_SESSIONS,
+    ChildEnd,
+    ChildFailure,
+    ChildOrder,
+    JoinRule,
+    ParentLink,
+    child_ids,
+)
 from .execution.execution import ExecutionState
 from .execution.inference import FinishReason, InferenceResponse
 from .execution.requests import (
@@ -70,6 +79,7 @@ from .execution.requests import (
     arguments_digest,
     request_id,
 )
+from .execution.reservations import BudgetWish, Shortage, reserve
 from .execution.signals import (
     NO_CONTINUATION,
     PRIORITIES,
@@ -120,6 +130,7 @@ __all__ = [
     "MAX_INT_BITS",
     "MAX_REQUESTS_PER_STEP",
     "MAX_REQUEST_BYTES",
+    "MAX_TREE_SESSIONS",
     "NO_CONTINUATION",
     "NO_USAGE",
     "PRIORITIES",
@@ -139,6 +150,10 @@ __all__ = [
     "AnswerRecord",
     "AnswerVerb",
     "Approve",
+    "BudgetWish",
+    "ChildEnd",
+    "ChildFailure",
+    "ChildOrder",
     "ChildSessionId",
     "Complete",
     "ConversationWithCurrentToolTrace",
@@ -159,6 +174,7 @@ __all__ = [
     "Head",
     "InferenceResponse",
     "InferenceUsage",
+    "JoinRule",
     "Json",
     "LLMConfig",
     "ListChange",
@@ -167,6 +183,7 @@ __all__ = [
     "MessageCompiler",
     "MessageStore",
     "OnExpiry",
+    "ParentLink",
     "PartItem",
     "PartList",
     "PartScope",
@@ -182,6 +199,7 @@ __all__ = [
     "Section",
     "SelectedSections",
     "SessionId",
+    "Shortage",
     "Span",
     "SplitState",
     "StateChanges",
@@ -199,6 +217,7 @@ __all__ = [
     "as_text",
     "changes",
     "check_text",
+    "child_ids",
     "every_message",
     "freeze",
     "head_json",
@@ -209,6 +228,7 @@ __all__ = [
     "record_answer",
     "repair_pairs",
     "request_id",
+    "reserve",
     "split",
     "step_json",
     "step_messages",
