@@ -33,6 +33,8 @@ WAITING_POINTS: Final[dict[str, str]] = {
     "w1": "the wait is applied, its reply not seen",
     "w2": "an answer is stored, its message perhaps not published",
     "w3": "a woken step is claimed",
+    "w4": "children are made with the wait, the reply not seen",
+    "w5": "the end of a child is applied together with its parent's answer",
 }
 """The crash points of a step that waits, and of those who answer it."""
 

@@ -1,5 +1,7 @@
 """Storing sessions and steps: Redis or memory under one protocol."""
 
+from .children.ending import read_link
+from .children.making import ChildPlan, NewChild
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
@@ -46,7 +48,7 @@ from .requests.records import (
     RequestFilter,
     RequestPage,
 )
-from .steps.asking import OpenedRequests
+from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
 from .steps.store import DatabaseStepStore, StepStore
 from .steps.waits import NotWaiting, Waiting, WaitResult
@@ -63,6 +65,7 @@ __all__ = [
     "BeginResult",
     "Callback",
     "CheckAnswer",
+    "ChildPlan",
     "Claim",
     "ClaimResult",
     "Claimed",
@@ -77,6 +80,7 @@ __all__ = [
     "InboxKind",
     "Journal",
     "LoadedSession",
+    "NewChild",
     "NewEvent",
     "NextState",
     "NotClaimed",
@@ -96,6 +100,7 @@ __all__ = [
     "StepFacts",
     "StepRef",
     "StepStore",
+    "StoppedChildren",
     "Store",
     "Suspect",
     "SweepResult",
@@ -105,5 +110,6 @@ __all__ = [
     "memory_store",
     "new_claim_id",
     "offered_queues",
+    "read_link",
     "redis_store",
 ]

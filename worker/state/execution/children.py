@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..values.canonical import canonical_digest
 from ..values.field_types import Amount, Count, Flag, JsonField, Text
@@ -135,13 +134,13 @@ class ChildEnd(Value):
     parts: FrozenDict = FrozenDict()
 
     @classmethod
-    def from_stored(cls, value: Mapping[str, Any]) -> ChildEnd:
+    def from_stored(cls, value: FrozenDict) -> ChildEnd:
         """Read the value of a stored answer.
 
         Raises:
             pydantic.ValidationError: A field does not fit.
         """
-        return cls.from_dict(thaw(value))
+        return cls.from_dict(cast("dict[str, Any]", thaw(value)))
 
     @property
     def has_failed(self) -> bool:

@@ -155,6 +155,7 @@ class SessionSave:
             executions=self._executions(),
             notify=notify,
             lineage=known.next_lineage(),
+            parent=known.parent,
         )
 
     def _executions(self) -> tuple[str, ...]:
@@ -256,7 +257,9 @@ class SessionSave:
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
         """Give no key of a session a TTL while an execution is active, and all of them when none is."""
         keys, before, after = self.scope.keys, self.before, self.next_state.state
-        if _has_failed(after):
+        if self.bookkeeping.parent is not None:
+            pass  # its parent decides what its failure means, and retries it
+        elif _has_failed(after):
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and _has_failed(before):
             yield ("ZREM", keys.shard.failed, keys.session_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import decoding, fields
+from ..children.ending import answer_parent, ended_state, read_link
 from ..context import SessionScope, StoreContext
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
@@ -102,7 +103,14 @@ class _Stop:
         before = found.load_state(watched)
         inbox = decoding.inbox(entries, found.bookkeeping.operations)
         next_state = self.transition(
-            Snapshot(state=before, inbox=inbox, entries=len(entries), now_ms=found.now_ms, cancel=execution_id)
+            Snapshot(
+                state=before,
+                inbox=inbox,
+                entries=len(entries),
+                now_ms=found.now_ms,
+                cancel=execution_id,
+                is_child=found.bookkeeping.parent is not None,
+            )
         )
         save = SessionSave(
             scope=self.scope,
@@ -119,11 +127,16 @@ class _Stop:
         control = found.control
         forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
         publish = None if save.is_published else save.next
+        link, ended = read_link(found.bookkeeping.parent), ended_state(next_state)
+        told: list[Command] = []
+        if link is not None and ended is not None:
+            answered = answer_parent(self.scope, link, ended, found.now_ms, watched)
+            told, publish = answered.commands, answered.publish
         self.written = ActionResult(
             outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
         )
         waited = end_waiting(self.scope, control)
-        commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
+        commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited, *told]
         watched.commit("stop.exec", commands)
         return self.written
 

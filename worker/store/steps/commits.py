@@ -21,6 +21,7 @@ from ...errors import ClaimLost, VersionConflict
 from .. import decoding, fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
+from ..children.ending import answer_parent, ended_state, read_link
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
@@ -144,8 +145,12 @@ class _Commit:
         if estimate_ms is None:
             return None
         now_ms = max(estimate_ms, claim.now_ms)
-        next_state = self.transition(Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None))
+        is_child = base.session.bookkeeping.parent is not None
+        snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None, is_child=is_child)
+        next_state = self.transition(snapshot)
         if next_state.keep_journal:  # it has to hold the results first
+            return None
+        if is_child and ended_state(next_state) is not None:  # its parent is to be told
             return None
         found = _FoundBeside(bookkeeping=base.session.bookkeeping, legs=base.legs)
         prepared = self._prepare(next_state, found, 0, now_ms)
@@ -187,14 +192,29 @@ class _Commit:
                     entries=len(stored.entries),
                     now_ms=stored.now_ms,
                     cancel=control.requested_stop,
+                    is_child=stored.bookkeeping.parent is not None,
                 )
             )
             found = _FoundBeside(bookkeeping=stored.bookkeeping, legs=control.legs, hold=control.hold)
             prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
+            prepared = self._with_parent(prepared, stored, next_state, watched)
             with self._stage(prepared):
                 watched.commit("commit.exec", prepared.commands)
                 crash_points.at("c7")
+                if stored.bookkeeping.parent is not None and prepared.committed.next is None:
+                    crash_points.at("w5")
         return prepared.committed
+
+    def _with_parent(
+        self, prepared: _Prepared, stored: _Stored, next_state: NextState, watched: WatchedTransaction
+    ) -> _Prepared:
+        """The commit with the answer to the parent's request, where it ends a child."""
+        link, ended = read_link(stored.bookkeeping.parent), ended_state(next_state)
+        if link is None or ended is None:
+            return prepared
+        told = answer_parent(self.scope, link, ended, stored.now_ms, watched)
+        committed = replace(prepared.committed, woken=told.publish)
+        return replace(prepared, commands=[*prepared.commands, *told.commands], committed=committed)
 
     def _check(self, stored: _Stored) -> None:
         """Refuse a commit whose claim is gone, or whose session was saved."""
