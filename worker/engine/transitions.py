@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
-from ..store import NewEvent, NextState, Snapshot, Transition
+from ..store import InboxKind, NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
@@ -25,6 +25,9 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
     def transition(snapshot: Snapshot) -> NextState:
         now = moment(snapshot.now_ms)
         state, has_ended = applied.state, applied.has_ended
+        if snapshot.is_child and applied.going_on is not None and _has_message(run, snapshot):
+            # A child has one execution, so what came with its final step makes it go on.
+            state, has_ended = applied.going_on, False
         if snapshot.cancel is not None and not has_ended:
             stopped = state.with_stop_signal(user_stop_signal(), now=now)
             # Nothing new begins, so that the hooks of the end ask no model.
@@ -48,6 +51,11 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         )
 
     return transition
+
+
+def _has_message(run: Run, snapshot: Snapshot) -> bool:
+    """Whether the session holds or gets a message that the answer has not seen."""
+    return _has_unseen_message(run) or any(each.kind is InboxKind.MESSAGE for each in snapshot.inbox)
 
 
 def _has_unseen_message(run: Run) -> bool:

@@ -1,7 +1,7 @@
 """Storing sessions and steps: Redis or memory under one protocol."""
 
 from .children.ending import read_link
-from .children.making import ChildPlan, NewChild
+from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
@@ -56,6 +56,7 @@ from .store import Store, memory_store, redis_store
 
 __all__ = [
     "LAST_STEP",
+    "NO_CHILDREN",
     "REQUEST_TASK",
     "REQUEST_WEBHOOK",
     "ActionResult",
