@@ -20,6 +20,7 @@ from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
 from .tools import AgentTool, Approval, CallPolicy, ContextRule, MergeRules, Tool, ToolSet
+from .tools.handoff import Handoff, HandoffTool
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -47,6 +48,7 @@ class Agent:
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
         max_children: Children of one step that work at the same time; the others follow as these end.
         max_depth: Levels of children below the root of a tree. At this depth the agent starts none.
+        handoffs: Agents that may go on with a session of this one; its model calls `transfer_to_<agent>`.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
     """
@@ -71,6 +73,7 @@ class Agent:
     queue: str | None = None
     max_children: int = 8
     max_depth: int = 3
+    handoffs: Sequence[Handoff | Agent] = ()
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
@@ -92,7 +95,13 @@ class Agent:
         _check_kinds(self)
         check_capabilities(self.name, self.capabilities, self.tools)
         given = self.capabilities
-        tools = (*self.tools, *(tool for each in given for tool in each.tools()))
+        handoffs = [each if isinstance(each, Handoff) else Handoff(each) for each in self.handoffs]
+        if any(each.name == self.name for each in handoffs):
+            raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
+        tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
+        for name in ("max_children", "max_depth"):
+            limits = (getattr(each, name, None) for each in given)
+            object.__setattr__(self, name, min([getattr(self, name), *(each for each in limits if each is not None)]))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
@@ -269,6 +278,9 @@ class AgentRegistry:
         if known is not None and known is not agent:
             raise ConfigurationError(f"two agents are named {agent.name!r}; rename one")
         self._agents[agent.name] = agent
+        for capability in agent.capabilities if known is None else ():
+            for derived in capability.derive(agent):
+                self.add(derived)
 
     @classmethod
     def from_modules(cls, names: Iterable[str], queues: Collection[str] | None = None) -> AgentRegistry:

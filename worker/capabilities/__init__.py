@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from .approvals import Approvals, Rule
 from .ask_user import AskUser
+from .subagents import Subagent, Subagents
 
-__all__ = ["Approvals", "AskUser", "Rule"]
+__all__ = ["Approvals", "AskUser", "Rule", "Subagent", "Subagents"]

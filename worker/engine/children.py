@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from ..errors import ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
 from ..redaction import describe_exception
@@ -25,8 +25,8 @@ from ..state import (
     StopReason,
 )
 from ..store import NO_CHILDREN, ChildPlan, NewChild, NextState
-from ..tools import ContextRule, DelegatingTool, InvalidArguments
 from .child_calls import EndingRecord, failure_of, is_won
+from .child_context import first_messages
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
 from .run import Run, moment
@@ -169,7 +169,7 @@ class Children:
             root_task_id=parent.root_task_id if parent is not None else task_id,
         )
         queue = self._services.store.registry.queue_of(order.agent)
-        start = partial(_first_state, run, request, _messages(run, request, order.prompt))
+        start = partial(_first_state, run, request, first_messages(run, request, order.prompt))
         return NewChild(request=request, link=link, queue=queue, start=start)
 
     def _now_ms(self, run: Run) -> int:
@@ -223,36 +223,3 @@ def _first_state(run: Run, request: Request, messages: Sequence[Message], now_ms
         state = state.with_messages_added(earlier, now=now)
     execution = FirstExecution(order.execution_id, request.id, order.budget)
     return first_state(state, message, execution, now)
-
-
-def _messages(run: Run, request: Request, prompt: str) -> list[Message]:
-    rule: ContextRule = _context_rule(run, request)
-    if not callable(rule):
-        return [*context_messages(run.state, rule), Message.user(prompt)]
-    given = rule(run.state, prompt)
-    if isinstance(given, str):
-        return [Message.user(given)]
-    return [given] if isinstance(given, Message) else [*given] or [Message.user(prompt)]
-
-
-def context_messages(state: AgentState, rule: str) -> list[Message]:
-    """The messages of a conversation that another agent sees: none, the last of the user, or all without tool calls."""
-    if rule == "input":
-        return []
-    spoken = [each for each in state.messages if each.role.value in ("user", "assistant") and not each.tool_calls]
-    if rule == "last":
-        return [each for each in spoken if each.role.value == "user"][-1:]
-    return [Message(role=each.role, content=each.content) for each in spoken]
-
-
-def _context_rule(run: Run, request: Request) -> ContextRule:
-    """The rule of the tool that wants the child; a tool that was changed since gives the prompt alone."""
-    tool = run.agent.toolset.get(request.tool)
-    if request.child is not None and not request.child.is_result:
-        return cast("ContextRule", request.options) if isinstance(request.options, str) else "input"
-    if not isinstance(tool, DelegatingTool):
-        return "input"
-    try:
-        return tool.delegate(tool.bind(request.args)).context
-    except (InvalidArguments, ValueError):
-        return "input"

@@ -123,6 +123,7 @@ class Run:
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
             shared by all copies of the run, like `auxiliary`.
         asking: Makes auxiliary calls; None where no model may be asked.
+        next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
         publish: Steps of children whose messages have to be published when the run is done.
     """
 
@@ -153,6 +154,7 @@ class Run:
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
     publish: tuple[StepRef, ...] = ()
+    next_agent: tuple[str, str] | None = None
 
     def changed(self, **changes: Any) -> Run:
         """The same run with other values."""

@@ -22,6 +22,7 @@ from .call_planning import CallPlanner
 from .call_records import PlannedCall
 from .children import Children
 from .delegating import Delegating
+from .handoffs import Handoffs
 from .interruptions import give_back, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
 from .run import CallRecord, Run
@@ -45,6 +46,7 @@ class ToolCalls:
         self._asking = Asking(services, self._settling)
         self._children = Children(services, self._settling)
         self._delegating = Delegating(services, self._asking)
+        self._handoffs = Handoffs(services, self._asking)
         self._runner = ToolCallRunner(services, self._asking, self._delegating)
         self._begun_calls = BegunCalls(services, self._runner)
 
@@ -56,7 +58,7 @@ class ToolCalls:
         """
         if run.outcome is not None or run.response is None or not run.response.tool_calls:
             return run
-        run = self._call(run.changed(is_waiting=False))
+        run = self._handoffs.find(self._call(run.changed(is_waiting=False)))
         if self._services.observer is not None and run.records:
             self._services.observer.tools_called(run)
         return run
@@ -101,6 +103,7 @@ class ToolCalls:
             run, planned = self._asking.decide(run, planned)
             if run.outcome is None:
                 run, planned = self._delegating.open(run, planned)
+                run, planned = self._handoffs.record(run, planned)
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal_from("policy")))
         if run.outcome is not None:

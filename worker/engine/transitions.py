@@ -13,6 +13,7 @@ from typing import Any
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
 from ..store import InboxKind, NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
+from .handoffs import hand_over
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
 from .run import Run, moment
@@ -39,7 +40,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         if has_ended:
             events.append(end_event(applied.failure, state))
         has_failed = state.status is ExecutionStatus.FAILED
-        return NextState(
+        next_state = NextState(
             state=after,
             ended=state if after is not state and has_ended else None,
             events=(*events, *joined),
@@ -49,6 +50,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
             definition=run.agent.stored_definition if run.ref.step == 1 else None,
             notify=notify_by_operation(snapshot),
         )
+        return next_state if run.next_agent is None else hand_over(run, next_state, now)
 
     return transition
 

@@ -2,6 +2,7 @@
 
 from .children.ending import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
+from .children.trees import TreeNode
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
@@ -106,6 +107,7 @@ __all__ = [
     "Suspect",
     "SweepResult",
     "Transition",
+    "TreeNode",
     "WaitResult",
     "Waiting",
     "memory_store",

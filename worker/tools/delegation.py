@@ -126,9 +126,9 @@ def delegations_of(agent: Any, prompts: str | Sequence[str], **options: Any) -> 
     Raises:
         InvalidInput: There is no prompt, or the agent is neither a name nor an agent.
     """
-    name = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    name: Any = agent if isinstance(agent, str) else getattr(agent, "name", None)
     if not isinstance(name, str):
-        raise InvalidInput("agent", type(agent), "give the name of an agent, or the agent.")
+        raise InvalidInput("agent", None, "give the name of an agent, or the agent.")
     listed: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not listed or not all(isinstance(each, str) for each in listed):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput("prompts", None, "give a text, or a list of texts, one for each child.")

@@ -228,7 +228,7 @@ class SessionSave:
         words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", not_before]
         words += ["started", started, "published", 0 if self._later_ms else self.now_ms, "nudges", 0]
         words += ["retries", execution.retries if execution else 0, *place]
-        if self.queue:
+        if self.queue or (self.next_state.agent is not None and self.queue is not None):
             words += ["queue", self.queue]
         if not self.carried:
             words += ["claim", "", "worker", ""]

@@ -231,10 +231,11 @@ class _Commit:
             entries: Inbox entries that `next_state` has applied.
         """
         claim, base = self.claim, self.base
-        following = next_step(claim.ref.session_id, next_state.state, claim.ref.queue)
+        agent, queue = next_state.agent or (base.agent, claim.ref.queue)
+        following = next_step(claim.ref.session_id, next_state.state, queue)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
         hold = found.hold if goes_on else None
-        carried = self.keep_claim and goes_on and hold is None
+        carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
         save = SessionSave(
             scope=self.scope,
             before=base.state,
@@ -242,16 +243,16 @@ class _Commit:
             bookkeeping=found.bookkeeping,
             version=base.version + 1,
             now_ms=now_ms,
-            extra=("last", commit_id(claim)),
+            extra=("last", commit_id(claim), *(("agent", agent) if next_state.agent else ())),
             carried=carried,
-            queue=claim.ref.queue,
+            queue=queue,
             held_until_ms=hold.until_ms if hold else 0,
         ).prepare()
         session = CachedSession(
             version=base.version + 1,
             state=next_state.state,
             size=base.session.size + save.size,
-            agent=base.agent,
+            agent=agent,
             bookkeeping=save.bookkeeping,
         )
         # What needs memory comes first: a script that has begun to write is not refused any more.
