@@ -138,7 +138,7 @@ def test_an_unknown_subagent_is_a_tool_error_that_starts_nothing(new_bench: NewB
     worker = answering()
     bench, root = started(new_bench, spawning("nobody", worker), worker)
     run_tree(bench, root)
-    assert "known: worker" in bench.record(root).final_response
+    assert "there is no such subagent; subagents: worker" in bench.record(root).final_response
     assert children_of(bench, root) == []
 
 
@@ -155,7 +155,7 @@ def test_a_failed_subagent_is_a_tool_error_and_a_stopped_one_is_not(new_bench: N
 
     bench, root = started(new_bench, spawning("worker", answering(text=broken)), answering(text=broken))
     run_tree(bench, root)
-    assert "the agent worker failed: lost" in bench.record(root).final_response
+    assert "the agent worker failed: LookupError: lost" in bench.record(root).final_response
     assert bench.record(root).status is ExecutionStatus.COMPLETED
 
     slow = Agent(
