@@ -19,8 +19,7 @@ from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
-from .tools import AgentTool, Approval, CallPolicy, ContextRule, MergeRules, Tool, ToolSet
-from .tools.handoff import Handoff, HandoffTool
+from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
 from ...worker.errors import ActionRefused, SessionNotFound
 from ...worker.state import read_session_id
-from ...worker.store import Header
-from ...worker.store.children.trees import TreeNode
+from ...worker.store import Event, EventType, Header, TreeNode
 from .connection import ClientConnection
+from .inputs import check_seconds
 
 ACTIVE: Final = ("pending", "in_progress", "waiting")
 _PAUSE_SECONDS: Final = 0.05
+_BLOCK_MS: Final = 200
+_BATCH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEvent:
+    """An event of a tree, with the place it comes from.
+
+    Attributes:
+        path: Ids of the sessions from the root down to the one of the event.
+        agent: The agent of that session.
+    """
+
+    path: tuple[str, ...]
+    agent: str
+    event: Event
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A session whose events are followed, and how far they have been read."""
+
+    path: tuple[str, ...]
+    agent: str
+    execution_id: str
+    position: str = "0"
 
 
 class TreeVerbs(ClientConnection):
@@ -27,6 +54,53 @@ class TreeVerbs(ClientConnection):
             SessionNotFound: There is no such session, or it has expired.
         """
         return self.store.trees.tree(read_session_id(session_id))
+
+    def tree_events(self, session_id: str, *, timeout: float | None = None) -> Generator[TreeEvent]:
+        """Follow the events of a session's execution and of all sessions below it, as one stream, until it ends.
+
+        Events of one session are in their order; those of several sessions follow each other by Redis's time, as far as
+        they were read together.
+
+        Args:
+            timeout: Seconds in all; None waits as long as it takes.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            TimeoutError: The execution has not ended in time; it goes on.
+        """
+        check_seconds(timeout)
+        header = self.store.sessions.header(read_session_id(session_id))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        root = _Followed((header.session_id,), header.agent, header.execution_id or "")
+        return self._follow_tree(root, deadline)
+
+    def _follow_tree(self, root: _Followed, deadline: float | None) -> Generator[TreeEvent]:
+        followed = {root.path[-1]: root}
+        while True:
+            has_ended = not self._is_active(root.path[-1])  # asked before the read, which then finds the last events
+            found = self._read_events(followed)
+            yield from found
+            if found:
+                continue
+            if has_ended:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"session {root.path[-1]} has not ended in time; it goes on")
+            self.store.sessions.watch(root.path[-1], root.position, _BLOCK_MS)
+
+    def _read_events(self, followed: dict[str, _Followed]) -> list[TreeEvent]:
+        """The new events of these sessions; sessions that they start are followed from now on."""
+        found: list[TreeEvent] = []
+        for each in list(followed.values()):
+            for event in self.store.sessions.events(each.path[-1], each.position, _BATCH):
+                each.position = event.id
+                if event.execution_id != each.execution_id:
+                    continue
+                found.append(TreeEvent(each.path, each.agent, event))
+                if event.type == EventType.CHILD_STARTED:
+                    child = str(event.data.get("session", ""))
+                    agent = str(event.data.get("agent", ""))
+                    followed[child] = _Followed((*each.path, child), agent, str(event.data.get("execution", "")))
+        return sorted(found, key=lambda each: each.event.at_ms)
 
     def _stop_below(self, session_id: str, by: str | None) -> set[str]:
         """Stop the sessions below one that was stopped just now, parents first.

@@ -125,14 +125,22 @@ def record_child(
         return record_error(run, requested, ErrorInfo(kind="child_failed", message=_failure_text(request, end)), times)
     value: Any = end.response if end.output is None else thaw(end.output)
     if end.is_partial:
-        reason = end.reason.value if end.reason is not None else "stopped"
-        value = {"partial": True, "stopped_by": reason, "message": end.message, "result": value}
+        reason, message = _why_partial(request, answer, end)
+        value = {"partial": True, "stopped_by": reason, "message": message, "result": value}
     try:
         shown = result_value(run.agent.toolset.get(request.tool), value, settings)
     except UnusableResult as error:
         problem = ErrorInfo(kind="unusable_result", message=f"the agent has answered, but {error}")
         return record_error(run, requested, problem, times)
     return record_call(run, requested, ToolOutcome.OK, times, value=shown)
+
+
+def _why_partial(request: Request, answer: AnswerRecord, end: ChildEnd) -> tuple[str, str]:
+    """Why a child was stopped, and what is said about it: its time was over, or what stopped it by itself."""
+    if request.expires_at_ms is not None and request.is_expired(answer.at_ms):
+        seconds = (request.expires_at_ms - request.asked_at_ms) / 1000
+        return "timeout", f"it had {seconds:g} s"
+    return (end.reason.value if end.reason is not None else "stopped"), end.message
 
 
 def failure_of(run: Run, request: Request) -> ErrorInfo | None:

@@ -153,8 +153,7 @@ class Children:
     def _new_child(self, run: Run, request: Request) -> NewChild:
         order = request.child
         assert order is not None
-        parent = run.parent
-        task_id = f"{run.ref.execution_id}.{run.ref.step}"
+        parent, task_id = run.parent, run.ref.task_id
         link = ParentLink(
             session_id=run.ref.session_id,
             execution_id=run.ref.execution_id,
@@ -166,7 +165,9 @@ class Children:
             merge=order.merge,
             merge_parts=order.merge_parts,
             task_id=task_id,
-            root_task_id=parent.root_task_id if parent is not None else task_id,
+            root_task_id=parent.root_task_id if parent is not None else f"{run.ref.execution_id}.1",
+            root_execution_id=parent.root_execution_id if parent is not None else run.ref.execution_id,
+            retries=run.execution.retries,
         )
         queue = self._services.store.registry.queue_of(order.agent)
         start = partial(_first_state, run, request, first_messages(run, request, order.prompt))

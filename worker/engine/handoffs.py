@@ -9,7 +9,7 @@ from typing import Final
 
 from ..state import AgentState, ToolOutcome
 from ..store import NewEvent, NextState
-from ..tools.handoff import HandingOver, Handoff
+from ..tools import HandingOver, Handoff
 from .asking import Asking
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages

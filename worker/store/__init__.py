@@ -1,6 +1,6 @@
 """Storing sessions and steps: Redis or memory under one protocol."""
 
-from .children.ending import read_link
+from .children.links import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .children.trees import TreeNode
 from .housekeeping.registry import offered_queues

@@ -26,6 +26,8 @@ class StepRef:
         retries: How often the execution was retried; part of the task's id only.
         queue: Name of the queue that its message is for, or came from; "" is the common one.
         legs: How often the step has waited; part of the task's id only.
+        root_task, parent_task: Celery task ids in the message of a child's step: of the task at the root of its tree,
+            and of the task that made it. "": they follow from the execution.
     """
 
     session_id: str
@@ -34,6 +36,13 @@ class StepRef:
     retries: int = 0
     legs: int = 0
     queue: str = ""
+    root_task: str = field(default="", compare=False)
+    parent_task: str = field(default="", compare=False)
+
+    @property
+    def has_parent_task(self) -> bool:
+        """Whether the step's message names a task before it: the step before, or the one that made the child."""
+        return self.step > 1 or bool(self.parent_task)
 
     @property
     def task_id(self) -> str:

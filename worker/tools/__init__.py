@@ -37,6 +37,7 @@ from .delegation import (
     check_rules,
 )
 from .effect import Effect
+from .handoff import HandingOver, Handoff, HandoffTool
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
@@ -63,6 +64,9 @@ __all__ = [
     "Effect",
     "ExpiryRule",
     "FunctionTool",
+    "HandingOver",
+    "Handoff",
+    "HandoffTool",
     "InvalidArguments",
     "LaterResult",
     "Lookup",

@@ -87,7 +87,8 @@ class ParentLink(Value):
         merge_parts: Names of state parts that the parent takes over.
         task_id: The Celery task that made the child.
         root_task_id: The Celery task at the root of the tree.
-        trace: The trace context of the step that made the child, as `traceparent`; "" without tracing.
+        root_execution_id: The execution at the root of the tree; the whole tree is one trace.
+        retries: How often the parent's execution had been retried.
     """
 
     session_id: Text
@@ -101,7 +102,8 @@ class ParentLink(Value):
     merge_parts: tuple[Text, ...] = ()
     task_id: Text = ""
     root_task_id: Text = ""
-    trace: Text = ""
+    root_execution_id: Text = ""
+    retries: Count = 0
 
 
 class ChildEnd(Value):

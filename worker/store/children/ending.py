@@ -49,20 +49,6 @@ class ParentAnswer:
 _NOTHING = ParentAnswer([])
 
 
-def read_link(raw: bytes | None) -> ParentLink | None:
-    """Parse the field `parent` of a session; None for a session without a parent.
-
-    Raises:
-        StateUnreadable: It is damaged.
-    """
-    if not raw:
-        return None
-    try:
-        return ParentLink.from_json(raw)
-    except ValidationError:
-        raise StateUnreadable("parent", "it names no parent") from None
-
-
 def ended_state(next_state: NextState) -> AgentState | None:
     """The state in which an execution ends with this save; None where none does."""
     for state in (next_state.ended, next_state.state):

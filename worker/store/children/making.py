@@ -101,5 +101,11 @@ def watched_keys(scope: SessionScope) -> list[str]:
 def _event(child: NewChild) -> NewEvent:
     request, order = child.request, child.request.child
     assert order is not None
-    data = {"session": order.session_id, "agent": order.agent, "tool": request.tool, "depth": order.depth}
+    data = {
+        "session": order.session_id,
+        "execution": order.execution_id,
+        "agent": order.agent,
+        "tool": request.tool,
+        "depth": order.depth,
+    }
     return NewEvent(type="child_started", execution_id=request.execution_id, step=request.step, data=data)

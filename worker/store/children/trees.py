@@ -13,7 +13,7 @@ from ..database import Command
 from ..keys import root_of, tree_range
 from ..records import Header
 from ..sessions import reads
-from .ending import read_link
+from .links import read_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ...errors import ActionRefused
 from .. import decoding
-from ..children.ending import read_link
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
 from ..events import event_commands

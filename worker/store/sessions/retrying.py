@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import ActionRefused
 from ...unique import unique_hex
-from ..children.ending import read_link
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
 from ..events import event_commands

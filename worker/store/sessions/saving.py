@@ -6,7 +6,7 @@ Bounded whatever the session's length: the head, what was appended, and the entr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from ...errors import StateUnreadable
 from ...state import AgentState, ExecutionState, ExecutionStatus, StateChanges, changes
 from .. import fields
 from ..bookkeeping import Bookkeeping
+from ..children.links import read_link
 from ..context import SessionScope
 from ..control import LONGEST_WAIT_MS
 from ..database import Command, Word
@@ -106,7 +107,7 @@ class SessionSave:
     def prepare(self) -> Save:
         """Make the commands."""
         scope, state = self.scope, self.next_state.state
-        due = next_step(scope.session_id, state, self.queue or "")
+        due = self._next_step(state)
         growth = self._grow()
         appended = [
             command for after, change, base in growth for command in append_commands(scope, after, change, base)
@@ -136,6 +137,14 @@ class SessionSave:
             is_published=bool(publication),
             bookkeeping=known,
         )
+
+    def _next_step(self, state: AgentState) -> StepRef | None:
+        """The step that is due; that of a child names the tasks above it."""
+        due, link = next_step(self.scope.session_id, state, self.queue or ""), read_link(self.bookkeeping.parent)
+        if due is None or link is None:
+            return due
+        parent_task = link.task_id if due.step == 1 else ""
+        return replace(due, root_task=link.root_task_id, parent_task=parent_task)
 
     def _grow(self) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
         """Compute what the lists gain, from each state to the next."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import decoding, fields
-from ..children.ending import answer_parent, ended_state, read_link
+from ..children.ending import answer_parent, ended_state
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction

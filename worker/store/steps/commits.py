@@ -21,7 +21,8 @@ from ...errors import ClaimLost, VersionConflict
 from .. import decoding, fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
-from ..children.ending import answer_parent, ended_state, read_link
+from ..children.ending import answer_parent, ended_state
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
