@@ -384,7 +384,9 @@ class CustomCondition(Condition):
         if len(pair) == 2 and isinstance(pair[0], bool) and isinstance(pair[1], str | None):
             text = pair[1] or "custom"
             return _result(pair[0], text, RunReason.named(text) or RunReason.COMPLETE)
-        raise InvalidInput(self.name, _kind(cast("object", answer)), "answer True or False, or a pair of that and a reason.")
+        raise InvalidInput(
+            self.name, _kind(cast("object", answer)), "answer True or False, or a pair of that and a reason."
+        )
 
     @property
     def name(self) -> str:

@@ -147,7 +147,7 @@ class Reflexion(Capability):
         is_loop, alternates = is_repeating(recent, self.loop_threshold), is_alternating(recent)
         delta = SUCCESS * successes + ERROR * errors if step.has_tool_calls() else NO_TOOLS
         delta += LOOP * is_loop + ALTERNATION * alternates
-        delta = min(1.0, max(-1.0, delta))
+        delta = round(min(1.0, max(-1.0, delta)), 6)  # or 0.15 - 0.20 would be less than -0.05
         if is_loop or alternates:
             return delta, Assessment.LOOP_DETECTED
         if errors > successes or delta < STUCK_BELOW:

@@ -141,7 +141,11 @@ def test_before_any_token_is_counted_four_characters_are_one() -> None:
 
 def test_token_usage_adds_up_and_refuses_less_than_none() -> None:
     state = running().run.with_token_usage(312, 87).run.with_token_usage(prompt_tokens=1)
-    assert (state.run.prompt_tokens_used, state.run.completion_tokens_used, state.run.total_tokens_used) == (313, 87, 400)
+    assert (state.run.prompt_tokens_used, state.run.completion_tokens_used, state.run.total_tokens_used) == (
+        313,
+        87,
+        400,
+    )
     with pytest.raises(InvalidInput, match="input"):
         state.run.with_token_usage(-1)
 
