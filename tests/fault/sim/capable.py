@@ -92,10 +92,3 @@ def _succeeded(done: StepExecution, tool: str) -> bool:
 
 def _count_ends(sim: Simulation, state: AgentState) -> None:
     sim.world.tally.answers[f"run ended {state.run.reason}"] += 1
-
-
-WANTED: Final = (
-    "recorded result given again", "run ended complete", "run ended terminal_tool", "run ended cancelled",
-    "run ended error", "run ended max_iterations",
-)  # fmt: skip
-"""What each larger number of seeds must have seen."""
