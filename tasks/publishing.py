@@ -111,12 +111,12 @@ class TransactionPublisher:
             try:
                 for later in (False, True):
                     if (queue, later) not in self._templates:
-                        self._templates[queue, later] = self._build(queue, is_later=later)
+                        self._templates[queue, later] = self._build_template(queue, is_later=later)
             except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
                 self._publish_separately(error)
         return None if self._is_separate else self._templates[queue, is_later]
 
-    def _build(self, queue: str, *, is_later: bool) -> MessageTemplate:
+    def _build_template(self, queue: str, *, is_later: bool) -> MessageTemplate:
         template = MessageTemplate(self._app, self._settings, queue=queue, has_parent=is_later)
         self._check(
             template, queue, is_later=is_later, write_message=lambda options: record_message(self._app, options)

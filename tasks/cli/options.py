@@ -19,6 +19,9 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 _MOST_MATCHES: Final = 5
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
 
+Cursor = Annotated[
+    str | None, typer.Option(help="Where the next page begins, as the page before says.", show_default=False)
+]
 RedisUrl = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from ...config.escaping import indent
 from .exits import ExitCode
-from .options import AsJson, RedisUrl, SessionArgument, client_for, duration, find_session
+from .options import AsJson, Cursor, RedisUrl, SessionArgument, client_for, duration, find_session
 from .progress import follow
 from .session_rows import HEAD, listed_sessions, listed_value, row
 from .session_views import session_lines, session_value, step_lines, step_numbers
@@ -113,9 +113,7 @@ def list_sessions(
         timedelta | None, typer.Option(parser=duration, metavar="DURATION", help="Changed within the last 1h, 7d, …")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most sessions.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option(help="Where the next page begins, as the page before says.", show_default=False)
-    ] = None,
+    cursor: Cursor = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .answer_form import ask_value, fill_form
-from .options import AsJson, By, RedisUrl, SessionArgument, client_for, find_session, login
+from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login
 from .request_views import REQUESTS_HEAD, answer_line, answer_value, found_value, request_lines, request_row
 from .views import as_json, table
 
@@ -78,9 +78,7 @@ def requests(
     ] = RequestState.OPEN,
     all_: Annotated[bool, typer.Option("--all", help="With a SESSION: whatever became of them.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most requests.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option(help="Where the next page begins, as the page before says.", show_default=False)
-    ] = None,
+    cursor: Cursor = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:

@@ -89,7 +89,7 @@ class _DecodingNet:
     def loads(self, text: Any) -> Any:
         """Decode an element, or return a message that puts it away; it is counted where it is delivered."""
         try:
-            element = _decode(text)
+            element = _decode_json(text)
             if isinstance(element, list) and len(cast("list[Any]", element)) == 3:
                 put_away = quarantine_message(self._address, str(text), _NO_OBJECT)
                 return UnackedEntry(cast("list[Any]", element), put_away)
@@ -170,7 +170,7 @@ def decode_text(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-def _decode(text: Any) -> Any:
+def _decode_json(text: Any) -> Any:
     if len(text) > LARGEST_BYTES:
         raise InvalidMessage(f"larger than {LARGEST_BYTES} bytes")
     try:

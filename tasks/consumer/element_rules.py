@@ -99,7 +99,7 @@ def _check_control(message: dict[str, Any], args: list[Any], kwargs: dict[str, A
         raise InvalidMessage(f"eta={shown(headers['eta'])} is more than {limit} ahead; send the message at that time")
     # Flower shows these texts to everybody who may look at it. The sender's own would hold prompt and webhook.
     headers["argsrepr"] = f"({len(args)} hidden)" if args else "()"
-    headers["kwargsrepr"] = repr({name: _hide(name, value) for name, value in kwargs.items()})
+    headers["kwargsrepr"] = repr({name: _hide_argument(name, value) for name, value in kwargs.items()})
 
 
 def _check_quarantine(message: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -137,6 +137,6 @@ def _is_soon(eta: str) -> bool:
     return at <= datetime.now(UTC) + LATEST_ETA
 
 
-def _hide(name: str, value: object) -> object:
+def _hide_argument(name: str, value: object) -> object:
     is_shown = name in _SHOWN_ARGUMENTS and isinstance(value, (str, type(None)))
     return value if is_shown else "(hidden)"

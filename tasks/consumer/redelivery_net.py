@@ -44,7 +44,7 @@ def install_redelivery_net(control_queue: str) -> None:
 
             def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
                 with self.channel.conn_or_acquire(client) as connection:
-                    reason = _examine(self, connection, tag)
+                    reason = _examine_record(self, connection, tag)
                     if reason is None:
                         reason = _restore(super(), self, connection, tag, leftmost)
                     if reason is not None:
@@ -72,7 +72,7 @@ def _ack(stock: Any, qos: Any, delivery_tag: str) -> None:
         kombu.forget_locally(qos, delivery_tag)
 
 
-def _examine(qos: Any, connection: Any, tag: Any) -> str | None:
+def _examine_record(qos: Any, connection: Any, tag: Any) -> str | None:
     """Say what is wrong with a record; None when it can be restored, or has gone."""
     try:
         return examine_unacked(connection.hget(qos.unacked_key, tag))

@@ -63,15 +63,19 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
     ]
 
 
-class Registration:
+class _RuntimeJob:
+    """A job that works with the worker's runtime, which exists once the worker has started."""
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
+
+
+class Registration(_RuntimeJob):
     """Renews this worker's entry in the registry, and lets sessions that waited for one of its agents go on."""
 
     name = "registration"
     interval_seconds = 5.0
     runs_at_start = True
-
-    def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        self._runtime = runtime
 
     def run(self, shards: Sequence[int]) -> None:
         """Write the entry, whichever shards this worker holds."""
@@ -84,7 +88,7 @@ class Registration:
             log.info("%d sessions had waited for a worker with their agent", found)
 
 
-class Sweep:
+class Sweep(_RuntimeJob):
     """Publishes steps again whose message or worker was lost."""
 
     name = "sweep"
@@ -92,7 +96,7 @@ class Sweep:
     runs_at_start = True
 
     def __init__(self, runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> None:
-        self._runtime = runtime
+        super().__init__(runtime)
         self._queue_length = queue_length
 
     def run(self, shards: Sequence[int]) -> None:
@@ -121,15 +125,12 @@ class Sweep:
         return QueueSnapshot(capacity=max(0, free - self._queue_length()), offers=offers)
 
 
-class Callbacks:
+class Callbacks(_RuntimeJob):
     """Makes the callbacks of executions that have ended."""
 
     name = "callbacks"
     interval_seconds = 0.0
     runs_at_start = True
-
-    def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        self._runtime = runtime
 
     def run(self, shards: Sequence[int]) -> None:
         """Start the callbacks that are due in each shard."""
@@ -137,15 +138,12 @@ class Callbacks:
             self._runtime().callbacks.start_due(shard)
 
 
-class Prune:
+class Prune(_RuntimeJob):
     """Takes expired sessions out of the listings and silent workers out of the registry."""
 
     name = "prune"
     interval_seconds = 60.0
     runs_at_start = False
-
-    def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        self._runtime = runtime
 
     def run(self, shards: Sequence[int]) -> None:
         """Prune all shards: pruning twice does no harm, and a shard whose sweep fails is pruned too."""
@@ -155,15 +153,12 @@ class Prune:
             runtime.store.housekeeping.prune(shard)
 
 
-class Inspection:
+class Inspection(_RuntimeJob):
     """Looks at what may change under a running worker: the eviction policy of Redis, and the types of its keys."""
 
     name = "inspection"
     interval_seconds = 60.0
     runs_at_start = False
-
-    def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        self._runtime = runtime
 
     def run(self, shards: Sequence[int]) -> None:
         """Note the problems in the worker's facts, and log each as an error."""

@@ -172,14 +172,14 @@ class Development:
 
     def _start_worker(self) -> tuple[Child, Mapping[str, Any]]:
         """Start a worker, wait until it is in the registry, and return it with what it says about itself."""
-        before = self._registered().keys()
+        before = self._read_registry().keys()
         worker = self._stack.start_worker(1)
         told_at = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self._redis.check()
             if not worker.is_alive:
                 self._raise_failure(worker)
-            for name, facts in self._registered().items():
+            for name, facts in self._read_registry().items():
                 if facts["pid"] == worker.pid and name not in before:  # in a container the same ids come back
                     return worker, facts
             if time.monotonic() >= told_at:
@@ -187,7 +187,7 @@ class Development:
                 told_at = float("inf")
             time.sleep(_POLL_SECONDS)
 
-    def _registered(self) -> dict[str, dict[str, Any]]:
+    def _read_registry(self) -> dict[str, dict[str, Any]]:
         try:
             return self._store.registry.workers()
         except CeleryAgentsError:  # Redis restarts

@@ -71,7 +71,7 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
     return next((reason for rule in RULES if (reason := rule(session))), "")
 
 
-def _parked(session: WaitingSession) -> str | None:
+def _explain_parking(session: WaitingSession) -> str | None:
     if session.step.phase != "parked":
         return None
     last = next((event for event in reversed(session.events) if event.type == EventType.PARKED), None)
@@ -79,7 +79,7 @@ def _parked(session: WaitingSession) -> str | None:
     return f"it is parked{why}; mend the cause, then retry it"
 
 
-def _held(session: WaitingSession) -> str | None:
+def _explain_hold(session: WaitingSession) -> str | None:
     hold, now_ms = session.header.hold, session.step.now_ms
     if hold is None or session.step.is_stopping:
         return None
@@ -88,7 +88,7 @@ def _held(session: WaitingSession) -> str | None:
     return f"suspended{by} {describe_age(now_ms - hold.since_ms)} ago: {_end(hold.reason)} Resume it before {until}"
 
 
-def _asks(session: WaitingSession) -> str | None:
+def _explain_requests(session: WaitingSession) -> str | None:
     if session.step.phase != "wait":
         return None
     if not session.requests:
@@ -96,7 +96,7 @@ def _asks(session: WaitingSession) -> str | None:
     return describe_requests(session.requests, session.step.now_ms)
 
 
-def _runs(session: WaitingSession) -> str | None:
+def _explain_claim(session: WaitingSession) -> str | None:
     """A worker has the step, or had it and is gone."""
     step = session.step
     if not step.claimed:
@@ -106,10 +106,10 @@ def _runs(session: WaitingSession) -> str | None:
         return f"step {step.step}: worker {step.worker} is gone or cut off; another one takes the step over{due_in}"
     if step.is_stopping:
         return f"step {step.step}: worker {step.worker} was asked to stop it"
-    return _asks_again(session) or f"step {step.step} runs on worker {step.worker}"
+    return _explain_provider(session) or f"step {step.step} runs on worker {step.worker}"
 
 
-def _asks_again(session: WaitingSession) -> str | None:
+def _explain_provider(session: WaitingSession) -> str | None:
     """The worker that has the step pauses after a failed model call."""
     last = session.events[-1] if session.events else None
     if last is None or last.type != EventType.MODEL_CALL_FAILED or last.step != session.step.step:
@@ -121,7 +121,7 @@ def _asks_again(session: WaitingSession) -> str | None:
     return f"step {last.step} waits for the provider: {_end(str(last.data.get('message', '')))} Next try {when}"
 
 
-def _put_off(session: WaitingSession) -> str | None:
+def _explain_delay(session: WaitingSession) -> str | None:
     step = session.step
     if step.not_before_ms <= step.now_ms:
         return None
@@ -131,7 +131,7 @@ def _put_off(session: WaitingSession) -> str | None:
     return f"step {step.step} was put off: {_end(step.reason or 'no reason was given')} Next try {when}"
 
 
-def _no_worker(session: WaitingSession) -> str | None:
+def _explain_missing_worker(session: WaitingSession) -> str | None:
     if not session.workers:
         return "no worker is alive; start one: celery-agents worker --agents MODULE"
     if not session.offering:
@@ -139,7 +139,7 @@ def _no_worker(session: WaitingSession) -> str | None:
     return None
 
 
-def _no_slot(session: WaitingSession) -> str | None:
+def _explain_missing_slot(session: WaitingSession) -> str | None:
     workers = session.offering
     slots, running = sum(facts["slots"] for facts in workers), sum(facts["running"] for facts in workers)
     if all(facts["draining"] for facts in workers):
@@ -147,21 +147,21 @@ def _no_slot(session: WaitingSession) -> str | None:
     return f"it waits for a slot: {running} of {slots} are busy" if running >= slots else None
 
 
-def _queued(session: WaitingSession) -> str | None:
+def _explain_queue(session: WaitingSession) -> str | None:
     step = session.step
     due_in = "" if step.due_ms is None else f"; it is looked at again in {session.seconds_until(step.due_ms):.0f} s"
     return f"step {step.step} waits for a worker to take its message{due_in}"
 
 
 RULES: Final[tuple[Callable[[WaitingSession], str | None], ...]] = (
-    _parked,
-    _held,
-    _asks,
-    _runs,
-    _put_off,
-    _no_worker,
-    _no_slot,
-    _queued,
+    _explain_parking,
+    _explain_hold,
+    _explain_requests,
+    _explain_claim,
+    _explain_delay,
+    _explain_missing_worker,
+    _explain_missing_slot,
+    _explain_queue,
 )
 """The reasons, the first that applies decides."""
 
