@@ -1,7 +1,7 @@
 """Reducers: functions that combine the present value with the value that a branch of parallel work brings.
 
-A reducer is pure and takes `(current, update)`. None counts as empty: it never fails and never hides the other value. So
-the values of any number of branches can be combined one after another, beginning with None.
+A reducer is pure and takes `(current, update)`. None counts as empty: it never fails and never hides the other value.
+So the values of any number of branches can be combined one after another, beginning with None.
 """
 
 from __future__ import annotations
