@@ -41,7 +41,9 @@ def kill_capable(directory: Path, rounds: int, seed: int, *, timeout: float) -> 
                 kind = next(numbers) % 3
                 equal = call("unsafe", work=f"{_REPEATED}.{len(lab.jobs)}")
                 if kind == 0:
-                    plain.append(lab.submit(["keyed", "unsafe"], ["unsafe", "pure"], ["keyed_async"], ["unsafe"], before=0.02))
+                    plain.append(
+                        lab.submit(["keyed", "unsafe"], ["unsafe", "pure"], ["keyed_async"], ["unsafe"], before=0.02)
+                    )
                 elif kind == 1:
                     repeating.append(lab.submit([equal, equal], ["keyed"], [equal], before=0.02))
                 else:
