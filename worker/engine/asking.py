@@ -138,7 +138,7 @@ class Asking:
         return decided
 
     def _journal_refusals(self, run: Run, decided: Mapping[int, CallDecision]) -> Mapping[int, bytes]:
-        """Journal decisions that end their call. A decision to ask is journaled with its request, which holds it all."""
+        """Journal decisions that end their call. A decision to ask is its request, which holds it all."""
         new = {
             index: decision.to_json()
             for index, decision in decided.items()
