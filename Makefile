@@ -93,7 +93,7 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 bench-waiting: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/waiting.py $(ARGS)
+	$(BIN)/python benchmarks/waiting.py --write $(ARGS)
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py $(ARGS)
