@@ -7,6 +7,50 @@ from __future__ import annotations
 
 from .approvals import Approvals, Rule
 from .ask_user import AskUser
+from .conditions import (
+    AllOf,
+    AnyOf,
+    Condition,
+    ConditionResult,
+    ConfidenceMet,
+    CustomCondition,
+    MaxIterations,
+    Not,
+    NoToolCalls,
+    TextMention,
+    TimeLimit,
+    TokenLimit,
+    ToolCalled,
+)
+from .loop_detection import LoopDetection
+from .reasoning import Reasoning
+from .reflexion import Reflexion
 from .subagents import Subagent, Subagents
+from .terminal_tools import TerminalTools
+from .termination import Termination
 
-__all__ = ["Approvals", "AskUser", "Rule", "Subagent", "Subagents"]
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Approvals",
+    "AskUser",
+    "Condition",
+    "ConditionResult",
+    "ConfidenceMet",
+    "CustomCondition",
+    "LoopDetection",
+    "MaxIterations",
+    "NoToolCalls",
+    "Not",
+    "Reasoning",
+    "Reflexion",
+    "Rule",
+    "Subagent",
+    "Subagents",
+    "TerminalTools",
+    "Termination",
+    "TextMention",
+    "TimeLimit",
+    "TokenLimit",
+    "ToolCalled",
+]

@@ -118,6 +118,9 @@ from .values.ids import (
     read_session_id,
 )
 from .values.value import Value
+from .views.run import RunView
+from .views.run_parts import Assessment, ReasoningStep
+from .views.run_reason import RunReason
 
 __all__ = [
     "BUFFER",
@@ -150,6 +153,7 @@ __all__ = [
     "AnswerRecord",
     "AnswerVerb",
     "Approve",
+    "Assessment",
     "BudgetWish",
     "ChildEnd",
     "ChildFailure",
@@ -187,6 +191,7 @@ __all__ = [
     "PartItem",
     "PartList",
     "PartScope",
+    "ReasoningStep",
     "Remember",
     "Request",
     "RequestKind",
@@ -196,6 +201,8 @@ __all__ = [
     "ResponseFormat",
     "ResponseFormatType",
     "Role",
+    "RunReason",
+    "RunView",
     "Section",
     "SelectedSections",
     "SessionId",

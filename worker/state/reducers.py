@@ -33,9 +33,7 @@ def add_messages(current: Any, update: Any) -> list[Any]:
             return []
         raise InvalidInput("add_messages(update)", str, "give messages, or CLEAR_MESSAGES to drop all of them.")
     merged = list(_items(current, "add_messages(current)"))
-    is_one = isinstance(update, Message | Mapping)
-    added = [cast("Any", update)] if is_one else _items(update, "add_messages(update)")
-    for message in added:
+    for message in [update] if _is_message(update) else _items(update, "add_messages(update)"):
         known = _message_id(message)
         places = [place for place, each in enumerate(merged) if known is not None and _message_id(each) == known]
         if places:
@@ -101,13 +99,25 @@ def last_value(current: Any, update: Any) -> Any:
 
 def set_union(current: Any, update: Any) -> Any:
     """Every value of both once: a set where one of them is a set, else a list in the order of first appearance."""
-    if isinstance(current, set | frozenset) or isinstance(update, set | frozenset):
-        return {*_items(cast("Any", current), "set_union"), *_items(cast("Any", update), "set_union")}
+    if _is_set(current) or _is_set(update):
+        return set(_items(current, "set_union(current)")) | set(_items(update, "set_union(update)"))
     return unique_append_list(list(_items(current, "set_union(current)")), list(_items(update, "set_union(update)")))
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
+
+
+def _is_one(value: object) -> bool:
+    return value is not None and not isinstance(value, list | tuple)
 
 
 def _only(current: Any, update: Any) -> Any:
     return update if current is None else current
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, Message | Mapping)
 
 
 def _message_id(message: object) -> object:
@@ -128,7 +138,7 @@ def _items(value: object, field: str) -> Iterable[Any]:
 
 
 def _items_or_one(value: object) -> Iterable[Any]:
-    return cast("Iterable[Any]", value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    return [value] if _is_one(value) else _items(value, "append_list")
 
 
 def _entries(value: object, field: str) -> Mapping[str, Any]:
