@@ -45,8 +45,10 @@ class Agent:
         step_timeout: Seconds a step may take. None: the setting.
         tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
-        max_children: Children of one step that work at the same time; the others follow as these end.
-        max_depth: Levels of children below the root of a tree. At this depth the agent starts none.
+        max_children: Children of one step that work at the same time; the others follow as these end. The value of a
+            capability `Subagents` goes first.
+        max_depth: Levels of children below the root of a tree. At this depth the agent starts none. The value of a
+            capability `Subagents` goes first.
         handoffs: Agents that may go on with a session of this one; its model calls `transfer_to_<agent>`.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
@@ -99,8 +101,8 @@ class Agent:
             raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
         tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
         for name in ("max_children", "max_depth"):
-            limits = (getattr(each, name, None) for each in given)
-            object.__setattr__(self, name, min([getattr(self, name), *(each for each in limits if each is not None)]))
+            limits = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
+            object.__setattr__(self, name, min(limits, default=getattr(self, name)))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))

@@ -1,4 +1,4 @@
-"""What `show --tree` and `watch --tree` print."""
+"""The output of `show --tree` and `watch --tree`."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def failure_of(run: Run, request: Request) -> ErrorInfo | None:
 
 
 def left_for_children(run: Run, now: datetime) -> ExecutionBudget:
-    """What the execution has left, without the present step and without what its children have used or reserved."""
+    """Compute what an execution has left, without the present step and what its children have used or reserved."""
     execution = charge_execution(run, run.execution)
     left = execution.budget.remaining_from(execution, now)
     response = run.response
@@ -217,7 +217,7 @@ def _record_without_end(run: Run, requested: RequestedCall, request: Request, an
 
 
 def _failure_text(request: Request, end: ChildEnd) -> str:
-    """What the model reads of a child that failed."""
+    """Write what the model reads of a child that failed."""
     order = request.child
     agent = order.agent if order is not None else end.agent
     facts = {"session": end.session_id, "status": end.status.value, "steps": end.steps, "tokens": end.usage.total}

@@ -1,4 +1,4 @@
-"""What the children of a step have used, and how it is charged to the execution that waits for them."""
+"""Charges: the usage of a step's children becomes usage of the execution that waits for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def charge_children(run: Run, execution: ExecutionState, *, reserved: bool = Fal
 
 
 def used_by(run: Run, request: Request, *, reserved: bool) -> ChildEnd:
-    """What a child has used. Of one without an end, its whole reservation, if it was made or is still to be made."""
+    """Tell what a child has used: without an end its whole reservation, if it was made or is still to be made."""
     answer, order = run.journal.answer_to(request), request.child
     assert order is not None
     end = None if answer is None else answer.child_end()

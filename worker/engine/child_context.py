@@ -1,4 +1,4 @@
-"""What an agent sees of the conversation of the one that delegates to it, or hands over to it."""
+"""Chooses the messages of a conversation that another agent sees, as a child or after a handoff."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class HandingOver(Protocol):
 
     @property
     def handoff(self) -> Handoff:
-        """Where to."""
+        """The handoff that its call carries out."""
         ...
 
 

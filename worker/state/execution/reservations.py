@@ -123,7 +123,7 @@ def _shortage_of(granted: ExecutionBudget, left: ExecutionBudget, now: datetime)
 
 
 def _own_share(left: ExecutionBudget, own: ExecutionBudget) -> ExecutionBudget:
-    """What a child with limits of its own takes of what is left."""
+    """Compute how much a child with limits of its own takes of what is left."""
     limits: dict[str, Any] = {}
     for name in _SHARED:
         limit, rest = getattr(own, name), getattr(left, name)

@@ -35,7 +35,7 @@ from ..waking import wake
 
 @dataclass(frozen=True, slots=True)
 class ParentAnswer:
-    """What the end of a child does to its parent.
+    """The commands by which the end of a child reaches its parent.
 
     Attributes:
         commands: To be run in the transaction that ends the child; none where the parent does not ask.

@@ -40,7 +40,7 @@ class NewChild:
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """What a wait does about children.
+    """The part of a wait that concerns children.
 
     Attributes:
         new: Children to be made.

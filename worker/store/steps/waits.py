@@ -209,7 +209,12 @@ class _Wait:
         commands += [*self._callbacks(bookkeeping, opened, now_ms), *self._made_commands(made)]
         watched.commit("wait.exec", commands)
         self._cache(next_state.state, save)
-        return Waiting(base.version + 1, until_ms, opened, tuple(each.publish for each in made if each.publish))
+        return Waiting(
+            version=base.version + 1,
+            until_ms=until_ms,
+            open=opened,
+            publish=tuple(each.publish for each in made if each.publish),
+        )
 
     def _made_commands(self, made: Sequence[MadeChild]) -> list[Command]:
         """The commands that create the children, and note in the journal that they exist."""
