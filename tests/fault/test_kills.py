@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import capable, waiting
+from fault.real import capable, children, waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
