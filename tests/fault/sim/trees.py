@@ -31,7 +31,6 @@ from celery_agents.worker.state import (
     InferenceResponse,
     Message,
     Role,
-    StopReason,
     ToolCall,
 )
 from celery_agents.worker.store import StepRef, Store
@@ -187,8 +186,10 @@ class TreeSimulation:
         assert execution is not None
         step = execution.step_count + 1
         self.bench.clock.go_on(chance.random() * 2)
+        self.database.is_armed, armed = False, self.database.is_armed
         if self.root and self._has_ended(self.root):
             self.verdict.expect(False, "I14: a child asks the model after its root has ended")
+        self.database.is_armed = armed
         said = next(each.content for each in state.messages if each.content.startswith("level"))
         level = int(said.split()[1])
         cost = round(chance.uniform(0.2, 1.0) * MOST_PER_CALL, 4)
@@ -315,7 +316,8 @@ class TreeSimulation:
             over += execution.status.value != "completed"
             costs = [each.step.inference_response.cost or 0.0 for each in execution.step_executions]
             own += sum(costs)
-            if execution.final_reason() is StopReason.COST_LIMIT_REACHED and costs:
+            limit = execution.budget.max_cost
+            if limit is not None and (execution.cost or 0.0) > limit and costs:
                 in_flight += costs[-1]
             self._check_results(self.bench.state(node.session_id).messages)
         verdict.counts["sessions"] += len(nodes)
