@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import capable, waiting
+from fault.real import capable, children, waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
@@ -36,3 +36,16 @@ def test_a_worker_killed_anywhere_loses_and_doubles_no_part_of_a_run(tmp_path: P
     assert not verdict.violations, str(verdict)
     wanted = (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool")
     assert not verdict.vacuous(wanted)
+
+
+def test_a_worker_killed_around_children_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
+    verdict = children.kill_trees(tmp_path / "lab", 1, 5, timeout=300)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(f"killed_{point}_delegate" for point in children.POINTS)
+
+
+def test_a_tree_spends_no_more_than_its_budget_and_the_calls_in_flight(tmp_path: Path) -> None:
+    verdict = children.spend(tmp_path / "lab", 2, 5, kills=2, timeout=300)
+    assert not verdict.violations, str(verdict)
+    assert verdict.counts["kills"] == 2
+    assert verdict.counts["trees"] >= 2

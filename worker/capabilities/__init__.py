@@ -25,6 +25,7 @@ from .conditions import (
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
+from .subagents import Subagent, Subagents
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
@@ -44,6 +45,8 @@ __all__ = [
     "Reasoning",
     "Reflexion",
     "Rule",
+    "Subagent",
+    "Subagents",
     "TerminalTools",
     "Termination",
     "TextMention",
