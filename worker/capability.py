@@ -7,7 +7,7 @@ are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,13 @@ class Capability:
         """The messages that the model sees, from those that the compiler before it chose. Pure, and without I/O."""
         return messages
 
+    def check_tools(self, names: Collection[str]) -> None:
+        """Refuse an agent whose tools do not fit; `names` are those of the agent and of all its capabilities.
+
+        Raises:
+            ConfigurationError: A tool is missing; the text names it.
+        """
+
 
 @dataclass(frozen=True)
 class CapableCompiler:
@@ -76,23 +83,33 @@ def check_capabilities(agent: str, capabilities: Iterable[Any], tools: Iterable[
     """Refuse what cannot work together, where the agent is defined.
 
     Raises:
-        ConfigurationError: Something is no capability, or two want the same tool name or part.
+        ConfigurationError: Something is no capability, two want the same tool name or part, or one misses a tool.
     """
+    given = tuple(capabilities)
     parts: dict[str, str] = {}
     names = dict.fromkeys(ToolSet(tools).names(), "the agent")
-    for each in capabilities:
+    for each in given:
         if not isinstance(each, Capability):
             raise ConfigurationError(
                 f"agent {agent!r}: {each!r:.80} is no Capability; derive its class from Capability"
             )
         _claim_names(agent, each, ToolSet(each.tools()).names(), names, "tool")
         _claim_names(agent, each, map(_checked_part, each.parts()), parts, "part")
+    for each in given:
+        _check_tools(agent, each, names)
 
 
 def compiler_of(compiler: MessageCompiler, capabilities: Sequence[Capability]) -> MessageCompiler:
     """The agent's compiler with those of its capabilities behind it; the agent's own where none brings any."""
     bringing = tuple(each for each in capabilities if type(each).compile is not Capability.compile)
     return CapableCompiler(compiler, bringing) if bringing else compiler
+
+
+def _check_tools(agent: str, capability: Capability, names: Collection[str]) -> None:
+    try:
+        capability.check_tools(tuple(names))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"agent {agent!r}: {error}") from None
 
 
 def _claim_names(agent: str, capability: Capability, wanted: Iterable[str], owners: dict[str, str], kind: str) -> None:

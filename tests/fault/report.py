@@ -234,8 +234,13 @@ def _simulation(found: Json | None) -> list[str]:
     for title, group, names in _SIMULATED:
         rows.append((title, " · ".join(_n(found[group].get(name)) for name in names)))
     rows.append(("seeds a second and core", _n(found["seeds_per_second_and_core"])))
+    plain = found.get("plain_seeds", found["seeds"] // 2)
+    again = (
+        f"Again: `cd tests && python -m fault.sim.campaign --seeds {plain}`; as many again ask for answers, and the "
+        f"first 20 000 run once more with every capability of document 002."
+    )
     return [
-        f"Again: `cd tests && python -m fault.sim.campaign --seeds {found['seeds'] // 2}`; half of them ask for answers.",
+        again,
         _table((f"of {_n(found['seeds'])} seeds", "n"), rows, numbers=1),
     ]
 

@@ -5,21 +5,27 @@ A failing seed is replayed, with its story, by `cd tests && python -m fault.sim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.capabilities import Reasoning
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
 from fault.sim.mutants import MUTANTS, Mutant, hunt
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
 from fault.sim.substitutes import EditedDatabase, Substitutes
-from fault.sim.vacuity import unknown, unseen, unseen_waiting
+from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_waiting
 from fault.sim.waiting_mutants import WAITING_MUTANTS
 from fault.sim.world import Tally
 
 SEEDS = 1000
 CHUNKS = 2
 WAITING_SEEDS = 400
+CAPABLE_SEEDS = 250
 # Seen in most chunks and not in all; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer not_yet",
@@ -81,6 +87,43 @@ def test_no_seed_whose_sessions_ask_breaks_an_invariant(url: str) -> None:
     missing = set(unseen_waiting(tally)) - RARE_IN_WAITING
     assert not missing, f"never happened in {WAITING_SEEDS} seeds whose sessions ask: {sorted(missing)}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_whose_agents_have_every_capability_breaks_an_invariant_or_a_part(url: str) -> None:
+    tally = Tally()
+    for verdict in run_seeds(url, range(CAPABLE_SEEDS), tally, capable=True):
+        story = "\n".join(verdict.story)
+        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --capable"
+        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    assert not list(unseen_capable(tally)), f"never happened in {CAPABLE_SEEDS} seeds: {list(unseen_capable(tally))}"
+
+
+class _Doubling(Reasoning):
+    """Records the first step a second time, in the hooks before the second one."""
+
+    def hooks(self) -> Sequence[Hook]:
+        return (*super().hooks(), Hook(HookPoint.BEFORE_STEP, self._record_again, priority=-100))
+
+    def _record_again(self, context: HookContext) -> HookContext | None:
+        steps = context.state.run.reasoning_steps
+        if not steps or len(steps) != context.state.step_count or context.step != 2:
+            return None
+        return context.changed(state=context.state.run.with_reasoning_step(steps[-1]))
+
+
+def test_the_simulation_finds_a_reasoning_step_that_is_recorded_twice(url: str) -> None:
+    def spoil(agents: Sequence[Agent]) -> Sequence[Agent]:
+        return [replace(each, capabilities=[_Doubling(), *each.capabilities[1:]]) for each in agents]
+
+    context, spoiled = StoreContext(url), Substitutes(agents=spoil)
+    for seed in range(200):
+        verdict = Simulation(context, seed, spoiled, capable=True).run()
+        if verdict.violations:
+            assert verdict.violations[0].invariant == "parts"
+            return
+    raise AssertionError("nobody saw that a reasoning step is there twice")
 
 
 def test_a_seed_gives_the_same_run_again(url: str) -> None:

@@ -7,5 +7,47 @@ from __future__ import annotations
 
 from .approvals import Approvals, Rule
 from .ask_user import AskUser
+from .conditions import (
+    AllOf,
+    AnyOf,
+    Condition,
+    ConditionResult,
+    ConfidenceMet,
+    CustomCondition,
+    MaxIterations,
+    Not,
+    NoToolCalls,
+    TextMention,
+    TimeLimit,
+    TokenLimit,
+    ToolCalled,
+)
+from .loop_detection import LoopDetection
+from .reasoning import Reasoning
+from .reflexion import Reflexion
+from .terminal_tools import TerminalTools
+from .termination import Termination
 
-__all__ = ["Approvals", "AskUser", "Rule"]
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Approvals",
+    "AskUser",
+    "Condition",
+    "ConditionResult",
+    "ConfidenceMet",
+    "CustomCondition",
+    "LoopDetection",
+    "MaxIterations",
+    "NoToolCalls",
+    "Not",
+    "Reasoning",
+    "Reflexion",
+    "Rule",
+    "TerminalTools",
+    "Termination",
+    "TextMention",
+    "TimeLimit",
+    "TokenLimit",
+    "ToolCalled",
+]

@@ -21,6 +21,7 @@ from .call_records import (
 )
 from .decisions import CallDecision
 from .outcome import TakenOver
+from .repeated_calls import RecordedResults, repeats_one_of
 from .run import CallRecord, Run
 from .services import EngineServices
 from .store_retries import ask_store
@@ -31,6 +32,7 @@ class CallPlanner:
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
+        self._recorded = RecordedResults()
 
     def adopt_results(self, run: Run) -> Run:
         """Adopt the journaled results; those that only say how a call was started are kept apart.
@@ -72,9 +74,11 @@ class CallPlanner:
             if index in run.records:
                 continue
             ready = self._plan_call(run, index, call) if index < limit else self._refuse_surplus(run, index, call)
+            if isinstance(ready, PlannedCall):
+                ready = self._recorded.find(run, ready) or ready
             if isinstance(ready, CallRecord):
                 run = run.with_record(index, ready)
-            elif ready is not None:
+            elif ready is not None and not repeats_one_of(ready, planned):  # a repetition gets the first one's record
                 planned.append(ready)
         return run, planned
 

@@ -64,9 +64,10 @@ class ToolCalls:
         run, planned = self._plan(self._planner.adopt_results(run))
         while planned:
             run = self._run_planned(run, planned)
-            if run.outcome is not None or not run.journal.requests:
+            if run.outcome is not None or (not run.journal.requests and _is_complete(run)):
                 return run
-            # A remembered approval, or an answer that came first, may have made a call ready that has just asked.
+            # A remembered approval, or an answer that came first, may have made a call ready that has just asked; and
+            # a call that repeats another one of the answer gets its record.
             run, planned = (run, []) if run.has_unfinished_calls else self._plan(run)
         return self._conclude(run) if run.journal.requests else run
 
@@ -188,6 +189,12 @@ class ToolCalls:
             return run
         run, _ = self._planner.plan(run)
         return run.changed(is_waiting=any(each.index not in run.records for each in run.journal.open_requests))
+
+
+def _is_complete(run: Run) -> bool:
+    """Whether each call has its record, or another worker finishes what was cut short."""
+    assert run.response is not None
+    return run.has_unfinished_calls or len(run.records) >= len(run.response.tool_calls)
 
 
 def _has_ended(run: Run) -> bool:

@@ -108,6 +108,9 @@ from .values.ids import (
     read_session_id,
 )
 from .values.value import Value
+from .views.run import RunView
+from .views.run_parts import Assessment, ReasoningStep
+from .views.run_reason import RunReason
 
 __all__ = [
     "BUFFER",
@@ -139,6 +142,7 @@ __all__ = [
     "AnswerRecord",
     "AnswerVerb",
     "Approve",
+    "Assessment",
     "ChildSessionId",
     "Complete",
     "ConversationWithCurrentToolTrace",
@@ -170,6 +174,7 @@ __all__ = [
     "PartItem",
     "PartList",
     "PartScope",
+    "ReasoningStep",
     "Remember",
     "Request",
     "RequestKind",
@@ -179,6 +184,8 @@ __all__ = [
     "ResponseFormat",
     "ResponseFormatType",
     "Role",
+    "RunReason",
+    "RunView",
     "Section",
     "SelectedSections",
     "SessionId",

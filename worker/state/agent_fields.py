@@ -7,13 +7,15 @@ the changes to its context (`agent_context`), its parts (`agent_parts`), and the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, cast
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ..errors import StateTooNew, StateUnreadable
+from ..errors import InvalidInput, StateTooNew, StateUnreadable
 from .conversation.context import AgentContext, LLMConfig
 from .execution.execution import ExecutionState
 from .execution.status import ExecutionStatus
@@ -34,6 +36,21 @@ PARTS_SCHEMA_VERSION = 2
 PLAIN_SCHEMA_VERSION = 1
 """The stored form of a state without parts, which workers from before the parts carry too."""
 
+
+_NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "max_iterations": "give Agent(budget=ExecutionBudget(max_steps=…)), read state.run.max_iterations",
+        "token_budget": "give Agent(budget=ExecutionBudget(max_tokens=…)), read state.run.token_budget",
+        "confidence": "use state.run.with_confidence(…)",
+        "confidence_threshold": "give Agent(capabilities=[Reflexion(threshold=…)])",
+        "tool_loop_threshold": "give Agent(capabilities=[LoopDetection(threshold=…)])",
+        "terminal_tools": "give Agent(capabilities=[TerminalTools({…})])",
+        "messages": "use state.run.with_messages(…)",
+        "run_id": "use state.with_execution(execution_id)",
+        "metadata": "use AgentState.fresh(metadata={…}), or state.with_metadata(key, value)",
+    }
+)
+"""Names that others give to what stands elsewhere here, with what to write instead."""
 
 _UNKNOWN_VERSION = 0
 """The version of stored data that name none."""
@@ -91,6 +108,9 @@ class AgentFields(Value):
     @skip_when_reading  # so that a missing version shows
     def __init__(self, **data: Any) -> None:
         """Raises `InvalidInput`, which names the field, when the data do not fit."""
+        for name in _NAMES_ELSEWHERE.keys() & data.keys():
+            advice = f"there is no such field; {_NAMES_ELSEWHERE[name]}."
+            raise InvalidInput(f"AgentState.{name}", cast("object", data[name]), advice)
         super().__init__(**{"schema_version": PLAIN_SCHEMA_VERSION, **data})
 
     @classmethod

@@ -27,6 +27,7 @@ from .values.error_info import ErrorInfo
 from .values.field_types import utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
+from .views.run import RunView
 
 _REPLACED = "only the newest generation of a section is stored; append where it is read later. Replaced since:"
 
@@ -59,6 +60,16 @@ class AgentState(AgentWithParts):
             llm_config=llm_config,
             context=context,
         )
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: dict[str, Any]) -> AgentState:
+        """Read what `state.run.to_checkpoint` gave; raises as `from_dict` does."""
+        return cls.from_dict(checkpoint)
+
+    @property
+    def run(self) -> RunView:
+        """The state under the names of Locus, with builders."""
+        return RunView(self)
 
     @property
     def messages(self) -> tuple[Message, ...]:

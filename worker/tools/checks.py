@@ -78,3 +78,16 @@ def check_max_result_chars(name: str, chars: Any) -> int:
     if isinstance(chars, bool) or not isinstance(chars, int) or chars < 1:
         raise ConfigurationError(f"tool {name}: max_result_chars {chars!r} must be a whole number above 0")
     return chars
+
+
+def check_idempotent(tool: str, idempotent: object, result: str) -> bool:
+    """Check whether a tool's recorded results may be given again.
+
+    Raises:
+        ConfigurationError: It is neither True nor False, or the results come later.
+    """
+    if not isinstance(idempotent, bool):
+        raise ConfigurationError(f"tool {tool}: idempotent={idempotent!r:.60} must be True or False")
+    if idempotent and result == "later":
+        raise ConfigurationError(f"tool {tool}: a result that comes later cannot be idempotent; leave one of both out")
+    return idempotent

@@ -13,7 +13,7 @@ from ..errors import ConfigurationError
 from ..state import FrozenDict
 from .approval import Approval, ExpiryRule, check_approval
 from .arguments import Arguments
-from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
+from .checks import check_effect, check_idempotent, check_lookup, check_max_result_chars, check_name, check_timeout
 from .context import ToolContext
 from .effect import Effect
 from .later import LaterResult, check_later
@@ -43,6 +43,7 @@ class FunctionTool(Generic[P, R]):
         approval: Whether a call needs the approval of a person.
         later: How the result comes, when it comes later; None when the function returns it.
         returns_secrets: Whether its results are stored and shown with the secrets of the worker's environment in them.
+        idempotent: Whether an equal call of the same execution gives the recorded result, and the tool does not run.
     """
 
     function: Callable[P, R]
@@ -59,6 +60,7 @@ class FunctionTool(Generic[P, R]):
     approval: Approval = "never"
     later: LaterResult | None = None
     returns_secrets: bool = False
+    idempotent: bool = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -105,6 +107,7 @@ def tool(
     expires: timedelta | None = None,
     on_expiry: ExpiryRule = "deny",
     returns_secrets: bool = False,
+    idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -123,6 +126,7 @@ def tool(
     expires: timedelta | None = None,
     on_expiry: ExpiryRule = "deny",
     returns_secrets: bool = False,
+    idempotent: bool = False,
 ) -> Any:
     """Make a tool of a function, plain or async: `@tool`, `@tool(effect="pure")` or `tool(function)`.
 
@@ -144,6 +148,7 @@ def tool(
         expires: The time in which a later result must come. None: no end.
         on_expiry: The rule for the end of that time: "deny" (an error that the model reads), "fail" or `UseValue(…)`.
         returns_secrets: Keep secrets of the worker's environment in results; otherwise they become `[redacted]`.
+        idempotent: Give the recorded result where the tool has succeeded with equal arguments in this execution.
 
     Raises:
         ConfigurationError: The function or an option cannot be a tool; the text names it and says what to do.
@@ -163,6 +168,7 @@ def tool(
         expires=expires,
         on_expiry=on_expiry,
         returns_secrets=returns_secrets,
+        idempotent=idempotent,
         local_names=local_names,
     )
     return partial(_define, options=options) if function is None else _define(function, options)
@@ -181,6 +187,7 @@ class _Options:
     expires: timedelta | None
     on_expiry: ExpiryRule
     returns_secrets: bool
+    idempotent: bool
     local_names: Mapping[str, Any]
 
 
@@ -209,6 +216,7 @@ def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
         approval=check_approval(name, options.approval),
         later=check_later(name, options.result, options.expires, options.on_expiry),
         returns_secrets=options.returns_secrets,
+        idempotent=check_idempotent(name, options.idempotent, options.result),
     )
 
 

@@ -11,40 +11,49 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .vacuity import unknown, unseen, unseen_waiting
+from .vacuity import unknown, unseen, unseen_capable, unseen_waiting
 from .world import Tally
 
 TESTS: Final = Path(__file__).resolve().parents[2]
 CHUNK: Final = 500
+CAPABLE_SEEDS: Final = 20_000
+# By what a chunk's file is named after: the option that makes it so.
+_OPTIONS: Final[Mapping[str, str]] = {"seeds": "", "waiting": "--waiting", "capable": "--capable"}
 
 
 def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, chunk: int = CHUNK) -> dict[str, Any]:
-    """Run seeds, each also with sessions that ask, and sum up; what stands in the folder counts as run.
+    """Run seeds, and sum up; what stands in the folder counts as run.
+
+    Each is run also with sessions that ask, and the first 20 000 also with agents that have every capability.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    starts = range(first, first + seeds, chunk)
+    ends = {kind: first + (min(seeds, CAPABLE_SEEDS) if kind == "capable" else seeds) for kind in _OPTIONS}
+    jobs = [(kind, start) for kind, end in ends.items() for start in range(first, end, chunk)]
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        jobs = [(start, waiting) for waiting in (False, True) for start in starts]
-        files = pool.map(lambda job: _chunk(folder, job[0], min(chunk, first + seeds - job[0]), waiting=job[1]), jobs)
-        found = [(waiting, json.loads(file.read_text())) for (_, waiting), file in zip(jobs, files, strict=True)]
-    return verdict([part for waiting, part in found if not waiting], [part for waiting, part in found if waiting])
+        files = pool.map(lambda job: _chunk(folder, job[1], min(chunk, ends[job[0]] - job[1]), job[0]), jobs)
+        found = [(kind, json.loads(file.read_text())) for (kind, _), file in zip(jobs, files, strict=True)]
+    return verdict({kind: [part for of, part in found if of == kind] for kind in _OPTIONS})
 
 
-def verdict(plain: list[dict[str, Any]], asking: list[dict[str, Any]]) -> dict[str, Any]:
-    """One verdict of many chunks: of sessions that ask nobody, and of those that do."""
-    seen, seen_asking = _tally(plain), _tally(asking)
-    missing = sorted({*unseen(seen), *(unseen_waiting(seen_asking) if asking else ())})
-    unlisted = sorted({*unknown(seen), *unknown(seen_asking)})
-    tally, found = _tally([*plain, *asking]), [*plain, *asking]
+def verdict(chunks: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """One verdict of many chunks: of plain sessions, of those that ask, and of those with every capability."""
+    tallies = {kind: _tally(parts) for kind, parts in chunks.items()}
+    missing = set(unseen(tallies["seeds"]))
+    missing.update(unseen_waiting(tallies["waiting"]) if chunks["waiting"] else ())
+    missing.update(unseen_capable(tallies["capable"]) if chunks["capable"] else ())
+    unlisted = sorted({name for tally in tallies.values() for name in unknown(tally)})
+    found = [part for parts in chunks.values() for part in parts]
+    tally = _tally(found)
     failures = [
-        {**failure, "replay": f"python -m fault.sim.run --seed {failure['seed']}{option}"}
-        for parts, option in ((plain, ""), (asking, " --waiting"))
+        {**failure, "replay": f"python -m fault.sim.run --seed {failure['seed']} {_OPTIONS[kind]}".rstrip()}
+        for kind, parts in chunks.items()
         for part in parts
         for failure in part["failures"]
     ]
@@ -53,10 +62,11 @@ def verdict(plain: list[dict[str, Any]], asking: list[dict[str, Any]]) -> dict[s
     return {
         "ok": not failures and not missing and not unlisted,
         "seeds": count,
+        "plain_seeds": sum(part["seeds"] for part in chunks["seeds"]),
         "seconds": round(seconds, 1),
         "seeds_per_second_and_core": round(count / seconds, 1) if seconds else None,
         "failures": failures,
-        "never_happened": missing,
+        "never_happened": sorted(missing),
         "without_a_place_in_the_fault_plan": unlisted,
         "faults": dict(tally.faults),
         "answers": dict(sorted(tally.answers.items())),
@@ -72,11 +82,11 @@ def _tally(found: list[dict[str, Any]]) -> Tally:
     return tally
 
 
-def _chunk(folder: Path, start: int, count: int, *, waiting: bool) -> Path:
-    file = folder / f"{'waiting' if waiting else 'seeds'}-{start}-{count}.json"
+def _chunk(folder: Path, start: int, count: int, kind: str) -> Path:
+    file = folder / f"{kind}-{start}-{count}.json"
     if not file.exists():
         command = [sys.executable, "-m", "fault.sim.run", "--seeds", f"{start}:{start + count}", "--most", str(count)]
-        command += ["--waiting"] if waiting else []
+        command += [_OPTIONS[kind]] if _OPTIONS[kind] else []
         ran = subprocess.run(
             [*command, "--json", str(file.resolve())], cwd=TESTS, capture_output=True, text=True, check=False
         )

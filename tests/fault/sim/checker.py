@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, StopReason, ToolOutcome
 from celery_agents.worker.store.keys import PERMANENT
 
+from .capable import check_hit, check_parts
 from .database import QUEUE
 from .observing import History
 from .request_checks import check_requests
@@ -109,6 +110,8 @@ def _session(sim: Simulation, session: str) -> None:
     steps = _steps(sim, session, state)
     _messages(sim, session, state, steps)
     _effects(sim, session, steps)
+    if sim.capable:
+        check_parts(sim, session, state)
     world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
@@ -202,7 +205,9 @@ def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
         )
     world.expect(len(step.tool_executions) == len(response.tool_calls), "I5", f"{execution}.{step.number} lost calls")
     for each in step.tool_executions:
-        if each.outcome is ToolOutcome.OK:
+        if each.idempotent_cache_hit:
+            check_hit(sim, f"{execution}.{step.number}", each, step.tool_executions)
+        elif each.outcome is ToolOutcome.OK:
             call = sim.stage.ledgers.calls[int(str(each.value)[1:])]
             same = (call.execution, call.step, call.index) == (execution, step.number, each.index)
             world.expect(same, "I5", f"{execution}.{step.number} call {each.index} has the result of {_name(call)}")

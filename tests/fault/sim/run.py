@@ -28,11 +28,13 @@ def a_redis() -> Iterator[str]:
             yield f"unix://{socket}"
 
 
-def run_seeds(url: str, seeds: Iterable[int], tally: Tally, *, waiting: bool = False) -> Iterator[Verdict]:
+def run_seeds(
+    url: str, seeds: Iterable[int], tally: Tally, *, waiting: bool = False, capable: bool = False
+) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
     for seed in seeds:
-        verdict = Simulation(context, seed, waiting=waiting).run()
+        verdict = Simulation(context, seed, waiting=waiting, capable=capable).run()
         tally.add(verdict.tally)
         yield verdict
 
@@ -59,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--seeds", default="0:1000", help="from:to, or several of them and single seeds, separated by commas"
     )
     parser.add_argument("--waiting", action="store_true", help="calls ask for answers, and sessions are held")
+    parser.add_argument("--capable", action="store_true", help="the agents have every capability of document 002")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
     parser.add_argument("--json", type=Path, help="write the sums to this file")
@@ -70,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
-        for verdict in run_seeds(options.url or url, seeds, tally, waiting=options.waiting):
+        chosen = {"waiting": options.waiting, "capable": options.capable}
+        for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1
             if options.seed is not None:
                 print("\n".join(verdict.story))
@@ -79,10 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
                 failed += 1
                 failures.append(verdict.as_dict())
                 print(f"seed {verdict.seed} ({verdict.kind}): {verdict.violations[0]}", flush=True)
-                print(
-                    f"  replay: python -m fault.sim.run --seed {verdict.seed}{' --waiting' * options.waiting}",
-                    flush=True,
-                )
+                names = "".join(f" --{name}" for name, is_chosen in chosen.items() if is_chosen)
+                print(f"  replay: python -m fault.sim.run --seed {verdict.seed}{names}", flush=True)
                 if failed >= options.most:
                     break
             if time.perf_counter() - began > options.seconds:

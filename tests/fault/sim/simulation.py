@@ -22,6 +22,7 @@ from celery_agents.worker.store.redis.database import RedisDatabase
 from celery_agents.worker.store.redis.scripts import SCRIPTS
 
 from .asking import plan_asking, with_asking
+from .capable import with_capabilities
 from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
 from .desk import Desk
@@ -39,8 +40,9 @@ SECRET = "a secret of the simulation"
 
 
 @cache
-def registry(substitutes: Substitutes, waiting: bool) -> AgentRegistry:
-    return AgentRegistry(substitutes.agents(with_asking(agents()) if waiting else agents()))
+def registry(substitutes: Substitutes, waiting: bool, capable: bool) -> AgentRegistry:
+    given = with_asking(agents()) if waiting else agents()
+    return AgentRegistry(substitutes.agents(with_capabilities(given) if capable else given))
 
 
 @cache
@@ -108,14 +110,22 @@ class Simulation:
     """One seed."""
 
     def __init__(
-        self, context: StoreContext, seed: int, substitutes: Substitutes = PRODUCT, *, waiting: bool = False
+        self,
+        context: StoreContext,
+        seed: int,
+        substitutes: Substitutes = PRODUCT,
+        *,
+        waiting: bool = False,
+        capable: bool = False,
     ) -> None:
         """
         Args:
             substitutes: What stands in place of parts of the product.
             waiting: Calls ask for approvals, answers and results from outside, and sessions are held.
+            capable: The agents have every capability of document 002.
         """
         self.waiting = waiting
+        self.capable = capable
         self.context = context
         self.substitutes = substitutes
         self.world = world = World(seed)
@@ -188,7 +198,8 @@ class Simulation:
         self.born += 1
         name = f"w{self.born}"
         worker = Worker(
-            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting), self.settings, self._publish
+            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting, self.capable),
+            self.settings, self._publish,
         )  # fmt: skip
         if self.sticky:
             worker.stay()

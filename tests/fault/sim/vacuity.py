@@ -109,6 +109,16 @@ WAITING_ANSWERS = (
     "tool blocked",
 )
 
+CAPABLE_ANSWERS = (
+    "recorded result given again",
+    *(f"run ended {reason}" for reason in ("complete", "terminal_tool", "cancelled", "error", "max_iterations")),
+)
+
+
+def unseen_capable(tally: Tally) -> Iterator[str]:
+    """What should have happened in seeds whose agents have every capability, and did not."""
+    return (f"answer {answer}" for answer in CAPABLE_ANSWERS if not tally.answers[answer])
+
 
 def unseen_waiting(tally: Tally) -> Iterator[str]:
     """What should have happened in seeds whose calls ask, and did not."""

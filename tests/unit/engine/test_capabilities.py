@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,3 +207,21 @@ def test_a_tool_that_lacks_a_member_is_refused_by_name() -> None:
 
     with pytest.raises(ConfigurationError, match="tool half: it has no description, effect, parameters"):
         Agent("a", driver=ScriptedDriver(["x"]), tools=[Half()])
+
+
+@dataclass(frozen=True)
+class Sending(Capability):
+    def check_tools(self, names: Collection[str]) -> None:
+        if "send" not in names:
+            raise ConfigurationError(f"Sending needs a tool named 'send'; tools: {', '.join(names) or 'none'}")
+
+
+def test_a_capability_may_refuse_an_agent_that_lacks_a_tool() -> None:
+    @tool(effect="pure")
+    def send() -> str:
+        """Send it."""
+        return "sent"
+
+    Agent("a", driver=str, tools=[send], capabilities=[Sending()])
+    with pytest.raises(ConfigurationError, match=r"agent 'a': Sending needs a tool named 'send'; tools: count_look"):
+        Agent("a", driver=str, capabilities=[Sending(), Counting()])

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from ...errors import InvalidInput
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Checked, Count, JsonField, Text, UtcDatetime, default_from
+from ..values.field_types import Checked, Count, Flag, JsonField, Text, UtcDatetime, default_from
 from ..values.frozen import FrozenDict, Json, check_text, freeze
 from ..values.ids import ToolExecutionId
 from ..values.value import Value
@@ -95,6 +95,7 @@ class ToolExecution(Value):
         error: Why it has no value; None when it is ok.
         index: Place of the call in the model's answer, from 0.
         resolutions: How the requests of this call were resolved, by round; empty for a call that asked nobody.
+        idempotent_cache_hit: The tool did not run; the result is that of an equal call of this execution.
     """
 
     id: ToolExecutionId = default_from(ToolExecutionId.generate)
@@ -106,6 +107,7 @@ class ToolExecution(Value):
     completed_at: UtcDatetime
     index: Count = 0
     resolutions: tuple[RequestResolution, ...] = ()
+    idempotent_cache_hit: Flag = False
 
     @property
     def duration(self) -> float:
@@ -115,6 +117,10 @@ class ToolExecution(Value):
     def with_resolutions(self, resolutions: tuple[RequestResolution, ...]) -> ToolExecution:
         """The same with how its requests were resolved."""
         return self._with(resolutions=resolutions)
+
+    def as_cache_hit(self) -> ToolExecution:
+        """The same, marked as the recorded result of an equal call."""
+        return self._with(idempotent_cache_hit=True)
 
     def has_error(self) -> bool:
         """It failed, was blocked, or nobody knows. A call that was merely not run is no error."""
