@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
-from .capability import Capability, check_capabilities, compiler_of
+from .capability import Capability, check_capabilities, check_compilers, compiler_of
 from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
@@ -86,6 +86,7 @@ class Agent:
                 )
         _check_kinds(self)
         check_capabilities(self.name, self.capabilities, self.tools)
+        check_compilers(self.name, self.capabilities, self.compiler)
         given = self.capabilities
         tools = (*self.tools, *(tool for each in given for tool in each.tools()))
         object.__setattr__(self, "toolset", ToolSet(tools))
@@ -113,7 +114,13 @@ class Agent:
     @cached_property
     def messages_from(self) -> MessageCompiler:
         """The compiler that chooses the messages, with those of the capabilities behind it."""
-        return compiler_of(self.compiler or ConversationWithCurrentToolTrace(), self.capabilities)
+        given = (self.compiler, *(each.compiler() for each in self.capabilities), ConversationWithCurrentToolTrace())
+        return compiler_of(next(each for each in given if each is not None), self.capabilities)
+
+    @cached_property
+    def event_sources(self) -> tuple[Capability, ...]:
+        """The capabilities that report events of their own."""
+        return tuple(each for each in self.capabilities if type(each).events is not Capability.events)
 
     @property
     def limits(self) -> ExecutionBudget:

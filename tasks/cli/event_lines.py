@@ -146,6 +146,15 @@ def _describe_end(event: Event) -> str:
     return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
 
 
+def _describe_capability(event: Event) -> str:
+    data = event.data
+    return f"step {event.step}: {data.get('type', 'a capability reports')}{_version(data)}"
+
+
+def _version(data: Data) -> str:
+    return f", version {data['version']}" if data.get("version") else ""
+
+
 def _describe_by_name(event: Event) -> str:
     return event.type.replace("_", " ")
 
@@ -177,5 +186,6 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "unreadable": lambda event: f"an event cannot be read: {event.data.get('reason', '')}",
     "stop_requested": lambda event: f"a stop was requested by {event.data.get('by', '')}",
     "metadata_refused": lambda event: f"metadata {event.data.get('key', '')} found no room and was dropped",
+    "capability": _describe_capability,
     "parked": lambda event: f"parked: {event.data.get('reason', '')}",
 }

@@ -237,6 +237,8 @@ class EventType(StrEnum):
         EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, time, stop, resume or retry;
             `by` where somebody did it.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
+            other data are the capability's.
     """
 
     EXECUTION_SUBMITTED = "execution_submitted"
@@ -265,6 +267,7 @@ class EventType(StrEnum):
     EXECUTION_WAITING = "execution_waiting"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SUSPENDED = "execution_suspended"
+    CAPABILITY = "capability"
 
 
 class SessionState(StrEnum):
