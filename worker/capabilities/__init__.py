@@ -25,6 +25,7 @@ from .conditions import (
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
+from .smart.planning import Planning
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
@@ -41,6 +42,7 @@ __all__ = [
     "MaxIterations",
     "NoToolCalls",
     "Not",
+    "Planning",
     "Reasoning",
     "Reflexion",
     "Rule",

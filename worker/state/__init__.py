@@ -111,6 +111,18 @@ from .values.value import Value
 from .views.run import RunView
 from .views.run_parts import Assessment, ReasoningStep
 from .views.run_reason import RunReason
+from .views.smart import SmartView
+from .views.smart_events import PlanEvent, ReflectionEvent, SmartEvent, SummarizationEvent, smart_event
+from .views.smart_parts import (
+    Cadence,
+    MemoryFact,
+    Plan,
+    PlanStatus,
+    PlanStepRecord,
+    ReflectionRecord,
+    ReflectionUsage,
+    SummaryRecord,
+)
 
 __all__ = [
     "BUFFER",
@@ -143,6 +155,7 @@ __all__ = [
     "AnswerVerb",
     "Approve",
     "Assessment",
+    "Cadence",
     "ChildSessionId",
     "Complete",
     "ConversationWithCurrentToolTrace",
@@ -167,6 +180,7 @@ __all__ = [
     "LLMConfig",
     "ListChange",
     "ListPart",
+    "MemoryFact",
     "Message",
     "MessageCompiler",
     "MessageStore",
@@ -174,7 +188,14 @@ __all__ = [
     "PartItem",
     "PartList",
     "PartScope",
+    "Plan",
+    "PlanEvent",
+    "PlanStatus",
+    "PlanStepRecord",
     "ReasoningStep",
+    "ReflectionEvent",
+    "ReflectionRecord",
+    "ReflectionUsage",
     "Remember",
     "Request",
     "RequestKind",
@@ -189,6 +210,8 @@ __all__ = [
     "Section",
     "SelectedSections",
     "SessionId",
+    "SmartEvent",
+    "SmartView",
     "Span",
     "SplitState",
     "StateChanges",
@@ -197,6 +220,8 @@ __all__ = [
     "StopReason",
     "StopSignal",
     "StopSignals",
+    "SummarizationEvent",
+    "SummaryRecord",
     "ToolCall",
     "ToolExecution",
     "ToolExecutionId",
@@ -216,6 +241,7 @@ __all__ = [
     "record_answer",
     "repair_pairs",
     "request_id",
+    "smart_event",
     "split",
     "step_json",
     "step_messages",

@@ -250,7 +250,8 @@ class Knowing(Capability):
 
     def _give(self, context: HookContext) -> HookContext | None:
         call = context.tool_call
-    XX
+        assert call is not None
+        assert context.response is not None
         assert call in context.response.tool_calls
         if call.name != "look" or isinstance(call.args, str) or call.args["number"] not in self.known:
             return None
