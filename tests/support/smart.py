@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_agents.worker import crash_points
@@ -15,8 +15,10 @@ from .engine import Bench, WorkerDied
 class Asked(ScriptedDriver):
     """A scripted driver that keeps the messages of each request, auxiliary ones apart."""
 
-    def __init__(self, answers: Sequence[Any], *, repeat_last: bool = False) -> None:
-        super().__init__(answers, repeat_last=repeat_last)
+    def __init__(
+        self, answers: Sequence[Any], *, repeat_last: bool = False, auxiliary: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(answers, repeat_last=repeat_last, auxiliary=auxiliary)
         self.requests: list[InferenceRequest] = []
         self.auxiliary: list[InferenceRequest] = []
 

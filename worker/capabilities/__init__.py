@@ -26,6 +26,8 @@ from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
 from .smart.planning import Planning
+from .smart.summarization import Summarization
+from .smart.tool_archive import ToolArchive
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
@@ -46,10 +48,12 @@ __all__ = [
     "Reasoning",
     "Reflexion",
     "Rule",
+    "Summarization",
     "TerminalTools",
     "Termination",
     "TextMention",
     "TimeLimit",
     "TokenLimit",
+    "ToolArchive",
     "ToolCalled",
 ]

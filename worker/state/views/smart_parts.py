@@ -219,7 +219,6 @@ class Compaction(StatePart):
         covered: Messages before this index are represented by the last summary.
         archived: Tool results before this index are shown as handles.
         pinned: Indexes of covered messages that the model still sees.
-        exhausted_at: Length of the conversation when nothing more could be compacted; 0: not so.
         facts: What summaries have found, and not declared obsolete.
         obsolete: Keys and values, as `key=value`, that must not come back.
     """
@@ -230,9 +229,15 @@ class Compaction(StatePart):
     covered: Count = 0
     archived: Count = 0
     pinned: tuple[Count, ...] = ()
-    exhausted_at: Count = 0
     facts: tuple[StableFact, ...] = ()
     obsolete: tuple[Text, ...] = ()
+
+
+class ArchiveUse(StatePart):
+    """How often the model has fetched archived results in this execution."""
+
+    part_name = "smart_archive"
+    fetched: Count = 0
 
 
 # --- facts, cache, limits --------------------------------------------------------------------------------------
