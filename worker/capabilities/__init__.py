@@ -26,6 +26,8 @@ from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
 from .smart.planning import Planning
+from .smart.reasoning_config import NativeReasoning, ReasoningConfig, ReflectionConfig
+from .smart.reflection import Reflection
 from .smart.summarization import Summarization
 from .smart.tool_archive import ToolArchive
 from .terminal_tools import TerminalTools
@@ -42,10 +44,14 @@ __all__ = [
     "CustomCondition",
     "LoopDetection",
     "MaxIterations",
+    "NativeReasoning",
     "NoToolCalls",
     "Not",
     "Planning",
     "Reasoning",
+    "ReasoningConfig",
+    "Reflection",
+    "ReflectionConfig",
     "Reflexion",
     "Rule",
     "Summarization",

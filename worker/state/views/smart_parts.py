@@ -154,8 +154,7 @@ class ReflectionProgress(StatePart):
         calls: Tool calls of this execution.
         calls_at_last: Tool calls when the last note was made.
         tools: The set of tools that the last step with calls called, sorted.
-        summary: The older notes in short, where they are summarized.
-        summarized: Notes of the session that the summary covers.
+        has_branched: Whether that set differs from the one before it.
     """
 
     part_name = "smart_reflection"
@@ -163,8 +162,20 @@ class ReflectionProgress(StatePart):
     calls: Count = 0
     calls_at_last: Count = 0
     tools: tuple[Text, ...] = ()
-    summary: Text = ""
-    summarized: Count = 0
+    has_branched: Flag = False
+
+
+class ReflectionSummary(StatePart):
+    """The older notes in short, where they are summarized.
+
+    Attributes:
+        covered: Notes of the session, from the first, that the text covers.
+    """
+
+    part_name = "smart_reflection_summary"
+    scope = PartScope.SESSION
+    text: Text = ""
+    covered: Count = 0
 
 
 # --- compaction ------------------------------------------------------------------------------------------------
