@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .tasks.client.listing import Page
     from .worker.agent import Agent
     from .worker.capabilities import (
+        AgentLimits,
         AllOf,
         AnyOf,
         Approvals,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         TimeLimit,
         TokenLimit,
         ToolArchive,
+        ToolCache,
         ToolCalled,
     )
     from .worker.capability import Capability
@@ -135,6 +137,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "AgentClient",
+    "AgentLimits",
     "AgentState",
     "AgentStep",
     "AllOf",
@@ -246,6 +249,7 @@ __all__ = [
     "TimeLimit",
     "TokenLimit",
     "ToolArchive",
+    "ToolCache",
     "ToolCall",
     "ToolCalled",
     "ToolContext",
@@ -266,6 +270,7 @@ __all__ = [
 _HOME = {
     "Agent": ".worker.agent",
     "AgentClient": ".tasks.client.client",
+    "AgentLimits": ".worker.capabilities",
     "AgentState": ".worker.state",
     "AgentStep": ".worker.state",
     "AllOf": ".worker.capabilities",
@@ -377,6 +382,7 @@ _HOME = {
     "TimeLimit": ".worker.capabilities",
     "TokenLimit": ".worker.capabilities",
     "ToolArchive": ".worker.capabilities",
+    "ToolCache": ".worker.capabilities",
     "ToolCall": ".worker.state",
     "ToolCalled": ".worker.capabilities",
     "ToolContext": ".worker.tools",

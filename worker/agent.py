@@ -93,6 +93,10 @@ class Agent:
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
         object.__setattr__(self, "all_guards", (BudgetGuard(), *guards))
+        if self.max_parallel_tools is None:
+            wanted = [each.parallel_tools() for each in given]
+            object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
+        _check_price(self)
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
 
     @cached_property
@@ -122,10 +126,14 @@ class Agent:
         """The capabilities that report events of their own."""
         return tuple(each for each in self.capabilities if type(each).events is not Capability.events)
 
-    @property
+    @cached_property
     def limits(self) -> ExecutionBudget:
-        """Limits of an execution."""
-        return self.budget or ExecutionBudget.unlimited()
+        """Limits of an execution: its own, and those of its capabilities."""
+        limits = self.budget or ExecutionBudget.unlimited()
+        for each in self.capabilities:
+            more = each.budget()
+            limits = limits if more is None else limits.capped_by(more)
+        return limits
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
@@ -182,6 +190,17 @@ def _check_kinds(agent: Any) -> None:
     for name, kind, fits in expected:
         if not fits:
             raise ConfigurationError(f"agent {agent.name!r}: {name}={getattr(agent, name)!r:.80} must be {kind}")
+
+
+def _check_price(agent: Agent) -> None:
+    """Refuse a cost limit of a capability that nobody could keep, where the driver can be asked already."""
+    wanted = [each.name for each in agent.capabilities if (limits := each.budget()) and limits.max_cost is not None]
+    knows_price = getattr(agent.driver, "knows_price", None)
+    if wanted and knows_price is not None and not knows_price(None):
+        raise ConfigurationError(
+            f"agent {agent.name!r}: {wanted[0]} limits the cost, and the driver knows no price; give cost_estimator=, "
+            "or a driver with a price"
+        )
 
 
 def _check_name(name: object) -> None:

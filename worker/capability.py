@@ -14,7 +14,7 @@ from typing import Any
 from .errors import ConfigurationError
 from .guards import Guard
 from .hooks import Hook
-from .state import AgentState, ListPart, Message, MessageCompiler, StatePart
+from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, StatePart
 from .state.parts.state_part import check_defaults, check_part_name
 from .tools import CallPolicy, Tool, ToolSet
 
@@ -55,6 +55,14 @@ class Capability:
     def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages that the model sees, from those that the compiler before it chose. Pure, and without I/O."""
         return messages
+
+    def budget(self) -> ExecutionBudget | None:
+        """Limits that hold beside the agent's, the smaller of both; None: none."""
+        return None
+
+    def parallel_tools(self) -> int | None:
+        """Tool calls of a step that run side by side, for an agent that does not say; None: the setting."""
+        return None
 
     def compiler(self) -> MessageCompiler | None:
         """A compiler in place of the default one, for an agent that names none. None: the default one."""

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -81,6 +82,7 @@ class HookContext:
         blocked: A reason that keeps the call from running; only before a tool.
         error: The error that fails the execution; only on error.
         stop_signals: The stops that earlier hooks of this point have asked for by raising `StopExecution`.
+        now: Redis's time when the step was claimed, the same for all hooks of a claim; None outside a worker.
         ask: Makes auxiliary model calls; None outside a worker. Call `ask_model`.
     """
 
@@ -96,6 +98,7 @@ class HookContext:
     blocked: str | None = None
     error: ErrorInfo | None = None
     stop_signals: tuple[StopSignal, ...] = ()
+    now: datetime | None = None
     ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:

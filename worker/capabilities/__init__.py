@@ -25,15 +25,18 @@ from .conditions import (
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
+from .smart.limits import AgentLimits
 from .smart.planning import Planning
 from .smart.reasoning_config import NativeReasoning, ReasoningConfig, ReflectionConfig
 from .smart.reflection import Reflection
 from .smart.summarization import Summarization
 from .smart.tool_archive import ToolArchive
+from .smart.tool_cache import ToolCache
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
 __all__ = [
+    "AgentLimits",
     "AllOf",
     "AnyOf",
     "Approvals",
@@ -61,5 +64,6 @@ __all__ = [
     "TimeLimit",
     "TokenLimit",
     "ToolArchive",
+    "ToolCache",
     "ToolCalled",
 ]

@@ -10,7 +10,7 @@ from pydantic import Field
 from ..execution.usage import InferenceUsage
 from ..parts.list_part import ListPart
 from ..parts.state_part import PartItem, PartScope, PartValue, StatePart
-from ..values.field_types import Amount, Count, Flag, JsonField, Text, UtcDatetime
+from ..values.field_types import Amount, Count, Flag, Text, UtcDatetime
 from ..values.frozen import FrozenDict
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
@@ -289,10 +289,20 @@ class Memory(StatePart):
 
 
 class CachedResult(PartValue):
-    """The result of a call, to be given again for an equal one."""
+    """Where the conversation has the result of a call that is given again for an equal one.
+
+    Attributes:
+        key: Of the tool and its arguments.
+        generation: The generation of the conversation that the index belongs to.
+        index: Of the message with the result.
+        is_text: The result is a text; else it is JSON.
+        at: The time of the call (UTC).
+    """
 
     key: Text
-    value: JsonField = None
+    generation: Count = 0
+    index: Count
+    is_text: Flag = True
     at: UtcDatetime
 
 
@@ -308,14 +318,11 @@ class LimitsUsed(StatePart):
     """What `AgentLimits` counts in this execution.
 
     Attributes:
-        tool_calls: Every call that was asked for and processed, whatever came of it.
-        is_final_turn: The limit of calls is reached, and the model may answer once more.
+        tool_calls: Every call that was asked for, whatever came of it.
     """
 
     part_name = "smart_limits"
     tool_calls: Count = 0
-    is_final_turn: Flag = False
-    breached: Text = ""
 
 
 class SnapshotContext(StatePart):
