@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
 from .capability import Capability, check_capabilities, check_compilers, compiler_of
@@ -19,6 +19,9 @@ from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .state import ConversationWithCurrentToolTrace, ExecutionBudget, MessageCompiler
 from .tools import CallPolicy, Tool, ToolSet
+
+if TYPE_CHECKING:
+    from .capabilities import RuntimeProfile
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -46,6 +49,8 @@ class Agent:
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
+        profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
+            agent is not given its own. None: neither.
     """
 
     name: str
@@ -66,6 +71,7 @@ class Agent:
     tool_timeout: float | None = None
     capabilities: Sequence[Capability] = ()
     queue: str | None = None
+    profile: str | RuntimeProfile | None = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
@@ -85,6 +91,10 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
+        if self.profile is not None:
+            from .capabilities.smart.profiles import find_profile  # an agent without a profile does without
+
+            object.__setattr__(self, "capabilities", find_profile(self.profile).capabilities(tuple(self.capabilities)))
         check_capabilities(self.name, self.capabilities, self.tools)
         check_compilers(self.name, self.capabilities, self.compiler)
         given = self.capabilities

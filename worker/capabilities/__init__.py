@@ -25,8 +25,11 @@ from .conditions import (
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
+from .smart.fact_file import FactFiles
 from .smart.limits import AgentLimits
+from .smart.memory_facts import FactStore, MemoryFacts
 from .smart.planning import Planning
+from .smart.profiles import RuntimeProfile
 from .smart.reasoning_config import NativeReasoning, ReasoningConfig, ReflectionConfig
 from .smart.reflection import Reflection
 from .smart.summarization import Summarization
@@ -45,8 +48,11 @@ __all__ = [
     "ConditionResult",
     "ConfidenceMet",
     "CustomCondition",
+    "FactFiles",
+    "FactStore",
     "LoopDetection",
     "MaxIterations",
+    "MemoryFacts",
     "NativeReasoning",
     "NoToolCalls",
     "Not",
@@ -57,6 +63,7 @@ __all__ = [
     "ReflectionConfig",
     "Reflexion",
     "Rule",
+    "RuntimeProfile",
     "Summarization",
     "TerminalTools",
     "Termination",
