@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test walk check format reference lock faults faults-long soak bench bench-quick bench-waiting clean
+.PHONY: help demo test walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-flat clean
 .DEFAULT_GOAL := help
 
 help:
@@ -93,7 +93,10 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 bench-waiting: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/waiting.py $(ARGS)
+	$(BIN)/python benchmarks/waiting.py --write $(ARGS)
+
+bench-flat: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/flat_cost.py $(ARGS)
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py --quick $(ARGS)

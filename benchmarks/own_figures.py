@@ -9,6 +9,7 @@ from typing import Any
 import redis
 from engines.product import product
 from waiting import waiting_figures
+from yardstick.memory import SCORE_BYTES, payload_bytes
 from yardstick.running import Running
 
 JOBS = 40
@@ -24,7 +25,6 @@ _BATCH = 500
 _LEASE_SECONDS = 7.0
 # Redis's table of keys has up to twice as many slots of eight bytes as keys.
 _SLOT_BYTES = 16
-_SCORE_BYTES = 8
 
 
 def own_figures() -> dict[str, object]:
@@ -109,7 +109,9 @@ def _memory(database: Any, session_id: str, keys: list[str]) -> tuple[int, int]:
     holding = [key for key in indexes if database.zscore(key, session_id) is not None]
     places = sum(_used(database, key) / database.zcard(key) for key in holding)
     taken = sum(_used(database, key) + _SLOT_BYTES for key in keys) + places
-    written = sum(len(key) + _payload(database, key) for key in keys) + len(holding) * (len(session_id) + _SCORE_BYTES)
+    written = sum(len(key) + payload_bytes(database, key) for key in keys) + len(holding) * (
+        len(session_id) + SCORE_BYTES
+    )
     return round(taken), written
 
 
@@ -137,16 +139,6 @@ def _copy(database: redis.Redis, session_id: str, keys: list[str]) -> None:
 
 def _copy_id(number: int) -> str:
     return f"{number:032x}"
-
-
-def _payload(database: Any, key: str) -> int:
-    kind = database.type(key).decode()
-    if kind == "hash":
-        return sum(len(name) + len(value) for name, value in database.hgetall(key).items())
-    if kind == "list":
-        return sum(len(item) for item in database.lrange(key, 0, -1))
-    entries = database.xrange(key)
-    return sum(len(name) + len(value) for _, fields in entries for name, value in fields.items())
 
 
 def _make_due(database: redis.Redis, now_ms: int) -> None:

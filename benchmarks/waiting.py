@@ -2,9 +2,10 @@
 
     python benchmarks/waiting.py --sessions 10000
 
-The figures: CPU of the worker and of Redis while all wait, bytes of each, one page of the inbox in round trips and
-milliseconds, the time until all are answered and complete, and the way from an answer to the woken step's first event
-beside that from an ordinary submit to its step's first event.
+The figures: CPU of the worker and of Redis while all wait and while nobody does, messages and leases that are there
+meanwhile, bytes of each session, one page of the inbox in commands and milliseconds, the time until all are answered
+and complete, and the way from an answer to the woken step's first event beside that from an ordinary submit to its
+step's first event. `--write` puts them into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -21,14 +22,21 @@ from typing import Any
 import psutil
 import redis
 from engines.product import product
+from yardstick.memory import SCORE_BYTES, payload_bytes
 from yardstick.running import Running
+from yardstick.waiting_section import replace_waiting_section
 
-IDLE_SECONDS = 10.0
+IDLE_SECONDS = 20.0
 PAIRS = 40
 PAGE = 50
+PAGES = 20
+# Sessions whose bytes are counted one by one.
+SAMPLES = 20
 PATIENCE_SECONDS = 1800.0
 # Written by whoever answers, in the transaction that wakes.
 _OF_THE_CALLER = frozenset({"request_answered", "execution_resumed", "execution_submitted", "message_joined"})
+# Commands that the idle worker and this script send meanwhile; a page of the inbox needs none of them.
+_WORKERS_OWN = frozenset(f"cmdstat_{name}" for name in ("info", "blpop", "brpop", "ping", "time", "eval", "evalsha"))
 
 
 def waiting_figures(sessions: int, pairs: int = PAIRS) -> dict[str, object]:
@@ -70,23 +78,52 @@ def wake_times(url: str, pairs: int) -> dict[str, object]:
 
 def many_waiting(url: str, running: Running, sessions: int) -> dict[str, object]:
     """Sessions that all wait at once."""
-    from celery_agents import AgentClient, Approve
+    from celery_agents import AgentClient
 
     client = AgentClient(redis_url=url)
     database = redis.Redis.from_url(url)
+    nobody_waits = _idle_cpu(running, database)
     before = int(database.info("memory")["used_memory"])
     jobs = [client.submit("asking", "Do it.") for _ in range(sessions)]
     _wait_until(lambda: client.store.requests.count_open().open == sessions)
-    used = int(database.info("memory")["used_memory"]) - before
-    idle_before = _cpu(running), _redis_cpu(database)
-    time.sleep(IDLE_SECONDS)
-    idle = _cpu(running) - idle_before[0], _redis_cpu(database) - idle_before[1]
+    used = (int(database.info("memory")["used_memory"]) - before) / sessions
+    all_wait = _idle_cpu(running, database)
+    written = statistics.mean(_written(database, job.session_id) for job in jobs[:: max(1, sessions // SAMPLES)])
+    return {
+        "waiting_sessions": sessions,
+        "worker_cpu_percent_nobody_waits": nobody_waits[0],
+        "worker_cpu_percent_all_wait": all_wait[0],
+        "redis_cpu_percent_nobody_waits": nobody_waits[1],
+        "redis_cpu_percent_all_wait": all_wait[1],
+        "waiting_messages": sum(database.llen(queue) for queue in database.scan_iter("celery_agents.steps*")),
+        "waiting_leases": len(list(database.scan_iter("ca:{0}:lease:*", count=10_000))),
+        "waiting_memory": round(used),
+        "waiting_memory_overhead": round(used - written),
+        **_inbox_figures(client, database, sessions),
+        **_answer_all(client, database, [job.session_id for job in jobs]),
+    }
+
+
+def _inbox_figures(client: Any, database: Any, sessions: int) -> dict[str, object]:
+    """Time and reads of one page of the inbox."""
+    pages: list[float] = []
     calls = _calls(database)
-    began = time.perf_counter()
-    page = client.requests(limit=PAGE)
-    page_ms = 1000 * (time.perf_counter() - began)
-    reads = {name: count - calls.get(name, 0) for name, count in _calls(database).items()}
-    assert len(page.requests) == min(PAGE, sessions)
+    for _ in range(PAGES):
+        began = time.perf_counter()
+        page = client.requests(limit=PAGE)
+        pages.append(1000 * (time.perf_counter() - began))
+        assert len(page.requests) == min(PAGE, sessions)
+    reads = {name: count - calls.get(name, 0) for name, count in _calls(database).items() if name not in _WORKERS_OWN}
+    return {
+        "inbox_page_ms": round(statistics.median(pages), 2),
+        "inbox_page_commands": sum(reads.values()) / PAGES,
+    }
+
+
+def _answer_all(client: Any, database: Any, sessions: list[str]) -> dict[str, object]:
+    """Answer page after page, as a caller does who approves everything."""
+    from celery_agents import Approve
+
     began = time.perf_counter()
     cursor: str | None = None
     while True:
@@ -98,17 +135,27 @@ def many_waiting(url: str, running: Running, sessions: int) -> dict[str, object]
             break
     _wait_until(lambda: not database.zcard("ca:{0}:due"))
     took = time.perf_counter() - began
-    ended = [client.header(job.session_id).status for job in jobs]
-    assert set(ended) == {"completed"}, set(ended)
-    return {
-        "waiting_sessions": sessions,
-        "worker_cpu_percent_while_waiting": round(100 * idle[0] / IDLE_SECONDS, 2),
-        "redis_cpu_percent_while_waiting": round(100 * idle[1] / IDLE_SECONDS, 2),
-        "memory_per_waiting_session": round(used / sessions),
-        "inbox_page_ms": round(page_ms, 2),
-        "inbox_page_index_reads": reads.get("cmdstat_zrangebyscore", 0),
-        "answered_and_complete_per_second": round(sessions / took, 1),
-    }
+    ended = {client.header(session).status for session in sessions}
+    assert ended == {"completed"}, ended
+    assert not database.zcard("ca:{0}:requests")
+    return {"answered_and_complete_per_second": round(len(sessions) / took, 1)}
+
+
+def _idle_cpu(running: Running, database: Any) -> tuple[float, float]:
+    """Percent of a core that the worker and Redis use while nobody asks for anything."""
+    before = _cpu(running), _redis_cpu(database)
+    time.sleep(IDLE_SECONDS)
+    passed = _cpu(running) - before[0], _redis_cpu(database) - before[1]
+    return round(100 * passed[0] / IDLE_SECONDS, 2), round(100 * passed[1] / IDLE_SECONDS, 2)
+
+
+def _written(database: Any, session: str) -> int:
+    """Bytes that a waiting session has written: its keys, and its places in the indexes."""
+    keys = [*database.scan_iter(f"ca:{{0}}:s:{session}*", count=100_000)]
+    indexes = [key for key in ("ca:{0}:due", "ca:{0}:sessions") if database.zscore(key, session) is not None]
+    (asked,) = [entry for entry in database.zrange("ca:{0}:requests", 0, -1) if session.encode() in entry]
+    places = len(asked) + SCORE_BYTES + len(indexes) * (len(session) + SCORE_BYTES)
+    return sum(len(key) + payload_bytes(database, key) for key in keys) + places
 
 
 def _first_event(job: Any, began: float, after: str) -> float:
@@ -150,8 +197,12 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
     asked = parser.parse_args()
-    print("WAITING " + json.dumps(waiting_figures(asked.sessions, asked.pairs)))
+    figures = waiting_figures(asked.sessions, asked.pairs)
+    print("WAITING " + json.dumps(figures))
+    if asked.write:
+        replace_waiting_section(figures)
     return 0
 
 

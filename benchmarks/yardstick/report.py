@@ -12,14 +12,13 @@ from pathlib import Path
 
 import plans
 
-from .environments import BENCHMARKS
 from .figures import Floors, cpu, step_time, throughput
 from .load import Load
 from .plot import Curve, plot_curves
 from .rounds import Results
 from .running import Sample
+from .waiting_section import DOCUMENT, waiting_section
 
-DOCUMENT = BENCHMARKS.parent / "docs" / "benchmarks.md"
 PLOT = DOCUMENT.with_suffix(".svg")
 
 # The figure, its key in BENCH or a note, the target, and whether more is better.
@@ -91,6 +90,7 @@ def write_report(
         f"![cost of a step over the length of the session]({PLOT.name})\n",
         "## Models that take their time\n",
         _waiting_table(once),
+        waiting_section(complete) if "waiting_sessions" in complete else "",
         _failures(often, once),
         _reading(),
     ]

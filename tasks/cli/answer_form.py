@@ -63,7 +63,8 @@ def _ask_field(name: str, rules: Mapping[str, Any], ask: Ask, say: Say, *, requi
     if rules.get("description"):
         say(f"  {clean(str(rules['description']))}")
     choices = [str(each) for each in cast("Sequence[Any]", rules.get("enum", ()))]
-    kind = " | ".join(choices) or str(rules.get("type", "JSON"))
+    of_type = _type_of(rules)
+    kind = " | ".join(choices) or of_type or "JSON"
     default = "default" in rules
     hint = kind if required and not default else f"{kind}, empty for {rules['default'] if default else 'none'}"
     while True:
@@ -71,9 +72,18 @@ def _ask_field(name: str, rules: Mapping[str, Any], ask: Ask, say: Say, *, requi
         if not text.strip() and (default or not required):
             return None
         try:
-            return _parse(text, str(rules.get("type", "")))
+            return _parse(text, of_type)
         except ValueError:
             say(f"  {clean(name)}: write {clean(kind)}")
+
+
+def _type_of(rules: Mapping[str, Any]) -> str:
+    """The one type that a value may have besides null; "" where there are several, or none is named."""
+    own: Any = rules.get("type", ())
+    alternatives = cast("Sequence[Mapping[str, Any]]", rules.get("anyOf", ()))
+    named = [own] if isinstance(own, str) else [*own, *(each.get("type", "") for each in alternatives)]
+    types = [str(each) for each in named if each != "null"]
+    return types[0] if len(types) == 1 else ""
 
 
 def _parse(text: str, kind: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from .inputs import (
     json_value,
     read_message,
     read_metadata,
+    read_transcript,
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
@@ -62,6 +63,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
         metadata: Mapping[str, Any] | None = None,
+        messages: Sequence[Message] = (),
         on_complete: object = None,
         webhook: str | None = None,
         on_request: object = None,
@@ -78,6 +80,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
             idempotency_key: The same request with the same key makes one execution, however often it comes.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
+            messages: What was said before; a new session begins with it. It cannot be given with `session_id`.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
             webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
             on_request: Name of a Celery task, or a signature, that is called with the keyword `request` for each
@@ -102,6 +105,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
+            transcript=read_transcript(messages, session_id, self.settings),
             notify=read_receivers(on_complete, webhook, on_request, request_webhook),
             start_at=start_at,
             delay=delay,

@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isnan
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from ...config.settings import Settings
 from ...worker.errors import InvalidInput
 from ...worker.state import ID_PATTERN, ExecutionBudget, FrozenDict, Json, LLMConfig, Message, Role, freeze
 
@@ -53,6 +54,23 @@ def read_message(message: Any, limit_bytes: int) -> Message:
     if made.metadata or made.provider:
         check_size("message.metadata", len(_text(made.to_dict())) - len(_text(made.content)), limit_bytes)
     return made
+
+
+def read_transcript(messages: Any, session_id: str | None, settings: Settings) -> tuple[Message, ...]:
+    """Read the messages that a new session begins with: each within the limit of a message, all within a session's."""
+    if isinstance(messages, str | bytes | Message) or not isinstance(messages, Iterable):
+        raise InvalidInput("messages", messages, "give a list of Message values, oldest first.")
+    read = tuple(cast("Iterable[Any]", messages))
+    if read and session_id is not None:
+        raise InvalidInput("messages", f"{len(read)} messages", "they begin a new session; leave out session_id.")
+    sizes: list[int] = []
+    for number, message in enumerate(read):
+        if not isinstance(message, Message):
+            raise InvalidInput(f"messages[{number}]", message, "give a Message, as Message.user('…').")
+        sizes.append(len(_text(message.to_dict())))
+        check_size(f"messages[{number}]", sizes[-1], settings.max_message_bytes)
+    check_size("messages", sum(sizes), settings.max_session_bytes)
+    return read
 
 
 def check_budget(budget: Any) -> None:
@@ -160,6 +178,11 @@ def fingerprint_request(agent: str, message: Message, budget: ExecutionBudget | 
         "metadata": metadata,
     }
     return hashlib.sha256(_text(request).encode()).hexdigest()
+
+
+def fingerprint_messages(messages: Sequence[Message]) -> str:
+    """Hash the messages that a new session begins with."""
+    return hashlib.sha256(_text([message.to_dict() for message in messages]).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:

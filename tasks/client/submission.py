@@ -13,7 +13,7 @@ from ...worker.errors import InvalidInput
 from ...worker.state import AgentState, ExecutionBudget, FrozenDict, Message, SessionId
 from ...worker.store import NextState
 from .holding import check_until
-from .inputs import fingerprint_request
+from .inputs import fingerprint_messages, fingerprint_request
 
 _LONGEST_DELAY: Final = timedelta(days=366)
 
@@ -25,6 +25,7 @@ class Submission:
     Attributes:
         execution_id: Id of the execution that it starts in a new session.
         metadata: Of a new session.
+        transcript: What was said before the message; a new session begins with it.
         notify: Receivers of a callback at the end; None when there is none.
         start_at: When the first step of a new session begins; None: at once.
         delay: The same as a time from now.
@@ -36,6 +37,7 @@ class Submission:
     execution_id: str = ""
     budget: ExecutionBudget | None
     metadata: FrozenDict = field(default_factory=FrozenDict)
+    transcript: tuple[Message, ...] = ()
     notify: Mapping[str, Any] | None
     start_at: datetime | None = None
     delay: timedelta | None = None
@@ -75,13 +77,16 @@ class Submission:
         """Build the first version of a new session."""
         now = moment(now_ms)
         state = AgentState.fresh(metadata=self.metadata, now=now)
+        if self.transcript:
+            state = state.run.with_messages(self.transcript, now=now)
         execution = FirstExecution(self.execution_id, self.operation_id, self.budget, notify=self.notify)
         return first_state(state, self.message, execution, now)
 
     def fingerprint(self, agent: str) -> str:
         """Hash what the caller asked for, to recognise another request under the same key."""
         later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
-        return fingerprint_request(agent, self.message, self.budget, self.metadata) + later
+        transcript = fingerprint_messages(self.transcript) if self.transcript else ""
+        return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript
 
     def payload(self) -> dict[str, Any]:
         """Write the message as the payload of an operation."""

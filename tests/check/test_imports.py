@@ -1,6 +1,6 @@
 """Arrows point one way: tasks → worker.engine, agent → worker.{store,drivers,tools,concurrency} → worker.state → config.
 
-Within the state: codec → agent_state → conversation, execution, parts → values.
+Within the state: codec → agent_state, views → conversation, execution, parts → values.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ HEIGHT = {
     "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,
     "worker.state.agent_view": 4,
+    "worker.state.views": 4,
     "worker.state.codec": 5,
     "worker.state": 6,
     "worker.known_secrets": 7,

@@ -314,9 +314,9 @@ def test_a_step_without_tools_takes_three(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize("steps", [(asked, {})], indirect=True)
-def test_a_step_that_asks_takes_eight_and_its_woken_leg_four(steps: Steps) -> None:
+def test_a_step_that_asks_takes_six_and_its_woken_leg_four(steps: Steps) -> None:
     steps.run(1)
-    asking = [Points.JOURNAL_DECIDE, Points.JOURNAL_PAST, Points.REQUEST_LOOK, Points.REQUEST_OPEN]
+    asking = [Points.REQUEST_LOOK, Points.REQUEST_OPEN]
     steps.database.sent.clear()
     assert isinstance(steps.runner.run_step(steps.session, steps.execution, 2), Waiting)
     assert steps.database.points == [*KEYED[:2], *asking, Points.WAIT_READ, Points.WAIT_EXEC]

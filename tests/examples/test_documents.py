@@ -18,7 +18,7 @@ PAGES = (
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("quickstart", "agents", "capabilities", "people", "services", "operating", "coming-from")
+        for name in ("quickstart", "agents", "capabilities", "runs", "people", "services", "operating", "coming-from")
     ),
     "docs/replace-your-task.md",
 )
@@ -79,6 +79,14 @@ def test_the_capabilities_page_s_agents_say_what_it_says(tmp_path: Path, redis_u
     submits = [line for line in page.commands if line.startswith("celery-agents submit")]
     for submit, output in zip(submits, page.outputs, strict=True):
         assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == output.strip()
+
+
+def test_the_page_about_runs_prints_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/runs.md")
+    page.write(tmp_path)
+    new_worker(agents="investigator", env={"PYTHONPATH": str(tmp_path)})
+    for script, output in zip(("look.py", "building.py"), page.outputs, strict=True):
+        assert run(tmp_path, redis_url, sys.executable, script).stdout == output
 
 
 def test_the_page_about_people_answers_holds_and_starts_later(tmp_path: Path, redis_url: str, new_worker: Any) -> None:

@@ -31,6 +31,7 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 from fault.real import (  # noqa: E402
+    capable,
     inputs,
     kills,
     messages,
@@ -133,6 +134,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "Redis with an fsync at every write is killed after each answer, before anybody goes on",
         {"Redis killed": "redis_killed", "requests answered": "requests_answered", **_JOBS},
         ("redis_killed", "requests_answered"),
+    ),
+    "capable-kills": Scenario(
+        lambda d, s: capable.kill_capable(d, 10, s, timeout=1500),
+        "kill -9 at each crash point, with every capability of document 002, under load",
+        {"kills": "kills", "results given again": "results_given_again", "jobs whose parts were checked": "capable_jobs"},
+        (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool"),
     ),
     "models": Scenario(
         lambda d, s: models.search_waiting(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import waiting
+from fault.real import capable, waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
@@ -29,3 +29,10 @@ def test_a_worker_killed_around_a_wait_costs_seconds_and_nothing_else(tmp_path: 
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(f"killed_{point}_{tool}" for point, tool in waiting.combinations())
     assert verdict.counts["approved_calls"] > verdict.counts["edited_calls"] > 0
+
+
+def test_a_worker_killed_anywhere_loses_and_doubles_no_part_of_a_run(tmp_path: Path) -> None:
+    verdict = capable.kill_capable(tmp_path / "lab", 1, 7, timeout=200)
+    assert not verdict.violations, str(verdict)
+    wanted = (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool")
+    assert not verdict.vacuous(wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from celery_agents.tasks.observability.tracing import derive_root_span_id, deriv
 
 from support.post_receiver import PostReceiver
 from support.processes import free_port
+from support.scraping import scraped
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -94,15 +94,6 @@ def collector() -> Iterator[Collector]:
 
 def attributes(span: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
-
-
-def scraped(port: int) -> dict[str, float]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if not name.startswith("#")
-    }
 
 
 def test_steps_are_counted_traced_and_logged(

@@ -41,6 +41,7 @@ class AnsweringDesk:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
         self._operations: dict[str, str] = {}
+        self._is_edited: dict[str, bool] = {}
         self.decided: dict[Place, str] = {}
         self.answered: set[str] = set()
         self.problems: list[str] = []
@@ -71,12 +72,14 @@ class AnsweringDesk:
                 self.answer(found)
 
     def answer(self, found: FoundRequest) -> None:
-        """Answer one open request: every second approval changes the work."""
+        """Answer one open request: the first approval and every second one after it change the work."""
         request = found.request
         if request is None:
             return
         work = str(request.args["work"])
-        is_edited = request.kind is RequestKind.APPROVAL and int(request.id[-1], 16) % 2 == 0
+        is_edited = request.kind is RequestKind.APPROVAL and self._is_edited.setdefault(
+            request.id, len(self._is_edited) % 2 == 0
+        )
         chosen = f"{work} edited" if is_edited else work
         given: GivenAnswer = Approve({"work": chosen} if is_edited else None)
         if request.kind is RequestKind.QUESTION:

@@ -1,4 +1,4 @@
-"""What conditions remember of earlier steps, so that no check walks over all of them.
+"""Memory of earlier steps for conditions, so that no check walks over all of them.
 
 `ObservedSteps` says of the steps up to a number what the conditions of an agent ask about. Steps that it does not cover
 are looked at themselves: those of a worker without the capability, and those of a state that nobody has observed.
@@ -33,7 +33,7 @@ class Mention(Protocol):
 
 
 class ObservedSteps(StatePart):
-    """What the steps up to a number have called and said.
+    """Tools called and texts said by the steps up to a number.
 
     Attributes:
         step: The number of the last step that is covered.
@@ -88,7 +88,7 @@ def last_text_mentions(state: AgentState, mention: Mention) -> bool:
 
 
 def _covering(state: AgentState, key: str) -> ObservedSteps:
-    """What is remembered, where that covers the key; else nothing."""
+    """The memory of a key; nothing where it does not cover the key."""
     observed, execution = state.part(ObservedSteps), state.execution
     retries = execution.retries if execution is not None else 0
     if key in observed.asked and observed.retries == retries:

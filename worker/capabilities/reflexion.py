@@ -181,5 +181,5 @@ def check_share(field: str, value: object) -> None:
 
 
 def _findings(step: AgentStep) -> str:
-    """What the tools returned in a step, one after another."""
+    """The results of a step's tools, one after another."""
     return "\n".join(each.as_message() for each in step.tool_executions if each.outcome is ToolOutcome.OK)

@@ -50,7 +50,7 @@ class Termination(Capability):
         check_tool_names(_SOURCE, self._tools, names)
 
     def parts(self) -> Sequence[Any]:
-        """What the condition has to remember of earlier steps."""
+        """The memory of earlier steps that the condition needs."""
         return (ObservedSteps,)
 
     def hooks(self) -> Sequence[Hook]:

@@ -58,12 +58,14 @@ class Asking:
         decided = self._decisions(run, planned)
         if not decided:
             return run, list(planned)
-        run = run.with_journal(run.journal.with_decisions(self._journal_decisions(run, decided)))
+        run = run.with_journal(run.journal.with_decisions(self._journal_refusals(run, decided)))
         asking: list[tuple[PlannedCall, Request]] = []
         for each in planned:
             if each.index not in decided:
                 continue
-            decision = CallDecision.from_journal(each.index, run.journal.decisions[each.index])
+            decision = decided[each.index]
+            if (stored := run.journal.decisions.get(each.index)) is not None:  # the first one stored counts
+                decision = CallDecision.from_journal(each.index, stored)
             if decision.verdict is Verdict.ASK:
                 asking.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
@@ -122,22 +124,26 @@ class Asking:
 
     # --- decisions --------------------------------------------------------------------------------------------
 
-    def _decisions(self, run: Run, planned: Sequence[PlannedCall]) -> dict[int, bytes]:
+    def _decisions(self, run: Run, planned: Sequence[PlannedCall]) -> dict[int, CallDecision]:
         """Decisions, other than to run, about calls that have asked for nothing and were not begun."""
-        decided: dict[int, bytes] = {}
+        decided: dict[int, CallDecision] = {}
         for each in planned:
             if each.index in run.journal.requests or each.index in run.journal.begun:
                 continue
             stored = run.journal.decisions.get(each.index)
-            if stored is None and may_ask(run, each):
-                decision = decide_about(run, each)
-                stored = None if decision is None else decision.to_json()
             if stored is not None:
-                decided[each.index] = stored
+                decided[each.index] = CallDecision.from_journal(each.index, stored)
+            elif may_ask(run, each) and (decision := decide_about(run, each)) is not None:
+                decided[each.index] = decision
         return decided
 
-    def _journal_decisions(self, run: Run, decided: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        new = {index: raw for index, raw in decided.items() if index not in run.journal.decisions}
+    def _journal_refusals(self, run: Run, decided: Mapping[int, CallDecision]) -> Mapping[int, bytes]:
+        """Journal decisions that end their call. A decision to ask is its request, which holds it all."""
+        new = {
+            index: decision.to_json()
+            for index, decision in decided.items()
+            if decision.verdict is not Verdict.ASK and index not in run.journal.decisions
+        }
         if not new:
             return {}
         return ask_store(run, self._services, lambda: self._steps.record_decisions(run.claim, new), "a decision")

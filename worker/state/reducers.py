@@ -1,7 +1,7 @@
 """Reducers: functions that combine the present value with the value that a branch of parallel work brings.
 
-A reducer is pure and takes `(current, update)`. None counts as empty: it never fails and never hides the other value. So
-the values of any number of branches can be combined one after another, beginning with None.
+A reducer is pure and takes `(current, update)`. None counts as empty: it never fails and never hides the other value.
+So the values of any number of branches can be combined one after another, beginning with None.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def add_messages(current: Any, update: Any) -> list[Any]:
             return []
         raise InvalidInput("add_messages(update)", str, "give messages, or CLEAR_MESSAGES to drop all of them.")
     merged = list(_items(current, "add_messages(current)"))
-    is_one = isinstance(update, Message | Mapping)
-    for message in [update] if is_one else _items(update, "add_messages(update)"):
+    for message in [update] if _is_message(update) else _items(update, "add_messages(update)"):
         known = _message_id(message)
         places = [place for place, each in enumerate(merged) if known is not None and _message_id(each) == known]
         if places:
@@ -100,13 +99,25 @@ def last_value(current: Any, update: Any) -> Any:
 
 def set_union(current: Any, update: Any) -> Any:
     """Every value of both once: a set where one of them is a set, else a list in the order of first appearance."""
-    if isinstance(current, set | frozenset) or isinstance(update, set | frozenset):
+    if _is_set(current) or _is_set(update):
         return set(_items(current, "set_union(current)")) | set(_items(update, "set_union(update)"))
     return unique_append_list(list(_items(current, "set_union(current)")), list(_items(update, "set_union(update)")))
 
 
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
+
+
+def _is_one(value: object) -> bool:
+    return value is not None and not isinstance(value, list | tuple)
+
+
 def _only(current: Any, update: Any) -> Any:
     return update if current is None else current
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, Message | Mapping)
 
 
 def _message_id(message: object) -> object:
@@ -127,7 +138,7 @@ def _items(value: object, field: str) -> Iterable[Any]:
 
 
 def _items_or_one(value: object) -> Iterable[Any]:
-    return [value] if value is not None and not isinstance(value, list | tuple) else _items(value, "append_list")
+    return [value] if _is_one(value) else _items(value, "append_list")
 
 
 def _entries(value: object, field: str) -> Mapping[str, Any]:

@@ -399,7 +399,7 @@ MUTANTS: Final = (
     Mutant("last_writer_wins", "a later answer replaces the journaled one", Substitutes(_LastAnswerWins), 169),
     Mutant(
         "restore_unchecked", "a worker takes its lease back although the claim is another's",
-        Substitutes(steps=_RestoredUnchecked), 3,
+        Substitutes(steps=_RestoredUnchecked), 38,
     ),
     Mutant("journal_not_buried", "a worker that slept revives a journal for ever", Substitutes(_JournalNotBuried), 99),
     Mutant(

@@ -44,7 +44,7 @@ def _without_answers(reply: Reply) -> Reply:
 def _is_wake(command: Command) -> bool:
     """Whether a command is part of a wake."""
     if command[0] == "HSET":
-        return command[2:4] == ("phase", "run")
+        return _sets_phase(command)
     return command[:2] == ("RPUSH", QUEUE) or _moves_due(command)
 
 
@@ -72,71 +72,51 @@ class _AnswerIgnoresControl(_NotWatched):
 
 
 class _WithoutCommands(EditedDatabase):
-    """Leaves commands out."""
+    """Leaves out, at some points, the commands that `left_out` tells."""
 
     points: tuple[str, ...] = ()
-
-    def is_left_out(self, command: Command) -> bool:
-        raise NotImplementedError
+    left_out: Callable[[Command], bool]
 
     def command(self, point: str, command: Command) -> Command | None:
-        return NOT_SENT if point in self.points and self.is_left_out(command) else command
+        return NOT_SENT if point in self.points and self.left_out(command) else command
+
+
+def _sets_phase(command: Command) -> bool:
+    return command[0] == "HSET" and command[2:4] == ("phase", "run")
 
 
 class _NobodyWoken(_WithoutCommands):
-    points = (Points.ANSWER_EXEC,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return _is_wake(command)
+    points, left_out = (Points.ANSWER_EXEC,), staticmethod(_is_wake)
 
 
 class _WokenAndNotDue(_WithoutCommands):
-    points = (Points.ANSWER_EXEC,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return _moves_due(command)
+    points, left_out = (Points.ANSWER_EXEC,), staticmethod(_moves_due)
 
 
 class _ResumedAndNotWoken(_WithoutCommands):
-    points = (Points.RESUME_EXEC,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return _is_wake(command)
+    points, left_out = (Points.RESUME_EXEC,), staticmethod(_is_wake)
 
 
 class _StoppedAndWaiting(_WithoutCommands):
-    points = (Points.STOP_ASK,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return command[0] == "HSET" and command[2:4] == ("phase", "run")
+    points, left_out = (Points.STOP_ASK,), staticmethod(_sets_phase)
 
 
 class _ClaimedAndWaiting(_WithoutCommands):
-    points = (Points.CLAIM_EXEC,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return command[0] == "HSET" and command[2:4] == ("phase", "run")
+    points, left_out = (Points.CLAIM_EXEC,), staticmethod(_sets_phase)
 
 
 class _BeginRecordKept(_WithoutCommands):
-    points = (Points.REQUEST_OPEN,)
-
-    def is_left_out(self, command: Command) -> bool:
-        return command[0] == "HDEL"
+    points, left_out = (Points.REQUEST_OPEN,), staticmethod(lambda command: command[0] == "HDEL")
 
 
 class _HoldKept(_WithoutCommands):
     points = (Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT, Points.STOP_EXEC)
-
-    def is_left_out(self, command: Command) -> bool:
-        return command[0] == "HDEL" and "held" in command
+    left_out = staticmethod(lambda command: command[0] == "HDEL" and "held" in command)
 
 
 class _RequestsStayListed(_WithoutCommands):
     points = (Points.ANSWER_EXEC, Points.REQUEST_SETTLE, Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT)
-
-    def is_left_out(self, command: Command) -> bool:
-        return command[0] == "ZREM" and str(command[1]).endswith(":requests")
+    left_out = staticmethod(lambda command: command[0] == "ZREM" and str(command[1]).endswith(":requests"))
 
 
 class _NotDueWhileWaiting(EditedDatabase):

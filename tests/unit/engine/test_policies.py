@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
+from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Approvals, Rule
 from celery_agents.worker.drivers import CallTool
@@ -112,14 +113,40 @@ def test_a_policy_is_asked_once_and_what_was_approved_is_what_runs(new_bench: Ne
     assert (asked, sent) == ([{"text": "first"}], ["first"])
 
 
-def test_a_decision_of_a_worker_that_died_before_its_request_stands(new_bench: NewBench) -> None:
-    asked: list[int] = []
+def changing_mind(asked: list[int], first: Ask | Deny) -> Any:
+    """A policy that decides like this the first time, and allows the call from then on."""
 
     def decide(ctx: ApprovalContext, args: Mapping[str, Any]) -> Any:
         asked.append(1)
-        return Ask(to="managers") if len(asked) == 1 else Allow()
+        return first if len(asked) == 1 else Allow()
 
+    return decide
+
+
+def test_a_decision_to_ask_stands_when_its_worker_died_right_after_it(new_bench: NewBench) -> None:
+    asked: list[int] = []
     paid: list[int] = []
+    decide = changing_mind(asked, Ask(to="managers"))
+    bench = new_bench(calling(CallTool("pay", cents=3), tools=[paying(paid, approval=decide)]))
+    session_id = bench.submit()
+
+    def die(point: str) -> None:
+        if point == "w0":
+            raise WorkerDied
+
+    crash_points.install(die)
+    try:
+        bench.worker_died(session_id)
+    finally:
+        crash_points.install(None)
+    assert isinstance(bench.step(session_id), Waiting)
+    assert (len(asked), paid, bench.open_request(session_id).to) == (1, [], "managers")
+
+
+def test_a_decision_to_deny_stands_when_its_worker_died_right_after_it(new_bench: NewBench) -> None:
+    asked: list[int] = []
+    paid: list[int] = []
+    decide = changing_mind(asked, Deny("too much"))
     bench = new_bench(calling(CallTool("pay", cents=3), tools=[paying(paid, approval=decide)]))
     session_id = bench.submit()
     database, transaction = bench.store.context.database, bench.store.context.database.transaction
@@ -133,8 +160,9 @@ def test_a_decision_of_a_worker_that_died_before_its_request_stands(new_bench: N
     database.transaction = die_after_decision  # type: ignore[method-assign]
     bench.worker_died(session_id)
     database.transaction = transaction  # type: ignore[method-assign]
-    assert isinstance(bench.step(session_id), Waiting)
-    assert (len(asked), paid, bench.open_request(session_id).to) == (1, [], "managers")
+    bench.run(session_id)
+    assert (len(asked), paid) == (1, [])
+    assert "too much" in shown(bench, session_id)[0]
 
 
 def test_a_policy_that_raises_keeps_the_call_from_running_and_the_model_reads_it(new_bench: NewBench) -> None:

@@ -122,7 +122,7 @@ class RunView:
 
     @property
     def reasoning_steps(self) -> tuple[ReasoningStep, ...]:
-        """What `Reasoning` has recorded, one for each iteration."""
+        """The records of `Reasoning`, one for each iteration."""
         return tuple(self.state.part(ReasoningSteps))
 
     @property
@@ -316,7 +316,7 @@ def _reason_of_end(state: AgentState) -> RunReason:
 
 
 def _merge(made: Iterable[tuple[int, T]], recorded: Sequence[tuple[int, T]]) -> tuple[T, ...]:
-    """What steps made and what was recorded after that many steps, in order."""
+    """Join values that steps made with those recorded after that many steps, in order."""
     if not recorded:
         return tuple(each for _, each in made)
     return tuple(each for _, each in sorted([*made, *recorded], key=itemgetter(0)))

@@ -63,7 +63,7 @@ class ReasoningSteps(ListPart[ReasoningStep]):
 
 
 class Assessment(StrEnum):
-    """What a reflection says about an iteration. Of several that hold, the one that stands first here counts."""
+    """The verdict of a reflection about an iteration. Of several that hold, the one that stands first here counts."""
 
     LOOP_DETECTED = "loop_detected"
     STUCK = "stuck"
@@ -133,7 +133,7 @@ class TerminalToolNames(StatePart):
 
 
 class IterationShift(StatePart):
-    """What `with_iteration` adds to the number of steps."""
+    """The number that `with_iteration` adds to the number of steps."""
 
     part_name = "run_iteration"
     shift: Annotated[int, Field(strict=True)] = 0

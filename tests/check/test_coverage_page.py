@@ -1,0 +1,97 @@
+"""docs/coverage.md: the tests that it names exist, and no name of a source document is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from support.product import ROOT
+
+PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+_TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+
+STATE_NAMES = [
+    "run_id",
+    "agent_id",
+    "messages",
+    "iteration",
+    "max_iterations",
+    "tool_executions",
+    "reasoning_steps",
+    "confidence",
+    "confidence_threshold",
+    "confidence_history",
+    "tool_history",
+    "tool_loop_threshold",
+    "terminal_tools",
+    "total_tokens_used",
+    "token_budget",
+    "errors",
+    "metadata",
+    "started_at",
+    "updated_at",
+    "with_message",
+    "with_messages",
+    "with_iteration",
+    "with_tool_execution",
+    "with_reasoning_step",
+    "with_confidence",
+    "adjust_confidence",
+    "with_error",
+    "with_metadata",
+    "with_token_usage",
+    "to_checkpoint",
+    "from_checkpoint",
+    "add_messages",
+    "merge_dict",
+    "deep_merge_dict",
+    "append_list",
+    "unique_append_list",
+    "add_numbers",
+    "max_value",
+    "min_value",
+    "first_value",
+    "last_value",
+    "set_union",
+    "MaxIterations",
+    "TokenLimit",
+    "TimeLimit",
+    "TextMention",
+    "ToolCalled",
+    "ConfidenceMet",
+    "NoToolCalls",
+    "CustomCondition",
+]
+
+
+def section(heading: str) -> str:
+    """The text under a heading of the page."""
+    return PAGE.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def functions(path: Path) -> set[str]:
+    """Names of the functions of a test module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in _TEST.findall(PAGE)}))
+def test_the_tests_that_the_page_names_exist(file: str) -> None:
+    named = {test for each, test in _TEST.findall(PAGE) if each == file}
+    assert named - functions(ROOT / "tests" / file) == set()
+
+
+def test_every_line_of_the_tables_names_a_test() -> None:
+    lines = [
+        line for line in PAGE.splitlines() if line.startswith("|") and not re.match(r"\|(-|\s*(in the|case))", line)
+    ]
+    assert len(lines) > 50
+    assert [line for line in lines if not _TEST.search(line)] == []
+
+
+def test_no_name_of_the_document_state_is_missing() -> None:
+    told = set(re.findall(r"\w+", section('"State" (Locus)')))
+    assert [name for name in STATE_NAMES if name not in told] == []
