@@ -147,7 +147,7 @@ class Reflections(ListPart[ReflectionRecord]):
 
 
 class ReflectionProgress(StatePart):
-    """What the cadence and its limits count in this execution.
+    """Counts of the cadence and its limits in this execution.
 
     Attributes:
         made: Notes of this execution.
@@ -289,7 +289,7 @@ class Memory(StatePart):
 
 
 class CachedResult(PartValue):
-    """Where the conversation has the result of a call that is given again for an equal one.
+    """The place in the conversation of a result that is given again for an equal call.
 
     Attributes:
         key: Of the tool and its arguments.
@@ -315,7 +315,7 @@ class CachedResults(StatePart):
 
 
 class LimitsUsed(StatePart):
-    """What `AgentLimits` counts in this execution.
+    """Counts of `AgentLimits` in this execution.
 
     Attributes:
         tool_calls: Every call that was asked for, whatever came of it.
