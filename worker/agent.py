@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
-from .capability import Capability, check_capabilities, compiler_of
+from .capability import Capability, check_capabilities, check_compilers, compiler_of
 from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
 from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
+
+if TYPE_CHECKING:
+    from .capabilities import RuntimeProfile
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -52,6 +55,8 @@ class Agent:
         handoffs: Agents that may go on with a session of this one; its model calls `transfer_to_<agent>`.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
+        profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
+            agent is not given its own. None: neither.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Agent:
     max_children: int = 8
     max_depth: int = 3
     handoffs: Sequence[Handoff | Agent] = ()
+    profile: str | RuntimeProfile | None = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
@@ -94,7 +100,12 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
+        if self.profile is not None:
+            from .capabilities.smart.profiles import find_profile  # an agent without a profile does without
+
+            object.__setattr__(self, "capabilities", find_profile(self.profile).capabilities(tuple(self.capabilities)))
         check_capabilities(self.name, self.capabilities, self.tools)
+        check_compilers(self.name, self.capabilities, self.compiler)
         given = self.capabilities
         handoffs = [each if isinstance(each, Handoff) else Handoff(each) for each in self.handoffs]
         if any(each.name == self.name for each in handoffs):
@@ -107,6 +118,10 @@ class Agent:
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
         object.__setattr__(self, "all_guards", (BudgetGuard(), *guards))
+        if self.max_parallel_tools is None:
+            wanted = [each.parallel_tools() for each in given]
+            object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
+        _check_price(self)
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
 
     def as_tool(
@@ -174,12 +189,22 @@ class Agent:
     @cached_property
     def messages_from(self) -> MessageCompiler:
         """The compiler that chooses the messages, with those of the capabilities behind it."""
-        return compiler_of(self.compiler or ConversationWithCurrentToolTrace(), self.capabilities)
+        given = (self.compiler, *(each.compiler() for each in self.capabilities), ConversationWithCurrentToolTrace())
+        return compiler_of(next(each for each in given if each is not None), self.capabilities)
 
-    @property
+    @cached_property
+    def event_sources(self) -> tuple[Capability, ...]:
+        """The capabilities that report events of their own."""
+        return tuple(each for each in self.capabilities if type(each).events is not Capability.events)
+
+    @cached_property
     def limits(self) -> ExecutionBudget:
-        """Limits of an execution."""
-        return self.budget or ExecutionBudget.unlimited()
+        """Limits of an execution: its own, and those of its capabilities."""
+        limits = self.budget or ExecutionBudget.unlimited()
+        for each in self.capabilities:
+            more = each.budget()
+            limits = limits if more is None else limits.capped_by(more)
+        return limits
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
@@ -240,6 +265,17 @@ def _check_kinds(agent: Any) -> None:
     for name, kind, fits in expected:
         if not fits:
             raise ConfigurationError(f"agent {agent.name!r}: {name}={getattr(agent, name)!r:.80} must be {kind}")
+
+
+def _check_price(agent: Agent) -> None:
+    """Refuse a cost limit of a capability that nobody could keep, where the driver can be asked already."""
+    wanted = [each.name for each in agent.capabilities if (limits := each.budget()) and limits.max_cost is not None]
+    knows_price = getattr(agent.driver, "knows_price", None)
+    if wanted and knows_price is not None and not knows_price(None):
+        raise ConfigurationError(
+            f"agent {agent.name!r}: {wanted[0]} limits the cost, and the driver knows no price; give cost_estimator=, "
+            "or a driver with a price"
+        )
 
 
 def _check_name(name: object) -> None:

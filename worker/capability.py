@@ -7,14 +7,14 @@ are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import ConfigurationError
 from .guards import Guard
 from .hooks import Hook
-from .state import AgentState, ListPart, Message, MessageCompiler, StatePart
+from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, StatePart
 from .state.parts.state_part import check_defaults, check_part_name
 from .tools import CallPolicy, Tool, ToolSet
 
@@ -65,6 +65,29 @@ class Capability:
         """The messages that the model sees, from those that the compiler before it chose. Pure, and without I/O."""
         return messages
 
+    def budget(self) -> ExecutionBudget | None:
+        """Limits that hold beside the agent's, the smaller of both; None: none."""
+        return None
+
+    def parallel_tools(self) -> int | None:
+        """Tool calls of a step that run side by side, for an agent that does not say; None: the setting."""
+        return None
+
+    def compiler(self) -> MessageCompiler | None:
+        """A compiler in place of the default one, for an agent that names none. None: the default one."""
+        return None
+
+    def events(self, before: AgentState, after: AgentState) -> Sequence[Mapping[str, Any]]:
+        """The events of a step, which its commit appends to the session's stream. Pure, and without I/O.
+
+        Args:
+            before: The session as the step found it.
+            after: The session that is committed; its `last_step` is the step.
+        Returns:
+            JSON objects; each says by `type` what it is.
+        """
+        return ()
+
     def check_tools(self, names: Collection[str]) -> None:
         """Refuse an agent whose tools do not fit; `names` are those of the agent and of all its capabilities.
 
@@ -108,6 +131,20 @@ def check_capabilities(agent: str, capabilities: Iterable[Any], tools: Iterable[
         _check_tools(agent, each, names)
 
 
+def check_compilers(agent: str, capabilities: Iterable[Capability], compiler: MessageCompiler | None) -> None:
+    """Refuse an agent for which two compilers want to choose the messages.
+
+    Raises:
+        ConfigurationError: It has a compiler of its own and a capability brings one, or two capabilities do.
+    """
+    owners = ["compiler="] if compiler is not None else []
+    owners += [each.name for each in capabilities if each.compiler() is not None]
+    if len(owners) > 1:
+        raise ConfigurationError(
+            f"agent {agent!r}: {' and '.join(owners)} each choose the messages that the model sees; leave one out"
+        )
+
+
 def compiler_of(compiler: MessageCompiler, capabilities: Sequence[Capability]) -> MessageCompiler:
     """The agent's compiler with those of its capabilities behind it; the agent's own where none brings any."""
     bringing = tuple(each for each in capabilities if type(each).compile is not Capability.compile)
@@ -137,4 +174,4 @@ def _checked_part(kind: type[Any]) -> str:
     return check_part_name(kind)
 
 
-__all__ = ["Capability", "CapableCompiler", "check_capabilities", "compiler_of"]
+__all__ = ["Capability", "CapableCompiler", "check_capabilities", "check_compilers", "compiler_of"]

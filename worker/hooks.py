@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -46,7 +47,8 @@ class HookPoint(StrEnum):
         BEFORE_STEP: In each step, before the guards are asked.
         BEFORE_INFERENCE: Before the model is asked; `request` is the question.
         AFTER_INFERENCE: After the model has answered; `response` is the answer.
-        BEFORE_TOOL: Before each tool call; `tool_call` is the call, and `blocked` keeps it from running.
+        BEFORE_TOOL: Before each tool call; `tool_call` is the call, and `blocked` keeps it from running. So does a
+            `tool_execution`: its result is known already.
         AFTER_TOOL: After each tool call that has run; `tool_execution` is its result.
         AFTER_STEP: After the step, before it is decided whether the execution goes on.
         ON_STOP: When the execution ends, before it has its last status.
@@ -74,12 +76,13 @@ class HookContext:
         point: The point at which the hook runs.
         state: The session as far as the step has changed it.
         request: The request to the driver; only before inference.
-        response: The driver's response; only after inference.
+        response: The driver's response; after inference and around tools.
         tool_call: The call that is about to run, or has run; only around tools.
-        tool_execution: The result of the call; only after it.
+        tool_execution: The result of the call: after it, or set before it by a hook that knows the result.
         blocked: A reason that keeps the call from running; only before a tool.
         error: The error that fails the execution; only on error.
         stop_signals: The stops that earlier hooks of this point have asked for by raising `StopExecution`.
+        now: Redis's time when the step was claimed, the same for all hooks of a claim; None outside a worker.
         ask: Makes auxiliary model calls; None outside a worker. Call `ask_model`.
     """
 
@@ -95,6 +98,7 @@ class HookContext:
     blocked: str | None = None
     error: ErrorInfo | None = None
     stop_signals: tuple[StopSignal, ...] = ()
+    now: datetime | None = None
     ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
@@ -123,7 +127,7 @@ CHANGES: Final[Mapping[HookPoint, frozenset[str]]] = MappingProxyType(
         HookPoint.BEFORE_STEP: frozenset({"state"}),
         HookPoint.BEFORE_INFERENCE: frozenset({"state", "request"}),
         HookPoint.AFTER_INFERENCE: frozenset({"state", "response"}),
-        HookPoint.BEFORE_TOOL: frozenset({"tool_call", "blocked"}),
+        HookPoint.BEFORE_TOOL: frozenset({"tool_call", "blocked", "tool_execution"}),
         HookPoint.AFTER_TOOL: frozenset({"tool_execution"}),
         HookPoint.AFTER_STEP: frozenset({"state"}),
         HookPoint.ON_STOP: frozenset({"state"}),

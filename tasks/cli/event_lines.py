@@ -154,6 +154,15 @@ def _describe_end(event: Event) -> str:
     return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
 
 
+def _describe_capability(event: Event) -> str:
+    data = event.data
+    return f"step {event.step}: {data.get('type', 'a capability reports')}{_version(data)}"
+
+
+def _version(data: Data) -> str:
+    return f", version {data['version']}" if data.get("version") else ""
+
+
 def _describe_by_name(event: Event) -> str:
     return event.type.replace("_", " ")
 
@@ -188,5 +197,6 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "child_started": _describe_child,
     "child_ended": _describe_child,
     "agent_changed": lambda event: f"step {event.step}: agent {event.data['agent']} goes on with the session",
+    "capability": _describe_capability,
     "parked": lambda event: f"parked: {event.data.get('reason', '')}",
 }

@@ -25,11 +25,22 @@ from .conditions import (
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
+from .smart.fact_file import FactFiles
+from .smart.limits import AgentLimits
+from .smart.memory_facts import FactStore, MemoryFacts
+from .smart.planning import Planning
+from .smart.profiles import RuntimeProfile
+from .smart.reasoning_config import NativeReasoning, ReasoningConfig, ReflectionConfig
+from .smart.reflection import Reflection
+from .smart.summarization import Summarization
+from .smart.tool_archive import ToolArchive
+from .smart.tool_cache import ToolCache
 from .subagents import Subagent, Subagents
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
 __all__ = [
+    "AgentLimits",
     "AllOf",
     "AnyOf",
     "Approvals",
@@ -38,19 +49,31 @@ __all__ = [
     "ConditionResult",
     "ConfidenceMet",
     "CustomCondition",
+    "FactFiles",
+    "FactStore",
     "LoopDetection",
     "MaxIterations",
+    "MemoryFacts",
+    "NativeReasoning",
     "NoToolCalls",
     "Not",
+    "Planning",
     "Reasoning",
+    "ReasoningConfig",
+    "Reflection",
+    "ReflectionConfig",
     "Reflexion",
     "Rule",
+    "RuntimeProfile",
     "Subagent",
     "Subagents",
+    "Summarization",
     "TerminalTools",
     "Termination",
     "TextMention",
     "TimeLimit",
     "TokenLimit",
+    "ToolArchive",
+    "ToolCache",
     "ToolCalled",
 ]

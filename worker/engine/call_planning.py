@@ -24,6 +24,7 @@ from .call_records import (
     RequestedCall,
     record_call,
     record_error,
+    record_known,
     record_stopped,
     run_hooks_after,
 )
@@ -143,11 +144,13 @@ class CallPlanner:
         if decided is not None:
             return self._bind(run, RequestedCall(index=index, call=CallDecision.from_journal(index, decided).call))
         if run.agent.hook_stack.at(HookPoint.BEFORE_TOOL):
-            context = run.hook_context(HookPoint.BEFORE_TOOL, run.state, tool_call=call)
+            context = run.hook_context(HookPoint.BEFORE_TOOL, run.state, tool_call=call, response=run.response)
             context = run.agent.hook_stack.run(context)
             if context.stop_signals:
                 raise StopExecution.of(context.stop_signals[0])
             call = context.tool_call or call
+            if context.tool_execution is not None and context.blocked is None:
+                return record_known(run, RequestedCall(index=index, call=call), context.tool_execution)
             if context.blocked is not None:
                 why = ErrorInfo(kind="blocked", message=redact(context.blocked))
                 requested = RequestedCall(index=index, call=call)

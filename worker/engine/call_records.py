@@ -122,10 +122,20 @@ def run_hooks_after(run: Run, record: CallRecord) -> CallRecord:
     if not stack.at(HookPoint.AFTER_TOOL):
         return record
     execution = record.execution
-    context = run.hook_context(HookPoint.AFTER_TOOL, run.state, tool_call=execution.tool_call, tool_execution=execution)
+    context = run.hook_context(
+        HookPoint.AFTER_TOOL, run.state, tool_call=execution.tool_call, tool_execution=execution, response=run.response
+    )
     context = stack.run(context)
     signal = record.signal or next(iter(context.stop_signals), None)
     return CallRecord(execution=context.tool_execution or execution, signal=signal)
+
+
+def record_known(run: Run, requested: RequestedCall, known: ToolExecution) -> CallRecord:
+    """Record a call whose result a hook knows already: the tool does not run."""
+    record = record_call(
+        run, requested, known.outcome, CallTimes.at(run.claim.now_ms), value=known.value, error=known.error
+    )
+    return CallRecord(execution=record.execution.as_cache_hit())
 
 
 def record_error(run: Run, requested: RequestedCall, error: ErrorInfo, times: CallTimes) -> CallRecord:

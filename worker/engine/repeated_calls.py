@@ -13,7 +13,7 @@ from typing import Final
 
 from ..state import ExecutionState, StepExecution, ToolCall, ToolExecution, ToolOutcome
 from ..state.values.canonical import canonical_digest
-from .call_records import CallTimes, PlannedCall, record_call
+from .call_records import PlannedCall, record_known
 from .run import CallRecord, Run
 
 _EXECUTIONS: Final = 64
@@ -99,7 +99,4 @@ def _key(call: ToolCall) -> str:
 
 
 def _record_hit(run: Run, planned: PlannedCall, found: ToolExecution) -> CallRecord:
-    record = record_call(
-        run, planned, found.outcome, CallTimes.at(run.claim.now_ms), value=found.value, error=found.error
-    )
-    return CallRecord(execution=record.execution.as_cache_hit())
+    return record_known(run, planned, found)

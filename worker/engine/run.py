@@ -261,7 +261,7 @@ class Run:
         """The context of the hooks at a point, with the values that this point has beside the state."""
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
-            state=state, ask=self.ask_model, **values,
+            state=state, now=moment(self.claim.now_ms), ask=self.ask_model, **values,
         )  # fmt: skip
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..known_secrets import redact_known
+from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse, Request
 from ..store import NewEvent
+from ..tools import to_json_value
 from .run import Run
+
+log = logging.getLogger(__name__)
 
 _SHOWN_CHARS: Final = 300
 _SHOWN_TOOLS: Final = 100
@@ -30,6 +35,27 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
     if len(run.records) > _SHOWN_TOOLS:
         data["more_tools"] = len(run.records) - _SHOWN_TOOLS
     return NewEvent(type="step_committed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+
+
+def capability_events(run: Run, state: AgentState) -> list[NewEvent]:
+    """The events that capabilities report of a step; one that raises is logged, and the step is saved."""
+    events: list[NewEvent] = []
+    for capability in run.agent.event_sources:
+        try:
+            reported = [
+                to_json_value(dict(each), limit_chars=None) for each in capability.events(run.loaded.state, state)
+            ]
+        except Exception as error:  # noqa: BLE001 - a capability of the user's
+            described = describe_exception(error).message
+            log.warning(
+                "capability %s: its events of step %s are dropped: %s", capability.name, run.ref.step, described
+            )
+            continue
+        events += [
+            NewEvent(type="capability", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+            for data in reported
+        ]
+    return events
 
 
 def failed_call_event(run: Run, error: ErrorInfo, facts: Mapping[str, Any], next_try_ms: int) -> NewEvent:

@@ -242,6 +242,8 @@ class ToolCallRunner:
             cancelled=lambda: lease.interruption is not None,
             ask=lambda key, request: run.ask_model(f"t{planned.index}.{key}", request),
             replies=self._replies(run, planned),
+            state=run.state,
+            calls=run.response.tool_calls if run.response is not None else (),
         )
 
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:

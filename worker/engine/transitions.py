@@ -17,7 +17,7 @@ from .handoffs import hand_over
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
 from .run import Run, moment
-from .step_texts import end_event, execution_event, step_event
+from .step_texts import capability_events, end_event, execution_event, step_event
 
 
 def step_transition(run: Run, applied: AppliedStep) -> Transition:
@@ -37,6 +37,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         if run.response is not None:
             events.append(step_event(run, run.response))
         after, joined = apply_inbox(state, snapshot, now, has_ended=has_ended, has_unseen=_has_unseen_message(run))
+        events += capability_events(run, state)
         if has_ended:
             events.append(end_event(applied.failure, state))
         has_failed = state.status is ExecutionStatus.FAILED

@@ -121,6 +121,18 @@ from .values.value import Value
 from .views.run import RunView
 from .views.run_parts import Assessment, ReasoningStep
 from .views.run_reason import RunReason
+from .views.smart import SmartView
+from .views.smart_events import PlanEvent, ReflectionEvent, SmartEvent, SummarizationEvent, smart_event
+from .views.smart_parts import (
+    Cadence,
+    MemoryFact,
+    Plan,
+    PlanStatus,
+    PlanStepRecord,
+    ReflectionRecord,
+    ReflectionUsage,
+    SummaryRecord,
+)
 
 __all__ = [
     "BUFFER",
@@ -155,6 +167,7 @@ __all__ = [
     "Approve",
     "Assessment",
     "BudgetWish",
+    "Cadence",
     "ChildEnd",
     "ChildFailure",
     "ChildOrder",
@@ -183,6 +196,7 @@ __all__ = [
     "LLMConfig",
     "ListChange",
     "ListPart",
+    "MemoryFact",
     "Message",
     "MessageCompiler",
     "MessageStore",
@@ -191,7 +205,14 @@ __all__ = [
     "PartItem",
     "PartList",
     "PartScope",
+    "Plan",
+    "PlanEvent",
+    "PlanStatus",
+    "PlanStepRecord",
     "ReasoningStep",
+    "ReflectionEvent",
+    "ReflectionRecord",
+    "ReflectionUsage",
     "Remember",
     "Request",
     "RequestKind",
@@ -207,6 +228,8 @@ __all__ = [
     "SelectedSections",
     "SessionId",
     "Shortage",
+    "SmartEvent",
+    "SmartView",
     "Span",
     "SplitState",
     "StateChanges",
@@ -215,6 +238,8 @@ __all__ = [
     "StopReason",
     "StopSignal",
     "StopSignals",
+    "SummarizationEvent",
+    "SummaryRecord",
     "ToolCall",
     "ToolExecution",
     "ToolExecutionId",
@@ -236,6 +261,7 @@ __all__ = [
     "repair_pairs",
     "request_id",
     "reserve",
+    "smart_event",
     "split",
     "step_json",
     "step_messages",

@@ -28,6 +28,7 @@ from .values.field_types import utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
 from .views.run import RunView
+from .views.smart import SmartView
 
 _REPLACED = "only the newest generation of a section is stored; append where it is read later. Replaced since:"
 
@@ -70,6 +71,11 @@ class AgentState(AgentWithParts):
     def run(self) -> RunView:
         """The state under the names of Locus, with builders."""
         return RunView(self)
+
+    @property
+    def smart(self) -> SmartView:
+        """The state under the names of `SmartState`."""
+        return SmartView(self)
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -250,6 +250,8 @@ class EventType(StrEnum):
             own children used: `steps`, `tokens`, `cost`.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
+            other data are the capability's.
     """
 
     EXECUTION_SUBMITTED = "execution_submitted"
@@ -281,6 +283,7 @@ class EventType(StrEnum):
     CHILD_STARTED = "child_started"
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"
+    CAPABILITY = "capability"
 
 
 class SessionState(StrEnum):

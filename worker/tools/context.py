@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
-from ..state import ChildEnd, ChildFailure, ExecutionBudget, InferenceResponse, JoinRule
+from ..state import AgentState, ChildEnd, ChildFailure, ExecutionBudget, InferenceResponse, JoinRule, ToolCall
 from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 
@@ -35,6 +35,8 @@ class ToolContext:
         cancelled: True once nobody wants the result any more: a stop, the deadline, or a lost lease.
         ask: Makes auxiliary model calls; None outside of a worker. Call `ask_model` or `ask_model_sync`.
         replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
+        state: The session as it was when the step began; None outside of a worker.
+        calls: The calls of the model's answer as the model asked for them, this one at `index`.
     """
 
     session_id: str
@@ -46,6 +48,8 @@ class ToolContext:
     cancelled: Callable[[], bool] = _never
     ask: Callable[[str, Any], InferenceResponse] | None = None
     replies: Replies = field(default_factory=Replies, repr=False)
+    state: AgentState | None = field(default=None, repr=False)
+    calls: tuple[ToolCall, ...] = field(default=(), repr=False)
 
     @overload
     def answer(self) -> Any: ...

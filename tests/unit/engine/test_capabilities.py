@@ -14,7 +14,16 @@ from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDri
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.guards import PROCEED, Guard, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState, ListPart, Message, PartItem, PartScope, StatePart
+from celery_agents.worker.state import (
+    AgentState,
+    ListPart,
+    Message,
+    PartItem,
+    PartScope,
+    StatePart,
+    ToolExecution,
+    ToolOutcome,
+)
 from celery_agents.worker.tools import Effect, InvalidArguments, ToolContext, tool
 
 from support.engine import Bench
@@ -225,3 +234,105 @@ def test_a_capability_may_refuse_an_agent_that_lacks_a_tool() -> None:
     Agent("a", driver=str, tools=[send], capabilities=[Sending()])
     with pytest.raises(ConfigurationError, match=r"agent 'a': Sending needs a tool named 'send'; tools: count_look"):
         Agent("a", driver=str, capabilities=[Sending(), Counting()])
+
+
+# --- what a tool and a hook around it see, and events ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knowing(Capability):
+    """Knows the results of calls of `look` with these numbers, and reports how many calls a step had."""
+
+    known: Mapping[int, str]
+
+    def hooks(self) -> Sequence[Hook]:
+        return [Hook(HookPoint.BEFORE_TOOL, self._give)]
+
+    def _give(self, context: HookContext) -> HookContext | None:
+        call = context.tool_call
+        assert call is not None
+        assert context.response is not None
+        assert call in context.response.tool_calls
+        if call.name != "look" or isinstance(call.args, str) or call.args["number"] not in self.known:
+            return None
+        now = context.state.updated_at
+        value = self.known[call.args["number"]]
+        known = ToolExecution(tool_call=call, outcome=ToolOutcome.OK, value=value, started_at=now, completed_at=now)
+        return context.changed(tool_execution=known)
+
+    def events(self, before: AgentState, after: AgentState) -> Sequence[Mapping[str, Any]]:
+        if after.last_step is not None and not after.last_step.has_tool_calls():
+            raise ValueError("nothing to report")
+        return [{"type": "calls", "before": before.step_count, "count": len(after.steps[-1].tool_executions)}]
+
+
+def test_a_result_that_a_hook_knows_is_the_result_and_the_tool_does_not_run(new_bench: NewBench) -> None:
+    ran: list[int] = []
+
+    @tool(effect="unsafe")
+    def look(number: int) -> str:
+        """Look at a number."""
+        ran.append(number)
+        return f"number {number}"
+
+    driver = ScriptedDriver([[CallTool("look", number=1), CallTool("look", number=2)], "done"])
+    bench = new_bench(Agent("a", driver=driver, tools=[look], capabilities=[Knowing({1: "known"})]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    executions = bench.state(session_id).steps[0].tool_executions
+    assert ran == [2]
+    assert [each.value for each in executions] == ["known", "number 2"]
+    assert [each.idempotent_cache_hit for each in executions] == [True, False]
+
+
+def test_events_of_a_capability_stand_in_the_stream_and_one_that_raises_breaks_no_step(new_bench: NewBench) -> None:
+    @tool(effect="pure")
+    def look(number: int) -> str:
+        """Look at a number."""
+        return str(number)
+
+    driver = ScriptedDriver([[CallTool("look", number=1), CallTool("look", number=2)], "done"])
+    bench = new_bench(Agent("a", driver=driver, tools=[look], capabilities=[Knowing({})]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert bench.state(session_id).final_response == "done"
+    events = [each for each in bench.store.sessions.events(session_id) if each.type == "capability"]
+    assert [(each.step, each.data) for each in events] == [(1, {"type": "calls", "before": 0, "count": 2})]
+
+
+def test_a_tool_reads_the_session_and_the_calls_of_its_answer(new_bench: NewBench) -> None:
+    seen: list[tuple[int, int, list[str]]] = []
+
+    @tool(effect="pure")
+    def look(ctx: ToolContext, number: int) -> str:
+        """Look at a number."""
+        assert ctx.state is not None
+        seen.append((ctx.state.step_count, ctx.index, [each.id for each in ctx.calls]))
+        return str(number)
+
+    driver = ScriptedDriver([CallTool("look", number=1), [CallTool("look", number=2), CallTool("look", number=3)], "x"])
+    bench = new_bench(Agent("a", driver=driver, tools=[look]))
+    bench.run(bench.submit())
+    first, *second = sorted(seen)
+    assert first[:2] == (0, 0)
+    assert [each[:2] for each in second] == [(1, 0), (1, 1)]
+    assert all(len(each[2]) == 2 for each in second)
+
+
+class AllMessages:
+    def compile(self, state: AgentState) -> tuple[Message, ...]:
+        return state.messages
+
+
+@dataclass(frozen=True)
+class Choosing(Capability):
+    """Brings a compiler."""
+
+    def compiler(self) -> AllMessages:
+        return AllMessages()
+
+
+def test_two_compilers_for_one_agent_are_refused() -> None:
+    assert isinstance(Agent("a", driver=ScriptedDriver(["x"]), capabilities=[Choosing()]).messages_from, AllMessages)
+    with pytest.raises(ConfigurationError, match="compiler= and Choosing each choose the messages"):
+        Agent("a", driver=ScriptedDriver(["x"]), capabilities=[Choosing()], compiler=AllMessages())

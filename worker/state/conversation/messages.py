@@ -76,6 +76,10 @@ class Message(Value):
         """The same with these metadata added; the values must be frozen already."""
         return self._with(metadata=FrozenDict.of({**self.metadata, **tags}))
 
+    def with_content(self, content: str) -> Message:
+        """The same with another text; for messages of tools, which carry nothing of a provider."""
+        return self._with(content=content)
+
     def with_tool_calls(self, tool_calls: tuple[ToolCall, ...]) -> Message:
         """The same with other calls; the provider's data, which hold the former ones, are dropped."""
         return self._with(tool_calls=tool_calls, provider=None)

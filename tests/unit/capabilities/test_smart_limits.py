@@ -1,0 +1,296 @@
+"""AgentLimits and ToolCache: what is skipped, what ends an execution, and which results are given again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.capabilities import AgentLimits, Summarization, ToolCache
+from celery_agents.worker.capabilities.smart.limits import clamp
+from celery_agents.worker.capabilities.smart.tokens import estimate_tokens
+from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.state import (
+    AgentState,
+    ExecutionBudget,
+    ExecutionStatus,
+    InferenceResponse,
+    InferenceUsage,
+    Message,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolOutcome,
+)
+from celery_agents.worker.tools import tool
+
+from support.engine import Bench
+from support.smart import Asked, finished, run_dying
+
+NewBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def new_bench() -> Iterator[NewBench]:
+    benches: list[Bench] = []
+
+    def make(*agents: Agent, **settings: Any) -> Bench:
+        benches.append(Bench(*agents, **settings))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.close()
+
+
+def looks(count: int = 1, usage: InferenceUsage | None = None) -> Callable[[AgentState], Any]:
+    """Asks for so many calls in each step."""
+
+    def answer(state: AgentState) -> Any:
+        calls = [ToolCall(id=f"c{n}", name="look", args={"number": 10 * state.step_count + n}) for n in range(count)]
+        return InferenceResponse(tool_calls=tuple(calls), usage=usage or InferenceUsage())
+
+    return answer
+
+
+@tool(effect="pure")
+def look(number: int) -> str:
+    """Look at a number."""
+    return f"seen {number}"
+
+
+def agent(driver: Any, capability: Any, *tools: Any) -> Agent:
+    return Agent("a", driver=driver, tools=[look, *tools], capabilities=[capability])
+
+
+# --- tool calls (L13) ------------------------------------------------------------------------------------------
+
+
+def test_l13_calls_beyond_the_limit_are_skipped_and_one_final_turn_follows(new_bench: NewBench) -> None:
+    driver = Asked([looks(2), looks(3), "the answer"])
+    state = finished(new_bench(agent(driver, AgentLimits(max_tool_calls=3))))
+    assert (state.status, state.final_response) == (ExecutionStatus.COMPLETED, "the answer")
+    outcomes = [each.outcome for each in state.steps[1].tool_executions]
+    assert outcomes == [ToolOutcome.OK, ToolOutcome.BLOCKED, ToolOutcome.BLOCKED]
+    assert "Skipped: the limit of 3 tool calls" in state.steps[1].tool_executions[2].as_message()
+    assert [len(each.tools) for each in driver.requests] == [1, 1, 0]
+    assert driver.read[2][-1].content == "All 3 tool calls are used. Give your final answer now, without tools."
+    assert [m.tool_call_id for m in driver.read[2] if m.role is Role.TOOL] == ["c0", "c1", "c0", "c1", "c2"]
+
+
+def test_l13_a_final_turn_that_asks_for_more_ends_the_execution(new_bench: NewBench) -> None:
+    driver = Asked([looks(2)], repeat_last=True)
+    bench = new_bench(agent(driver, AgentLimits(max_tool_calls=2)))
+    session_id = bench.submit()
+    bench.run(session_id)
+    state = bench.state(session_id)
+    assert (state.status, state.last_stop_reason) == (ExecutionStatus.STOPPED, StopReason.STEPS_LIMIT_REACHED)
+    assert state.step_count == 2
+    events = [each.data for each in bench.store.sessions.events(session_id) if each.type == "capability"]
+    assert [each["type"] for each in events] == ["metadata"]
+    assert "2 tool calls" in events[0]["limit_breached"]
+
+
+def test_l13_the_count_does_not_leak_into_the_next_execution(new_bench: NewBench) -> None:
+    driver = Asked([looks(1), "done"])
+    bench = new_bench(agent(driver, AgentLimits(max_tool_calls=1)))
+    session_id = bench.submit()
+    bench.run(session_id)
+    bench.send(session_id)
+    bench.run(session_id)
+    assert bench.state(session_id).steps[0].tool_executions[0].outcome is ToolOutcome.OK
+    assert [len(each.tools) for each in driver.requests] == [1, 0, 1, 0]
+
+
+def test_zero_calls_means_no_tools_and_no_notice(new_bench: NewBench) -> None:
+    driver = Asked(["done"])
+    finished(new_bench(agent(driver, AgentLimits(max_tool_calls=0))))
+    assert (driver.requests[0].tools, driver.read[0][-1].content) == ((), "hello")
+
+
+@pytest.mark.parametrize("point", ["c2", "c3", "c5", "c7"])
+def test_a_crash_counts_no_call_twice(new_bench: NewBench, point: str) -> None:
+    driver = Asked([looks(2), looks(2), looks(2), "done"])
+    bench = new_bench(agent(driver, AgentLimits(max_tool_calls=6)))
+    session_id = bench.submit()
+    assert run_dying(bench, session_id, point, at=(1, 3)) >= 3
+    outcomes = [each.outcome for each in bench.state(session_id).smart.tool_history]
+    assert outcomes == [ToolOutcome.OK] * 6
+
+
+# --- other limits (L14) ----------------------------------------------------------------------------------------
+
+
+def test_l14_output_tokens_end_the_execution_with_what_there_is(new_bench: NewBench) -> None:
+    usage = InferenceUsage(input=1_000, output=30, reasoning=20)
+    state = finished(
+        new_bench(agent(Asked([looks(1, usage)], repeat_last=True), AgentLimits(max_total_output_tokens=100)))
+    )
+    assert (state.status, state.last_stop_reason) == (ExecutionStatus.STOPPED, StopReason.TOKEN_LIMIT_REACHED)
+    assert state.step_count == 2
+
+
+def test_l14_the_cost_is_estimated_over_all_tokens(new_bench: NewBench) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def estimate(**tokens: Any) -> float:
+        seen.append(tokens)
+        return float(tokens["input_tokens"]) / 100
+
+    usage = InferenceUsage(input=60, output=1, cache_read=40, reasoning=2)
+    limits = AgentLimits(max_cost_usd=2.0, cost_estimator=estimate)
+    state = finished(new_bench(agent(Asked([looks(1, usage)], repeat_last=True), limits)))
+    assert (state.last_stop_reason, state.step_count) == (StopReason.COST_LIMIT_REACHED, 2)
+    assert seen[-1] == {
+        "model_name": None, "input_tokens": 200, "output_tokens": 2, "cached_input_tokens": 80, "reasoning_tokens": 4,
+    }  # fmt: skip
+
+
+def test_l14_cost_and_time_become_limits_of_the_budget() -> None:
+    limits = AgentLimits(max_cost_usd=0.5, max_wall_clock_ms=2_500, max_parallel_tools=3)
+    made = agent(Asked(["x"]), limits)
+    assert made.limits == ExecutionBudget(max_cost=0.5, max_seconds=2.5)
+    assert made.max_parallel_tools == 3
+    assert Agent("b", driver=Asked(["x"]), capabilities=[limits], max_parallel_tools=7).max_parallel_tools == 7
+
+
+def test_zero_is_no_limit_where_the_source_says_so() -> None:
+    limits = AgentLimits(max_cost_usd=0, max_wall_clock_ms=0, max_total_output_tokens=0, max_context_tokens=0)
+    assert agent(Asked(["x"]), limits).limits == ExecutionBudget()
+
+
+def test_a_cost_limit_without_a_price_is_refused_where_the_agent_is_defined() -> None:
+    class Unpriced(Asked):
+        def knows_price(self, settings: Any = None) -> bool:
+            return False
+
+    with pytest.raises(ConfigurationError, match="AgentLimits limits the cost, and the driver knows no price"):
+        agent(Unpriced(["x"]), AgentLimits(max_cost_usd=1))
+    agent(Unpriced(["x"]), AgentLimits(max_cost_usd=1, cost_estimator=lambda **_: 0.0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_tool_calls": -1}, r"AgentLimits\(max_tool_calls\)=-1: give a whole number, from 0"),
+        ({"max_parallel_tools": 0}, r"max_parallel_tools\)=0: give a whole number, from 1"),
+        ({"max_context_tokens": 1.5}, "max_context_tokens"),
+        ({"max_total_output_tokens": "9"}, "max_total_output_tokens"),
+        ({"max_cost_usd": -0.01}, "give US dollars, from 0"),
+        ({"max_cost_usd": float("nan")}, "give US dollars"),
+        ({"max_wall_clock_ms": -5}, "max_wall_clock_ms"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        AgentLimits(**wrong)
+
+
+def test_l10_the_clamp_leaves_pairs_out_together() -> None:
+    messages = [Message.system("rules"), Message.user("first")]
+    for number in range(5):
+        call = ToolCall(id=f"c{number}", name="look")
+        messages.append(Message.assistant("x" * 40, [call]))
+        messages.append(Message(role=Role.TOOL, content="y" * 40, tool_call_id=call.id))
+    kept = clamp(messages, 50, estimate_tokens)
+    assert [each.content[:5] for each in kept[:2]] == ["rules", "first"]
+    assert [each.tool_call_id for each in kept if each.role is Role.TOOL] == ["c3", "c4"]
+    assert clamp(messages, 10_000, estimate_tokens) == tuple(messages)
+    assert len(clamp(messages, 1, estimate_tokens)) == 4
+
+
+def test_a_limit_of_the_context_beside_a_summarization_counts_what_the_summary_leaves() -> None:
+    made = Agent("a", driver=Asked(["x"]), capabilities=[Summarization(1_000), AgentLimits(max_context_tokens=900)])
+    assert made.messages_from.compile(AgentState.fresh()) == ()
+
+
+# --- cache -----------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A tool that counts its runs."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def tool(self) -> Any:
+        @tool(effect="unsafe")
+        def search(text: str, limit: int = 5) -> list[str]:
+            """Search."""
+            self.ran.append(text)
+            if text == "bad":
+                raise ValueError("not found")
+            return [text, str(limit)]
+
+        return search
+
+
+def searches(*texts: str) -> list[Any]:
+    return [*(CallTool("search", text=text, limit=1) for text in texts), "done"]
+
+
+def test_an_equal_call_of_the_session_gets_the_kept_result(new_bench: NewBench) -> None:
+    counting = Counting()
+    bench = new_bench(agent(Asked(searches("a", "b", "a")), ToolCache({"search"}), counting.tool()))
+    session_id = bench.submit()
+    bench.run(session_id)
+    bench.send(session_id)
+    bench.run(session_id)
+    assert counting.ran == ["a", "b"]
+    executions = bench.state(session_id).smart.tool_history
+    assert [each.value for each in executions] == [("a", "1"), ("b", "1"), ("a", "1")]
+    assert [each.idempotent_cache_hit for each in executions] == [True] * 3
+
+
+def test_errors_and_other_tools_are_not_kept(new_bench: NewBench) -> None:
+    counting = Counting()
+    finished(new_bench(agent(Asked(searches("bad", "bad")), ToolCache({"search"}), counting.tool())))
+    assert counting.ran == ["bad", "bad"]
+    counting = Counting()
+    finished(new_bench(agent(Asked(searches("a", "a")), ToolCache({"look"}), counting.tool())))
+    assert counting.ran == ["a", "a"]
+
+
+def test_a_result_is_given_again_until_its_time_is_over(new_bench: NewBench) -> None:
+    counting = Counting()
+    cache = ToolCache({"search"}, ttl=timedelta(seconds=60))
+    bench = new_bench(agent(Asked(searches("a", "a", "a")), cache, counting.tool()))
+    session_id = bench.submit()
+    bench.step(session_id)
+    bench.clock.go_on(30)
+    bench.step(session_id)
+    assert counting.ran == ["a"]
+    bench.clock.go_on(31)
+    bench.step(session_id)
+    assert counting.ran == ["a", "a"]
+
+
+def test_the_oldest_results_make_room(new_bench: NewBench) -> None:
+    counting = Counting()
+    finished(
+        new_bench(agent(Asked(searches("a", "b", "c", "a")), ToolCache({"search"}, max_entries=2), counting.tool()))
+    )
+    assert counting.ran == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"names": ()}, "give a set of names"),
+        ({"names": "search"}, "give a set of names"),
+        ({"names": {"look"}, "ttl": timedelta(0)}, "give a timedelta above 0"),
+        ({"names": {"look"}, "max_entries": 0}, "max_entries"),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ToolCache(**wrong)
+
+
+def test_a_tool_that_is_missing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="there is no tool named search"):
+        agent(Asked(["x"]), ToolCache({"search"}))
