@@ -10,7 +10,7 @@ from typing import Final
 from ...worker.engine.transitions import stop_transition
 from ...worker.errors import ActionRefused, SessionNotFound
 from ...worker.state import read_session_id
-from ...worker.store import Event, EventType, Header, TreeNode
+from ...worker.store import Event, EventType, TreeNode
 from .connection import ClientConnection
 from .inputs import check_seconds
 
@@ -121,22 +121,13 @@ class TreeVerbs(ClientConnection):
         A session that is stopped or held starts no children, so the listing comes to an end.
         """
         done: set[str] = set()
-        while True:
-            fresh = [each.session_id for each in self._active_below(session_id) if each.session_id not in done]
-            if not fresh:
-                return done
-            for child in fresh:
-                done.add(child)
-                try:
-                    act(child)
-                except (SessionNotFound, ActionRefused):
-                    continue  # it has ended or expired since it was listed
-
-    def _active_below(self, session_id: str) -> list[Header]:
-        try:
-            return [header for header in self.store.trees.below(session_id) if header.status in ACTIVE]
-        except SessionNotFound:
-            return []
+        for header in self.store.trees.active_below(session_id):
+            done.add(header.session_id)
+            try:
+                act(header.session_id)
+            except (SessionNotFound, ActionRefused):
+                continue  # it has ended or expired since it was listed
+        return done
 
     def _wait_for_ends(self, sessions: set[str], deadline: float | None) -> None:
         """Wait until none of these sessions has an execution that runs or waits.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ..errors import ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
+from ..errors import ActionRefused, ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
 from ..redaction import describe_exception
 from ..state import (
     AgentState,
@@ -144,9 +144,22 @@ class Children:
         except SessionNotFound:
             record = _without_end(request, "the session of the agent is gone", self._now_ms(run))
             return self._settling.settle_with(run, {request.id: record})
+        run = self._stop_below(run, order.session_id)
         # A parent that is woken meanwhile is this very step, which runs.
         is_child = stopped.publish is not None and stopped.publish.session_id == order.session_id
         return run.changed(publish=(*run.publish, stopped.publish)) if is_child else run
+
+    def _stop_below(self, run: Run, session_id: str) -> Run:
+        """Stop what a child has started, so that nothing of it works on while the child waits for a worker."""
+        store, told = self._services.store, run.publish
+        for header in store.trees.active_below(session_id):
+            stop = partial(store.sessions.stop, header.session_id, None, stop_transition)
+            try:
+                stopped = ask_store(run, self._services, stop, "a stop below a child")
+            except (ActionRefused, SessionNotFound):
+                continue  # it has ended or expired since it was listed
+            told = (*told, stopped.publish) if stopped.publish is not None else told
+        return run.changed(publish=told)
 
     # --- making -----------------------------------------------------------------------------------------------
 

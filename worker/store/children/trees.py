@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...errors import SessionNotFound, StateUnreadable
 from ...state import ExecutionState, ParentLink, read_head
@@ -11,9 +12,11 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command
 from ..keys import root_of, tree_range
-from ..records import Header
+from ..records import Header, SessionState
 from ..sessions import reads
 from .links import read_link
+
+_ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,20 @@ class Trees:
         if not self.members(session_id):
             return []
         return [node.header for node in self.tree(session_id).walk()][1:]
+
+    def active_below(self, session_id: str) -> Iterator[Header]:
+        """The sessions below this one that have not ended, parents first; listed until there is no further one."""
+        seen: set[str] = set()
+        while True:
+            try:
+                listed = self.below(session_id)
+            except SessionNotFound:
+                return
+            fresh = [each for each in listed if each.status in _ACTIVE and each.session_id not in seen]
+            if not fresh:
+                return
+            seen |= {each.session_id for each in fresh}
+            yield from fresh
 
     def tree(self, session_id: str) -> TreeNode:
         """This session and those below it.
