@@ -45,6 +45,7 @@ from fault.real import (  # noqa: E402
     substitutions,
     waiting,
 )
+from fault.sim import trees  # noqa: E402
 from fault.sim.campaign import campaign as simulate  # noqa: E402
 from support.redis_server import find_binary  # noqa: E402
 from support.verdict import Verdict, summary  # noqa: E402
@@ -141,6 +142,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 while trees of 40 sessions want several times the $1 of their root",
         {"kills": "kills", "trees": "trees", "sessions stopped by their share": "stopped_by_cost"},
         ("trees", "stopped_by_cost"),
+    ),
+    "children-simulated": Scenario(
+        lambda d, s: trees.search(s * 5000, 5000),
+        "simulated trees: workers die between any two round trips, replies are lost, people stop, hold and write",
+        {"trees": "trees", "sessions": "sessions", "workers died": "worker died", "replies lost": "reply lost"},
+        ("worker died", "reply lost", "passed w4", "passed w5", "ends without an answer", "client stop"),
     ),
     "children-stops": Scenario(
         lambda d, s: children.stop_trees(d, 10),
