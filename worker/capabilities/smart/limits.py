@@ -63,7 +63,7 @@ class AgentLimits(Capability):
             raise ConfigurationError(f"{_SOURCE}(max_cost_usd)={cost!r:.60}: give US dollars, from 0")
 
     def parts(self) -> Sequence[Any]:
-        """What is counted in the execution."""
+        """The counts of the execution."""
         return (LimitsUsed,)
 
     def hooks(self) -> Sequence[Hook]:

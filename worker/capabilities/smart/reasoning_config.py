@@ -17,7 +17,7 @@ Mode = Literal["separate", "piggyback"]
 
 @dataclass(frozen=True)
 class NativeReasoning:
-    """What a provider is told about thinking.
+    """The wishes about thinking that a provider is told.
 
     Attributes:
         effort: How hard the model thinks, where its provider can be told.

@@ -146,7 +146,7 @@ class Reflections(ListPart[ReflectionRecord]):
 
 
 class ReflectionProgress(StatePart):
-    """What the cadence and its limits count in this execution.
+    """The counts behind the cadence and its limits, in this execution.
 
     Attributes:
         made: Notes of this execution.
@@ -288,7 +288,7 @@ class Memory(StatePart):
 
 
 class CachedResult(PartValue):
-    """Where the conversation has the result of a call that is given again for an equal one.
+    """The place in the conversation of a result that is given again for an equal call.
 
     Attributes:
         key: Of the tool and its arguments.
@@ -314,7 +314,7 @@ class CachedResults(StatePart):
 
 
 class LimitsUsed(StatePart):
-    """What `AgentLimits` counts in this execution.
+    """The counts of `AgentLimits` in this execution.
 
     Attributes:
         tool_calls: Every call that was asked for, whatever came of it.
