@@ -45,17 +45,24 @@ _encode: Final[Callable[[Any], str]] = dumps
 
 def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict[str, Any]:
     """Return the arguments of `send_task` for a step; each delivery has the same task id, and names its predecessor."""
-    parent = StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id if ref.step > 1 else None
     return {
         "kwargs": {"session_id": ref.session_id, "execution_id": ref.execution_id, "step": ref.step},
         "task_id": ref.task_id,
-        "root_id": StepRef(ref.session_id, ref.execution_id, 1).task_id,
-        "parent_id": parent,
+        "root_id": _root_task(ref),
+        "parent_id": _parent_task(ref) if ref.has_parent_task else None,
         "queue": _queue_for(settings, ref.queue),
         "serializer": "json",
         "ignore_result": True,
         "headers": {PUBLISHED_HEADER: published_ms},
     }
+
+
+def _root_task(ref: StepRef) -> str:
+    return ref.root_task or f"{ref.execution_id}.1"
+
+
+def _parent_task(ref: StepRef) -> str:
+    return ref.parent_task or f"{ref.execution_id}.{ref.step - 1}"
 
 
 def _queue_for(settings: Settings, name: str) -> str | Queue:
@@ -186,8 +193,8 @@ def _values(ref: StepRef, published_ms: int) -> dict[str, str]:
         _EXECUTION: ref.execution_id,
         str(_STEP): str(ref.step),
         _TASK: ref.task_id,
-        _ROOT: f"{ref.execution_id}.1",
-        _PARENT: StepRef(ref.session_id, ref.execution_id, ref.step - 1).task_id,
+        _ROOT: _root_task(ref),
+        _PARENT: _parent_task(ref),
         str(_PUBLISHED): str(published_ms),
         _TAG: unique_hex(),
     }

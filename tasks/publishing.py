@@ -59,7 +59,7 @@ class TransactionPublisher:
         self._app = app
         self._settings = settings
         self._lock = threading.Lock()
-        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; False: a first step, True: a later
+        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; True: they name a task before them
         self._is_separate = not shares_a_database(settings)
 
     @property
@@ -74,7 +74,7 @@ class TransactionPublisher:
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """Return one LPUSH; nothing when messages have to be published separately."""
-        template = self._template(ref.queue, is_later=ref.step > 1)
+        template = self._template(ref.queue, is_later=ref.has_parent_task)
         return () if template is None else (("LPUSH", template.queue, template.message(ref, now_ms)),)
 
     def waiting(self, queue: str) -> Sequence[Command]:
@@ -84,7 +84,7 @@ class TransactionPublisher:
 
     def delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
         """Return the message as kombu has it when it has read it from the queue; None without a template."""
-        template = self._template(ref.queue, is_later=ref.step > 1)
+        template = self._template(ref.queue, is_later=ref.has_parent_task)
         return None if template is None else template.delivered(ref, now_ms)
 
     def compare(self, write_message: WriteMessage) -> None:

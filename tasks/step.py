@@ -85,6 +85,8 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
                 raise ExecutionFailed(outcome.ref.execution_id, (outcome.error,))
             return outcome.summary
         case Waiting():
+            for child in outcome.publish:
+                _publish(runtime, child)
             log.info("step %s of session %s %s", outcome.ref.step, outcome.ref.session_id, outcome.summary)
             return outcome.summary
         case NothingToDo():

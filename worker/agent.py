@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,8 @@ from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
-from .state import ConversationWithCurrentToolTrace, ExecutionBudget, MessageCompiler
-from .tools import CallPolicy, Tool, ToolSet
+from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
+from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
 
 if TYPE_CHECKING:
     from .capabilities import RuntimeProfile
@@ -47,6 +48,11 @@ class Agent:
         step_timeout: Seconds a step may take. None: the setting.
         tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
+        max_children: Children of one step that work at the same time; the others follow as these end. The value of a
+            capability `Subagents` goes first.
+        max_depth: Levels of children below the root of a tree. At this depth the agent starts none. The value of a
+            capability `Subagents` goes first.
+        handoffs: Agents that may go on with a session of this one; its model calls `transfer_to_<agent>`.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
         profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
@@ -71,6 +77,9 @@ class Agent:
     tool_timeout: float | None = None
     capabilities: Sequence[Capability] = ()
     queue: str | None = None
+    max_children: int = 8
+    max_depth: int = 3
+    handoffs: Sequence[Handoff | Agent] = ()
     profile: str | RuntimeProfile | None = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
@@ -98,7 +107,13 @@ class Agent:
         check_capabilities(self.name, self.capabilities, self.tools)
         check_compilers(self.name, self.capabilities, self.compiler)
         given = self.capabilities
-        tools = (*self.tools, *(tool for each in given for tool in each.tools()))
+        handoffs = [each if isinstance(each, Handoff) else Handoff(each) for each in self.handoffs]
+        if any(each.name == self.name for each in handoffs):
+            raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
+        tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
+        for name in ("max_children", "max_depth"):
+            limits = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
+            object.__setattr__(self, name, min(limits, default=getattr(self, name)))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
@@ -108,6 +123,52 @@ class Agent:
             object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
         _check_price(self)
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
+
+    def as_tool(
+        self,
+        name: str = "",
+        description: str = "",
+        *,
+        budget: ExecutionBudget | None = None,
+        context: ContextRule = "input",
+        on_failure: ChildFailure | str = ChildFailure.TELL,
+        join: JoinRule | str = JoinRule.ALL,
+        timeout: timedelta | None = None,
+        merge: MergeRules | None = None,
+        approval: Approval = "never",
+    ) -> AgentTool:
+        """Make a tool of this agent: each call starts a child session, and its answer is the result.
+
+        The calling step waits meanwhile and keeps no worker busy.
+
+        Args:
+            name: The name for the model; "" is `ask_<agent>`.
+            description: What the agent is good for; "" is its own description.
+            budget: Limits of each call, reserved from what the caller has left; more than that is an error that the
+                model reads. None: what is left is split evenly among such calls of the step.
+            context: What the agent sees of the caller's conversation: "input" (the prompt), "last" (the last user
+                message too), "all", or a function of the caller's state and the prompt.
+            on_failure: "tell" (the model reads the error), "fail" or "fail_fast" (the caller fails).
+            join: "first": of the calls of one step with such tools, the first that completes stops the others.
+            timeout: The time in which the agent has to end. None: no end.
+            merge: Reducers by metadata key or state part: what the agent has there is combined with the caller's.
+            approval: Whether a person approves each call; see `@tool`.
+        Raises:
+            ConfigurationError: An argument cannot be used.
+        """
+        return AgentTool(
+            agent=self.name,
+            name=name,
+            description=description or self.description,
+            budget=budget,
+            limits=self.limits,
+            context=context,
+            on_failure=on_failure,
+            join=join,
+            expires=timeout,
+            merge=merge or {},
+            approval=approval,
+        )
 
     @cached_property
     def answering(self) -> Driver:
@@ -189,6 +250,10 @@ def _check_kinds(agent: Any) -> None:
         kinds = int if name == "max_parallel_tools" else (int, float)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
             raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
+    for name in ("max_children", "max_depth"):
+        value = getattr(agent, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a whole number from 0")
     expected: tuple[tuple[str, object, bool], ...] = (
         ("model", "a text such as openai:gpt-5-mini", agent.model is None or isinstance(agent.model, str)),
         ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
@@ -250,6 +315,9 @@ class AgentRegistry:
         if known is not None and known is not agent:
             raise ConfigurationError(f"two agents are named {agent.name!r}; rename one")
         self._agents[agent.name] = agent
+        for capability in agent.capabilities if known is None else ():
+            for derived in capability.derive(agent):
+                self.add(derived)
 
     @classmethod
     def from_modules(cls, names: Iterable[str], queues: Collection[str] | None = None) -> AgentRegistry:

@@ -36,6 +36,15 @@ class Capability:
         """Tools that the agent gets beside its own."""
         return ()
 
+    def derive(self, parent: Any) -> Sequence[Any]:
+        """Further agents that workers offer together with the agent of this capability.
+
+        Args:
+            parent: The agent that has the capability.
+        """
+        del parent
+        return ()
+
     def hooks(self) -> Sequence[Hook]:
         """Hooks that run with the agent's own, by their priority; equal ones after the agent's."""
         return ()

@@ -36,6 +36,12 @@ WAITING_POINTS: Final[dict[str, str]] = {
 }
 """The crash points of a step that waits, and of those who answer it."""
 
+CHILD_POINTS: Final[dict[str, str]] = {
+    "w4": "children are made with the wait, the reply not seen",
+    "w5": "the end of a child is applied together with its parent's answer",
+}
+"""The crash points of a step that waits for children, and of their ends."""
+
 Handler = Callable[[str], None]
 
 
@@ -68,7 +74,7 @@ def arm(plan: str) -> None:
 
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
-    points = [*POINTS, *WAITING_POINTS]
+    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS]
     if len(parts) not in (3, 4) or parts[0] not in points:
         raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {points}")
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])

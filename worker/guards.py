@@ -116,7 +116,7 @@ def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: date
     elapsed = execution.elapsed_seconds(now)
     cost = execution.cost or 0.0
     used: list[tuple[StopReason, float | None, float, str, str]] = [
-        (StopReason.STEPS_LIMIT_REACHED, budget.max_steps, execution.step_count, "currentSteps", "maxSteps"),
+        (StopReason.STEPS_LIMIT_REACHED, budget.max_steps, execution.steps_used, "currentSteps", "maxSteps"),
         (StopReason.TOKEN_LIMIT_REACHED, budget.max_tokens, execution.usage.total, "totalTokens", "maxTotalTokens"),
         (StopReason.COST_LIMIT_REACHED, budget.max_cost, cost, "totalCost", "maxCost"),
         (StopReason.TIME_LIMIT_REACHED, budget.max_seconds, elapsed, "elapsedSeconds", "maxSeconds"),

@@ -35,8 +35,8 @@ class EventLines:
     def __init__(self) -> None:
         self._beginning_ms: int | None = None
 
-    def line(self, event: Event) -> str | None:
-        """Describe an event in a line; None when it says nothing to people."""
+    def line(self, event: Event, label: str = "") -> str | None:
+        """Describe an event in a line, after a label; None when it says nothing to people."""
         self._beginning_ms = self._beginning_ms or event.at_ms
         try:
             text = _DESCRIPTIONS.get(event.type, _describe_by_name)(event)
@@ -45,7 +45,7 @@ class EventLines:
         if text is None:
             return None
         passed = max(0, event.at_ms - self._beginning_ms) / 1000
-        return f"{passed:7.2f} s  {one_line(text, _WIDEST)}"
+        return f"{passed:7.2f} s  {label}{one_line(text, _WIDEST)}"
 
     def status(self, event: Event) -> str | None:
         """Say what runs after the event; None when that has not changed."""
@@ -106,6 +106,14 @@ def _describe_settled(event: Event) -> str:
     by = f" by {data['by']}" if data.get("by") else ""
     expired = " at its expiry" if event.type == "request_expired" else ""
     return f"step {event.step}: {data.get('tool', '')} was {what}{by}{expired}"
+
+
+def _describe_child(event: Event) -> str:
+    data = event.data
+    if event.type == "child_started":
+        return f"step {event.step}: {data['tool']} starts agent {data['agent']}, session {data['session']}"
+    numbers = [plural(data["steps"], "step")] + ([f"${data['cost']:.4f}"] if data.get("cost") else [])
+    return f"step {event.step}: {data['tool']} has ended: {data['status']}, {', '.join(numbers)}"
 
 
 def _describe_waiting(event: Event) -> str:
@@ -186,6 +194,9 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "unreadable": lambda event: f"an event cannot be read: {event.data.get('reason', '')}",
     "stop_requested": lambda event: f"a stop was requested by {event.data.get('by', '')}",
     "metadata_refused": lambda event: f"metadata {event.data.get('key', '')} found no room and was dropped",
+    "child_started": _describe_child,
+    "child_ended": _describe_child,
+    "agent_changed": lambda event: f"step {event.step}: agent {event.data['agent']} goes on with the session",
     "capability": _describe_capability,
     "parked": lambda event: f"parked: {event.data.get('reason', '')}",
 }

@@ -14,6 +14,7 @@ from .options import AsJson, Cursor, RedisUrl, SessionArgument, client_for, dura
 from .progress import follow
 from .session_rows import HEAD, listed_sessions, listed_value, row
 from .session_views import session_lines, session_value, step_lines, step_numbers
+from .tree_commands import follow_tree, show_tree
 from .views import as_json, event_value, result_value, table
 
 
@@ -45,6 +46,7 @@ def watch(
     timeout: Annotated[
         timedelta | None, typer.Option(parser=duration, metavar="DURATION", help="No longer than this (90s, 30m).")
     ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="With the sessions that its agents have started.")] = False,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -56,12 +58,18 @@ def watch(
     \b
     Examples:
       celery-agents watch 3f2a…
+      celery-agents watch 3f2a… --tree
       celery-agents watch 3f2a… --json --from 1737000000000-0
     """
     client = client_for(redis_url)
     job = client.job(find_session(client, session))
     seconds = None if timeout is None else timeout.total_seconds()
-    if json:
+    if tree:
+        if from_id is not None:
+            raise typer.BadParameter("--from names an event of one session; leave it out with --tree")
+        result = follow_tree(client, job, seconds, json=json)
+        print(as_json(result_value(result)) if json else f"\n    {indent(result.final_response)}")
+    elif json:
         for event in job.events(from_id=from_id, timeout=seconds):
             print(as_json(event_value(event)), flush=True)
         result = job.result(timeout=seconds)
@@ -78,6 +86,7 @@ def show(
         int | None, typer.Option(min=1, help="Only this step, with nothing shortened.", show_default=False)
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Shorten nothing.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="With the sessions below it, as a table.")] = False,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -87,12 +96,16 @@ def show(
     Examples:
       celery-agents show 3f2a…
       celery-agents show 3f2a… --step 2
+      celery-agents show 3f2a… --tree
       celery-agents show 3f2a… --json | jq .state.execution.usage
     """
     from ..observability.waiting_reasons import waiting_reason
 
     client = client_for(redis_url)
     header = client.header(find_session(client, session))
+    if tree:
+        show_tree(client, header.session_id, json=json)
+        return
     stored = client.show(header.session_id)
     reason = waiting_reason(client.store, header)
     if step is not None and step not in step_numbers(stored.state):

@@ -176,6 +176,7 @@ class AsyncAgentClient:
     fail = _run_in_thread(AgentClient.fail)
     suspend = _run_in_thread(AgentClient.suspend)
     resume = _run_in_thread(AgentClient.resume)
+    tree = _run_in_thread(AgentClient.tree)
 
     async def retry_failed(
         self,

@@ -187,13 +187,17 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         execution_id: str | None = None,
         timeout: float | None = _STOP_SECONDS,
         by: str | None = None,
+        tree: bool = True,
     ) -> Result | None:
         """End the running execution and wait until it has ended. What it has obtained is kept.
+
+        The sessions that its agents have started are stopped with it, and the call waits for all of them.
 
         Args:
             execution_id: Stop only this execution. None: the one that runs.
             by: Who asks; kept in the event `stop_requested`. None: no such event.
             timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
+            tree: False: only this session is told now; its next step stops the others.
         Returns:
             How it ended; None when nothing was running, or with `timeout=0`.
         Raises:
@@ -202,11 +206,19 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         """
         check_seconds(timeout)
         check_caller(by)
-        applied = self.store.sessions.stop(SessionId(session_id), execution_id, stop_transition, by=by)
+        session = read_session_id(session_id)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        applied = self.store.sessions.stop(session, execution_id, stop_transition, by=by)
         self._publish(applied.publish)
-        if applied.outcome == "again" or timeout == 0:
+        is_mine = applied.outcome != "again" or execution_id is None
+        below = self._stop_below(session, by) if tree and is_mine else set[str]()
+        if timeout == 0:
             return None
-        return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id).result(timeout=timeout)
+        self._wait_for_ends(below, deadline)
+        if applied.outcome == "again":
+            return None
+        left = None if deadline is None else max(0.001, deadline - time.monotonic())
+        return Job(self.store, session, operation_id="", execution_id=applied.execution_id).result(timeout=left)
 
     def retry(self, session_id: str, *, budget: ExecutionBudget | None = None, by: str | None = None) -> Job:
         """Continue a failed or stopped execution from the step it ended at; completed steps are kept.

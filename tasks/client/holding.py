@@ -8,17 +8,25 @@ from typing import Final
 
 from ...worker.errors import ActionRefused, InvalidInput, SessionNotFound, StateUnreadable
 from ...worker.state import read_session_id
-from .connection import ClientConnection
 from .inputs import check_agent_name, check_caller, check_listing
 from .listing import iterate_headers, to_milliseconds
+from .trees import TreeVerbs
 
 _ACTIVE: Final = ("pending", "in_progress", "waiting")
 
 
-class HoldingVerbs(ClientConnection):
+class HoldingVerbs(TreeVerbs):
     """Suspends and resumes sessions, one or many."""
 
-    def suspend(self, session_id: str, *, reason: str, by: str | None = None, until: datetime | None = None) -> bool:
+    def suspend(
+        self,
+        session_id: str,
+        *,
+        reason: str,
+        by: str | None = None,
+        until: datetime | None = None,
+        tree: bool = True,
+    ) -> bool:
         """Hold a session: its running step ends, and nothing begins after it until somebody resumes it.
 
         Answers to its requests are kept and do not wake it. A stop ends it all the same.
@@ -27,6 +35,7 @@ class HoldingVerbs(ClientConnection):
             reason: Shown wherever somebody asks why the session waits.
             by: Who asks.
             until: When the hold ends, and the execution with it. None: in 30 days.
+            tree: Hold the sessions that its agents have started, too.
         Returns:
             False when it was held before; then that hold stays.
         Raises:
@@ -36,21 +45,39 @@ class HoldingVerbs(ClientConnection):
         _check_reason(reason)
         check_caller(by)
         until_ms = check_until(until)
-        result = self.store.sessions.suspend(read_session_id(session_id), reason=reason, by=by or "", until_ms=until_ms)
-        return result.outcome == "changed"
+        session = read_session_id(session_id)
 
-    def resume(self, session_id: str, *, by: str | None = None) -> bool:
+        def hold(each: str) -> bool:
+            held = self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms)
+            return held.outcome == "changed"
+
+        changed = hold(session)
+        if tree:
+            self._walk(session, hold)
+        return changed
+
+    def resume(self, session_id: str, *, by: str | None = None, tree: bool = True) -> bool:
         """Let a held session go on, with the answers that came meanwhile.
 
+        Args:
+            tree: Let the sessions that its agents have started go on, too.
         Returns:
             False when it was not held.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
         check_caller(by)
-        result = self.store.sessions.resume(read_session_id(session_id), by=by or "")
-        self._publish(result.publish)
-        return result.outcome == "changed"
+        session = read_session_id(session_id)
+
+        def let_go_on(each: str) -> bool:
+            result = self.store.sessions.resume(each, by=by or "")
+            self._publish(result.publish)
+            return result.outcome == "changed"
+
+        changed = let_go_on(session)
+        if tree:
+            self._walk(session, let_go_on)
+        return changed
 
     def suspend_all(
         self,

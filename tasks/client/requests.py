@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...worker.state import (
     SessionId,
     read_session_id,
 )
-from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind, Operation, RequestPage
+from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind, Operation, RequestFilter, RequestPage
 from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
@@ -71,7 +71,8 @@ class RequestVerbs(ClientConnection):
             SessionNotFound: There is no such session, or it has expired.
             RequestNotFound: The session never made this request, or it is too long ago.
         """
-        return self.store.requests.find(read_session_id(session_id), check_request_id(request_id))
+        session, name = read_session_id(session_id), check_request_id(request_id)
+        return self.store.requests.find(self._owner_of(session, [name]), name)
 
     def answer(
         self,
@@ -85,6 +86,8 @@ class RequestVerbs(ClientConnection):
         idempotency_key: str | None = None,
     ) -> AnswerResult:
         """Answer requests of a session, in any order: all of the given answers are stored, or none. It wakes.
+
+        A request of a session below this one is answered there, and only the session that asked wakes.
 
         Args:
             answers: By request id: `Approve(args=…)`, `Deny(reason)` or `Answer(values)`; as JSON {"approve": true}.
@@ -103,7 +106,7 @@ class RequestVerbs(ClientConnection):
         given = read_answers(answers)
         about = self._note(by, note, derive_id(idempotency_key, "operation"), _check_remember(given, remember))
         action = AnswerAction(given, about, expect=read_expect(expect, given), check=check_answer)
-        return self._answer(read_session_id(session_id), action)
+        return self._answer(self._owner_of(read_session_id(session_id), given), action)
 
     # --- remembered approvals ---------------------------------------------------------------------------------
 
@@ -206,6 +209,21 @@ class RequestVerbs(ClientConnection):
         result = self.store.requests.answer(session_id, action)
         self._publish(result.publish)
         return result
+
+    def _owner_of(self, session_id: str, names: Collection[str]) -> str:
+        """The session of a tree that has made these requests: this one, or one below it.
+
+        Raises:
+            InvalidInput: Several sessions have made them, and an answer is for one.
+        """
+        if not self.store.trees.members(session_id):
+            return session_id
+        wanted = RequestFilter(session_id=session_id, tree=True)
+        page = self.store.requests.page(wanted, limit=1000)
+        owners = {each.summary.session_id for each in page.requests if each.summary.id in names}
+        if len(owners) > 1:
+            raise InvalidInput("answers", None, f"they are for the sessions {', '.join(sorted(owners))}; answer each.")
+        return next(iter(owners), session_id)
 
     def _note(self, by: str | None, note: str, operation_id: str, remember: Remember) -> AnswerNote:
         check_caller(by)

@@ -132,11 +132,11 @@ class Tracing(StepObserver):
             "celery_agents.status": outcome.status.value,
         }
         attributes |= _total_attributes(outcome)
-        ids = (derive_trace_id(run.ref.execution_id), derive_root_span_id(run.ref.execution_id, execution.retries))
+        ids = (_trace_id_of(run), derive_root_span_id(run.ref.execution_id, execution.retries))
         token = _fixed_ids.set(ids)
         try:
             span = self._tracer.start_span(
-                f"invoke_agent {run.agent.name}", self._context.Context(), self._trace.SpanKind.INTERNAL, attributes,
+                f"invoke_agent {run.agent.name}", self._parent_context(run), self._trace.SpanKind.INTERNAL, attributes,
                 start_time=round((execution.started_at or execution.created_at).timestamp() * 1e9),
             )  # fmt: skip
         finally:
@@ -144,12 +144,21 @@ class Tracing(StepObserver):
         self._end(span, time.time_ns(), outcome.error)
 
     def _root_context(self, run: Run) -> Any:
-        trace = self._trace
-        trace_id = derive_trace_id(run.ref.execution_id)
+        """The context of the execution's root span."""
+        return self._remote_context(run, derive_root_span_id(run.ref.execution_id, run.execution.retries))
+
+    def _parent_context(self, run: Run) -> Any:
+        """The context of the span above the execution's root span: of a child its parent's, otherwise none."""
+        link = run.parent
+        if link is None:
+            return self._context.Context()
+        return self._remote_context(run, derive_root_span_id(link.execution_id, link.retries))
+
+    def _remote_context(self, run: Run, span_id: int) -> Any:
+        trace, trace_id = self._trace, _trace_id_of(run)
         parent = trace.SpanContext(
-            trace_id, derive_root_span_id(run.ref.execution_id, run.execution.retries), is_remote=True,
-            trace_flags=trace.TraceFlags(self._is_sampled(trace_id)),
-        )  # fmt: skip
+            trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(self._is_sampled(trace_id))
+        )
         return trace.set_span_in_context(trace.NonRecordingSpan(parent), self._context.Context())
 
     def _is_sampled(self, trace_id: int) -> int:
@@ -166,6 +175,12 @@ class Tracing(StepObserver):
         if error:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
         span.end(at_ns)
+
+
+def _trace_id_of(run: Run) -> int:
+    """The trace of an execution; that of a child is its root's."""
+    link = run.parent
+    return derive_trace_id(run.ref.execution_id if link is None else link.root_execution_id)
 
 
 class _OpenStep:

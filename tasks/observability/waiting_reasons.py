@@ -7,17 +7,32 @@ The sentence is that of the first rule that applies. A further reason is a funct
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...worker.errors import SessionNotFound
-from ...worker.state import MAX_REQUESTS_PER_STEP, RequestSummary
+from ...worker.state import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
 from ...worker.store import Event, EventType, Header, RequestFilter, SessionState, StepFacts, Store
 from .next_try import describe_next_try, read_time
 from .request_reasons import describe_age, describe_requests, describe_time
 
 _EVENTS_READ: Final = 5
 _ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING, SessionState.PARKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingChild:
+    """A child that has not ended, as its parent's reason names it.
+
+    Attributes:
+        is_stuck: Nobody can go on with it: it is parked, or no worker offers its agent.
+        reason: Why it has not ended yet.
+    """
+
+    session_id: str
+    agent: str
+    is_stuck: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +44,7 @@ class WaitingSession:
         events: Its newest events, the oldest of them first.
         workers: Facts of the live workers, by name.
         requests: The open requests of a step that waits.
+        children: Why the children that it waits for have not ended, those that nobody can run first.
     """
 
     header: Header
@@ -36,6 +52,7 @@ class WaitingSession:
     events: Sequence[Event]
     workers: Mapping[str, Mapping[str, Any]]
     requests: Sequence[RequestSummary] = ()
+    children: Sequence[WaitingChild] = ()
 
     @property
     def offering(self) -> list[Mapping[str, Any]]:
@@ -64,8 +81,9 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
             step=step,
             events=store.sessions.latest_events(header.session_id, _EVENTS_READ),
             workers=store.registry.workers() if workers is None else workers,
-            requests=_open_requests(store, header.session_id) if step.phase == "wait" else (),
         )
+        if step.phase == "wait":
+            session = _with_requests(store, session)
     except SessionNotFound:
         return ""
     return next((reason for rule in RULES if (reason := rule(session))), "")
@@ -94,6 +112,18 @@ def _explain_requests(session: WaitingSession) -> str | None:
     if not session.requests:
         return "it waits for the answer of a person or a child"
     return describe_requests(session.requests, session.step.now_ms)
+
+
+def _explain_children(session: WaitingSession) -> str | None:
+    if session.step.phase != "wait" or not session.children:
+        return None
+    people = [each for each in session.requests if each.kind is not RequestKind.CHILD]
+    first = session.children[0]
+    if people and not first.is_stuck:
+        return None
+    more = len(session.children) - 1 + len(people)
+    others = f"; and for {more} more" if more else ""
+    return f"waits for agent {first.agent} (session {first.session_id}): {first.reason or 'it works'}{others}"
 
 
 def _explain_claim(session: WaitingSession) -> str | None:
@@ -156,6 +186,7 @@ def _explain_queue(session: WaitingSession) -> str | None:
 RULES: Final[tuple[Callable[[WaitingSession], str | None], ...]] = (
     _explain_parking,
     _explain_hold,
+    _explain_children,
     _explain_requests,
     _explain_claim,
     _explain_delay,
@@ -166,9 +197,31 @@ RULES: Final[tuple[Callable[[WaitingSession], str | None], ...]] = (
 """The reasons, the first that applies decides."""
 
 
-def _open_requests(store: Store, session_id: str) -> tuple[RequestSummary, ...]:
-    page = store.requests.page(RequestFilter(session_id=session_id), limit=MAX_REQUESTS_PER_STEP)
-    return tuple(found.summary for found in page.requests)
+def _with_requests(store: Store, session: WaitingSession) -> WaitingSession:
+    """The session with what it waits for: open requests, and the children that have been made."""
+    found = store.requests.page(RequestFilter(session_id=session.header.session_id), limit=MAX_REQUESTS_PER_STEP)
+    orders = [each.request.child for each in found.requests if each.request is not None]
+    children = [_child(store, order.session_id, session.workers) for order in orders if order is not None]
+    made = [child for child in children if child is not None]
+    return replace(
+        session,
+        requests=tuple(each.summary for each in found.requests),
+        children=sorted(made, key=lambda child: not child.is_stuck),
+    )
+
+
+def _child(store: Store, session_id: str, workers: Mapping[str, Mapping[str, Any]]) -> WaitingChild | None:
+    """A child with its own reason; None for one that is not made yet or has ended."""
+    try:
+        header = store.sessions.header(session_id)
+    except SessionNotFound:
+        return None
+    if header.status not in _ACTIVE:
+        return None
+    reason = waiting_reason(store, header, workers)
+    is_offered = any(header.agent in facts["agents"] for facts in workers.values())
+    is_stuck = header.status is SessionState.PARKED or not is_offered
+    return WaitingChild(session_id=session_id, agent=header.agent, is_stuck=is_stuck, reason=reason)
 
 
 def _end(text: str) -> str:

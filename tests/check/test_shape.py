@@ -35,6 +35,8 @@ MANY_PARAMETERS: Final = frozenset(
         "tool",
         "script",
         "AgentState.fresh",
+        "Agent.as_tool",
+        "ToolContext.spawn",
         "RequestVerbs.requests",
         "RequestVerbs.answer",
         "DriverError.__init__",

@@ -19,6 +19,7 @@ from celery_agents.worker.state import (
     Deny,
     Fail,
     GivenAnswer,
+    ParentLink,
     Request,
     RequestKind,
     RequestStatus,
@@ -351,6 +352,9 @@ def test_a_tree_lists_the_requests_below_its_root(bench: Bench) -> None:
     root = bench.session
     bench.session = f"{root}.{'0' * 32}"
     bench.submit()
+    link = ParentLink(session_id=root, execution_id=bench.execution, step=1, index=0, request_id="0" * 32)
+    bench.database("HSET", bench.store.context.keys(bench.session).session, "parent", link.to_json())
+    bench.database("ZADD", bench.store.context.keys(root).shard.children, 0, bench.session)
     request = a_request(bench)
     ask(bench, request)
     bench.submit(root, execution="e" * 32)

@@ -24,6 +24,7 @@ PAGES = (
             "capabilities",
             "runs",
             "smart",
+            "children",
             "people",
             "services",
             "operating",
@@ -89,6 +90,15 @@ def test_the_capabilities_page_s_agents_say_what_it_says(tmp_path: Path, redis_u
     submits = [line for line in page.commands if line.startswith("celery-agents submit")]
     for submit, output in zip(submits, page.outputs, strict=True):
         assert run(tmp_path, redis_url, *agents_command(submit)).stdout.strip() == output.strip()
+
+
+def test_the_page_about_children_prints_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/children.md")
+    page.write(tmp_path)
+    new_worker(agents="newsroom,frontdesk", env={"PYTHONPATH": str(tmp_path)})
+    assert run(tmp_path, redis_url, sys.executable, "edition.py").stdout == page.outputs[0]
+    done = run(tmp_path, redis_url, *agents_command("celery-agents submit frontdesk 'My bill is wrong.' --wait"))
+    assert done.stdout.strip() == "Billing looks at: My bill is wrong."
 
 
 def test_the_page_about_runs_prints_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:

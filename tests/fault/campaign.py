@@ -32,6 +32,7 @@ sys.path.insert(0, str(TESTS))
 
 from fault.real import (  # noqa: E402
     capable,
+    children,
     inputs,
     kills,
     messages,
@@ -123,6 +124,30 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 around a wait, with each kind of request, under load, while somebody answers",
         {"kills": "kills", "requests answered": "requests_answered", "approved calls": "approved_calls", **_JOBS},
         tuple(f"killed_{point}_{tool}" for point, tool in waiting.combinations()),
+    ),
+    "children-kills": Scenario(
+        lambda d, s: children.kill_trees(d, 10, s, timeout=1500),
+        "kill -9 around the making and the end of children, while trees of three levels run",
+        {"kills": "kills", "children": "children", **_JOBS},
+        tuple(f"killed_{point}_delegate" for point in children.POINTS),
+    ),
+    "children-separate": Scenario(
+        lambda d, s: children.kill_trees(d, 3, s, timeout=1000, separate=True),
+        "the same, where step messages go out by themselves",
+        {"kills": "kills", "children": "children", **_JOBS},
+        ("killed_w4_delegate", "killed_w5_delegate"),
+    ),
+    "children-spending": Scenario(
+        lambda d, s: children.spend(d, 100, s, kills=30, timeout=1800),
+        "kill -9 while trees of 40 sessions want several times the $1 of their root",
+        {"kills": "kills", "trees": "trees", "sessions stopped by their share": "stopped_by_cost"},
+        ("trees", "stopped_by_cost"),
+    ),
+    "children-stops": Scenario(
+        lambda d, s: children.stop_trees(d, 10),
+        "a stop of a tree while its leaves work; nothing of it happens in the two seconds after",
+        {"trees stopped": "trees_stopped"},
+        ("trees_stopped",),
     ),
     "waiting-clients": Scenario(
         lambda d, s: waiting.kill_clients(d, 5),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import capable, smart, waiting
+from fault.real import capable, children, smart, waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
@@ -43,3 +43,16 @@ def test_a_worker_killed_anywhere_pays_no_model_call_twice_and_keeps_every_part_
     assert not verdict.violations, str(verdict)
     wanted = (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results")
     assert not verdict.vacuous(wanted)
+
+
+def test_a_worker_killed_around_children_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
+    verdict = children.kill_trees(tmp_path / "lab", 1, 5, timeout=300)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(f"killed_{point}_delegate" for point in children.POINTS)
+
+
+def test_a_tree_spends_no_more_than_its_budget_and_the_calls_in_flight(tmp_path: Path) -> None:
+    verdict = children.spend(tmp_path / "lab", 2, 5, kills=2, timeout=300)
+    assert not verdict.violations, str(verdict)
+    assert verdict.counts["kills"] == 2
+    assert verdict.counts["trees"] >= 2

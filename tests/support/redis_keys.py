@@ -8,7 +8,7 @@ import redis
 
 # Celery's and kombu's own: bindings of queues, unacknowledged messages, and the queues themselves.
 _BROKER = re.compile(r"^(_kombu\..*|unacked.*|celery.*|.*\.reply\.celery\.pidbox|.*celery_agents.*)$")
-_SESSION = re.compile(r"^ca:\{(?P<shard>\d+)\}:s:(?P<session>[A-Za-z0-9_-]+)(:.*)?$")
+_SESSION = re.compile(r"^ca:\{(?P<shard>\d+)\}:s:(?P<session>[A-Za-z0-9_.-]+)(:.*)?$")
 
 
 def immortal_keys(client: redis.Redis) -> list[str]:

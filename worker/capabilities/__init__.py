@@ -35,6 +35,7 @@ from .smart.reflection import Reflection
 from .smart.summarization import Summarization
 from .smart.tool_archive import ToolArchive
 from .smart.tool_cache import ToolCache
+from .subagents import Subagent, Subagents
 from .terminal_tools import TerminalTools
 from .termination import Termination
 
@@ -64,6 +65,8 @@ __all__ = [
     "Reflexion",
     "Rule",
     "RuntimeProfile",
+    "Subagent",
+    "Subagents",
     "Summarization",
     "TerminalTools",
     "Termination",

@@ -29,6 +29,8 @@ from ..state import (
 )
 from .active_lease import Interruption
 from .auxiliary_calls import charge
+from .child_calls import merge_children
+from .child_charges import charge_children
 from .hook_endings import error_of_end, signals_of_end
 from .run import Run, moment
 
@@ -41,12 +43,14 @@ class AppliedStep:
         has_ended: Whether the execution has ended.
         has_answer: Whether the step has an answer, and so became part of the execution.
         failure: Why the execution failed beside the errors of its steps; None when it has not.
+        going_on: The session if the execution went on; None where it must end.
     """
 
     state: AgentState
     has_ended: bool
     has_answer: bool
     failure: ErrorInfo | None = None
+    going_on: AgentState | None = None
 
 
 def start_execution(
@@ -78,13 +82,19 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     if state.status is not None and state.status.is_terminal():
         return _end_as_hook_decided(run, state, now)
     failure = run.failure
+    if run.journal.child_requests:
+        state, problem = merge_children(run, state, now)
+        failure = failure or problem
     if failure is None:
         state, failure = _ask_guards(run, state, now)
     if failure is not None:
         state, failure = _fail_execution(run, state, failure, now)
         return AppliedStep(state=state, has_ended=True, has_answer=has_answer, failure=failure)
     if not has_answer or state.should_stop() or run.end_status is not None:
-        return AppliedStep(state=end_execution(run, state, now), has_ended=True, has_answer=has_answer)
+        forced = not has_answer or run.end_status is not None or _is_stopped(state)
+        going_on = None if forced else state.with_current_step_completed(claim=run.claim.id, now=now)
+        ended = end_execution(run, state, now)
+        return AppliedStep(state=ended, has_ended=True, has_answer=has_answer, going_on=going_on)
     state = state.with_current_step_completed(claim=run.claim.id, now=now)
     return AppliedStep(state=state, has_ended=False, has_answer=True)
 
@@ -98,6 +108,11 @@ def end_execution(run: Run, state: AgentState, now: datetime) -> AgentState:
     else:
         ended = state.with_execution_completed(claim=run.claim.id, now=now)
     return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended))
+
+
+def _is_stopped(state: AgentState) -> bool:
+    """Whether a signal ends the execution, and not only a final answer."""
+    return state.execution is not None and state.execution.continuation.should_stop()
 
 
 def new_signals(execution: ExecutionState, signals: Iterable[StopSignal]) -> list[StopSignal]:
@@ -117,6 +132,9 @@ def _with_step(run: Run, now: datetime) -> AgentState:
         step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
     )
     state = run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
+    if run.journal.child_requests:
+        assert state.execution is not None
+        state = state.with_context_and_execution(state.context, charge_children(run, state.execution))
     return _with_grants(run, state, now) if run.journal.answers else state
 
 

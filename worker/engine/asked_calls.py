@@ -23,6 +23,7 @@ from .call_records import (
     record_unknown,
     result_value,
 )
+from .child_calls import is_delegated, open_child_of, record_child
 from .run import CallRecord, Run, moment
 
 TIMER: Final = "wait_until"
@@ -63,9 +64,14 @@ def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
     if not rounds:
         return None
     request = rounds[-1]
+    if request.child is not None:
+        return _child_call(run, request, settings)
     answer = run.journal.answer_to(request)
-    if answer is None:
-        return StillOpen(request)
+    return StillOpen(request) if answer is None else _answered_call(run, request, answer, settings)
+
+
+def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: Settings) -> AskedCall:
+    index = request.index
     if answer.verb is AnswerVerb.PASS_ON:
         raise StateUnreadable(f"journal t{index}:q{request.round + 1}", "the request was passed on and is not there")
     requested = RequestedCall(index=index, call=call_of(request))
@@ -76,6 +82,19 @@ def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
         return Settled(_record_denied(run, requested, request, answer))
     return ReadyToRun(call_of(request, answer))
+
+
+def _child_call(run: Run, request: Request, settings: Settings) -> AskedCall:
+    """The standing of a call by its children: it runs, or has its result, when all of them have ended."""
+    still_open = open_child_of(run, request)
+    if still_open is not None:
+        return StillOpen(still_open)
+    answer = run.journal.answer_to(request)
+    assert answer is not None
+    if not is_delegated(run, request.index):
+        return ReadyToRun(call_of(request))
+    requested = RequestedCall(index=request.index, call=call_of(request))
+    return Settled(record_child(run, requested, request, answer, settings))
 
 
 def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
@@ -97,12 +116,19 @@ def has_later_result(run: Run, index: int) -> bool:
     return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL
 
 
+def has_outside_result(run: Run, index: int) -> bool:
+    """Whether the result of this call follows from an answer: that of a service, or the end of a child."""
+    return has_later_result(run, index) or is_delegated(run, index)
+
+
 def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
     """The replies that a call has received, oldest first, without those of the clock and of closed rounds."""
     replies: list[Reply] = []
     for request in run.journal.requests.get(index, ()):
         answer = run.journal.answer_to(request)
-        if answer is None or is_timer(request) or answer.verb in (AnswerVerb.PASS_ON, AnswerVerb.CANCEL):
+        if answer is None or request.child is not None or is_timer(request):
+            continue
+        if answer.verb in (AnswerVerb.PASS_ON, AnswerVerb.CANCEL):
             continue
         refusal = _refusal(request, answer) if answer.verb is AnswerVerb.DENY else None
         replies.append(

@@ -70,7 +70,7 @@ class Asking:
                 asking.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
                 run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
-        run = self._open(run, asking)
+        run = self.open(run, asking)
         may_run = [each for each in planned if each.index not in run.records]
         return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
 
@@ -81,10 +81,10 @@ class Asking:
             if each.later is None:
                 continue
             try:
-                wanted.append((each, self._request(run, each, RequestKind.EXTERNAL, **_later_fields(each.later))))
+                wanted.append((each, self.make_request(run, each, RequestKind.EXTERNAL, **_later_fields(each.later))))
             except InvalidInput as error:
-                run = self._refuse(run, each, str(error))
-        return self._open(run, wanted, begins={each.index: round(each.timeout * 1000) for each, _ in wanted})
+                run = self.refuse(run, each, str(error))
+        return self.open(run, wanted, begins={each.index: round(each.timeout * 1000) for each, _ in wanted})
 
     def open_needed(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
         """Open the request that a tool has asked for; it takes the begin record of the call back."""
@@ -92,14 +92,14 @@ class Asking:
             advice = (
                 "a tool whose result comes later cannot ask; declare it with approval=… or ask in a tool of its own"
             )
-            return self._refuse(run, planned, advice)
+            return self.refuse(run, planned, advice)
         if len(run.journal.requests.get(planned.index, ())) >= MAX_ROUNDS:
-            return self._refuse(run, planned, f"the tool asked {MAX_ROUNDS} times and never went on")
+            return self.refuse(run, planned, f"the tool asked {MAX_ROUNDS} times and never went on")
         try:
             request = self._needed_request(run, planned, needs)
         except Exception as error:  # noqa: BLE001 - values that the tool gave
-            return self._refuse(run, planned, describe_exception(error).message)
-        run = self._open(run, [(planned, request)])
+            return self.refuse(run, planned, describe_exception(error).message)
+        run = self.open(run, [(planned, request)])
         return self._approve_by_grant(run, planned, needs)
 
     def _approve_by_grant(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
@@ -152,7 +152,7 @@ class Asking:
         fields: dict[str, Any] = {"text": decision.text or f"May {decision.tool} be called with these arguments?"}
         if decision.edits:
             fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
-        return self._request(
+        return self.make_request(
             run, planned, RequestKind.APPROVAL,
             args=decision.args, to=decision.to, after_ms=decision.after_ms, on_expiry=decision.on_expiry, **fields,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class Asking:
                 fields: dict[str, Any] = {"text": ask.text or f"May {planned.call.name} go on?"}
                 if ask.edits:
                     fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
-                return self._request(
+                return self.make_request(
                     run, planned, RequestKind.APPROVAL,
                     to=ask.to, after_ms=milliseconds_of(ask.expires), on_expiry=stored_rule(ask.on_expiry), **fields,
                 )  # fmt: skip
@@ -174,7 +174,7 @@ class Asking:
                 return self._question(run, planned, needs)
             case NeedsTime():
                 until_ms = round(needs.until.timestamp() * 1000)
-                return self._request(
+                return self.make_request(
                     run, planned, RequestKind.APPROVAL,
                     text=f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}",
                     to="clock", after_ms=max(1, until_ms - self._now_ms(run)),
@@ -191,16 +191,20 @@ class Asking:
         elif needs.schema is not None:
             fields["answer_schema"] = FrozenDict(needs.schema)
         rule = stored_rule(needs.on_expiry)
-        request = self._request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
+        request = self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
         if rule.then is not ExpiryAction.VALUE:
             return request
         # In the form in which an answer would be stored: nobody checks it later.
         rule = OnExpiry(then=ExpiryAction.VALUE, value=check_values(request, rule.value))
-        return self._request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
+        return self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
 
-    def _request(self, run: Run, planned: PlannedCall, kind: RequestKind, **fields: Any) -> Request:
+    def make_request(
+        self, run: Run, planned: PlannedCall, kind: RequestKind, *, ahead: int = 0, **fields: Any
+    ) -> Request:
         """Make the next request of a call.
 
+        Args:
+            ahead: Requests of the call that are opened together with this one, before it.
         Raises:
             InvalidInput: The arguments are no JSON object.
         """
@@ -208,7 +212,7 @@ class Asking:
         if args is None:
             raise InvalidInput("args", None, "a call that asks takes its arguments as one JSON object.")
         now_ms, after_ms = self._now_ms(run), fields.pop("after_ms", None)
-        place = (planned.index, len(run.journal.requests.get(planned.index, ())))
+        place = (planned.index, len(run.journal.requests.get(planned.index, ())) + ahead)
         ref = run.ref
         return Request(
             id=request_id(ref.execution_id, ref.step, place, planned.call.name, args),
@@ -228,7 +232,7 @@ class Asking:
             **fields,
         )
 
-    def _open(
+    def open(
         self, run: Run, wanted: Sequence[tuple[PlannedCall, Request]], begins: Mapping[int, int] | None = None
     ) -> Run:
         """Journal requests; those that are too long or too many become errors that the model reads."""
@@ -238,9 +242,9 @@ class Asking:
             size = len(request.to_json())
             if size > MAX_REQUEST_BYTES:
                 advice = f"the request would have {size} bytes, and {MAX_REQUEST_BYTES} are allowed; pass less"
-                run = self._refuse(run, planned, advice)
+                run = self.refuse(run, planned, advice)
             elif len(fitting) >= room:
-                run = self._refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
+                run = self.refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
             else:
                 fitting.append(request)
         if not fitting:
@@ -256,7 +260,8 @@ class Asking:
             return run.stopping(user_stop_signal())
         return run.with_journal(run.journal.with_requests(opened.requests))
 
-    def _refuse(self, run: Run, planned: PlannedCall, why: str) -> Run:
+    def refuse(self, run: Run, planned: PlannedCall, why: str) -> Run:
+        """Record a call that cannot ask; the model reads why."""
         error = ErrorInfo(kind="request_refused", message=f"the call did not run: {why}")
         record = record_error(run, planned, error, CallTimes.at(self._now_ms(run)))
         return run.with_record(planned.index, record)

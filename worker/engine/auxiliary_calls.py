@@ -26,6 +26,7 @@ from ..guards import budget_signals
 from ..redaction import describe_exception
 from ..state import AgentState, ExecutionState, InferenceResponse, Message
 from ..tools import StopExecution
+from .child_charges import charge_children
 from .driver_calls import check_answer_size, journal_paid_answer, parse_answer
 from .rejected_answers import charge_rejected
 from .run import Run, moment
@@ -111,7 +112,7 @@ class AuxiliaryCalls:
         """Refuse a call that no budget covers any more, or whose price a cost limit could not count."""
         if run.is_stopping:
             raise ModelCallRefused("the execution is being ended")
-        execution = charge_execution(run, run.execution)
+        execution = charge_children(run, charge_execution(run, run.execution), reserved=True)
         if run.response is not None:
             execution = execution.with_charge(run.response.usage, run.response.cost)
         now = moment(run.redis_ms(self._monotonic()))

@@ -9,7 +9,15 @@ from ..hooks import HookPoint
 from ..redaction import redact
 from ..state import ErrorInfo, ToolCall, ToolOutcome
 from ..tools import InvalidArguments, StopExecution, idempotency_key
-from .asked_calls import ReadyToRun, Settled, StillOpen, asked_call, has_later_result, is_superseded
+from .asked_calls import (
+    ReadyToRun,
+    Settled,
+    StillOpen,
+    asked_call,
+    has_later_result,
+    has_outside_result,
+    is_superseded,
+)
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -20,6 +28,7 @@ from .call_records import (
     record_stopped,
     run_hooks_after,
 )
+from .child_calls import open_child_of
 from .decisions import CallDecision
 from .outcome import TakenOver
 from .repeated_calls import RecordedResults, repeats_one_of
@@ -84,12 +93,20 @@ class CallPlanner:
         return run, planned
 
     def record_without_running(self, run: Run) -> Run:
-        """Record the calls without a result as answered or as not run: nothing may begin."""
+        """Record the calls without a result as answered or as not run: nothing may begin.
+
+        Calls whose children have not ended are left out.
+        """
         assert run.response is not None
         for index, call in enumerate(run.response.tool_calls):
-            if index not in run.records:
+            if index not in run.records and not self._has_open_child(run, index):
                 run = run.with_record(index, self._record_stopped(run, index, call))
         return run
+
+    def _has_open_child(self, run: Run, index: int) -> bool:
+        """Whether a child of the call was asked to stop and has not ended."""
+        rounds = run.journal.requests.get(index)
+        return bool(rounds) and open_child_of(run, rounds[-1]) is not None and rounds[-1].child is not None
 
     def _record_stopped(self, run: Run, index: int, call: ToolCall) -> CallRecord:
         standing = asked_call(run, index, self._services.settings)
@@ -110,7 +127,7 @@ class CallPlanner:
             case None:
                 return self._plan_new_call(run, index, call)
             case Settled(record):
-                return run_hooks_after(run, record) if has_later_result(run, index) else record
+                return run_hooks_after(run, record) if has_outside_result(run, index) else record
             case ReadyToRun(approved):
                 return self._bind(run, RequestedCall(index=index, call=approved))
             case StillOpen(request):

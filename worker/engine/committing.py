@@ -126,7 +126,7 @@ def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
     next_step = following.step if following is not None and is_same_execution else None
     return Done(
         ref=run.ref,
-        publish=None if committed.is_published else following,
+        publish=committed.woken or (None if committed.is_published else following),
         next=following,
         status=execution.status,
         summary=summarize_step(run, state, next_step),

@@ -11,6 +11,7 @@ from ..redaction import redact
 from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
 from .auxiliary_calls import charge
+from .children import adopt_ending
 from .hook_endings import run_state_hooks
 from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
@@ -55,6 +56,8 @@ def _stop_at_once(run: Run, settings: Settings) -> Run:
     refused = _find_refusal(run, settings)
     if refused is not None:
         return run.failing(*refused)
+    if run.journal.ending is not None:  # an earlier leg has ended it, and waited for its children
+        return adopt_ending(run, run.journal.ending)
     requested = _requested_stop(run)
     return run if requested is None else run.stopping(requested)
 

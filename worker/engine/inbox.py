@@ -23,10 +23,13 @@ def apply_inbox(
 ) -> tuple[AgentState, list[NewEvent]]:
     """Apply the operations of the inbox in order; a message to an execution that has ended starts the next one.
 
+    A child has one execution: a message that comes with its end is kept in its conversation.
+
     Args:
         has_ended: The session's execution has ended.
         has_unseen: The session holds a message that the last answer has not seen; it must be answered, too.
     """
+    has_ended = has_ended and not snapshot.is_child  # a child has one execution
     events: list[NewEvent] = []
     starter: Operation | None = None
     for operation in snapshot.inbox:

@@ -37,12 +37,14 @@ class Waiting:
         requests: The requests that it waits for.
         until_ms: Redis time at which a worker looks at it again, at the latest.
         summary: A line about what it waits for, for people.
+        publish: Steps of children, where their messages did not go out with the wait.
     """
 
     ref: StepRef
     requests: tuple[Request, ...]
     until_ms: int
     summary: str
+    publish: tuple[StepRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from math import ceil
 from typing import Any, Final
 
@@ -21,12 +22,13 @@ from ..state import (
     ExecutionStatus,
     Extent,
     InferenceResponse,
+    ParentLink,
     StopReason,
     StopSignal,
     ToolExecution,
     Value,
 )
-from ..store import Claim, Claimed, Journal, LoadedSession, StepRef
+from ..store import Claim, Claimed, Journal, LoadedSession, StepRef, read_link
 from .active_lease import ActiveLease
 from .outcome import Outcome
 from .rejected_answers import RejectedAnswer
@@ -121,6 +123,8 @@ class Run:
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
             shared by all copies of the run, like `auxiliary`.
         asking: Makes auxiliary calls; None where no model may be asked.
+        next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
+        publish: Steps of children whose messages have to be published when the run is done.
     """
 
     ref: StepRef
@@ -149,6 +153,8 @@ class Run:
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
+    publish: tuple[StepRef, ...] = ()
+    next_agent: tuple[str, str] | None = None
 
     def changed(self, **changes: Any) -> Run:
         """The same run with other values."""
@@ -159,7 +165,7 @@ class Run:
 
     def with_record(self, index: int, record: CallRecord) -> Run:
         """The run with the record of a call, and with the stop that the tool asked for."""
-        signals = (record.signal,) if record.signal is not None else ()
+        signals = (record.signal,) if record.signal is not None and record.signal not in self.signals else ()
         return self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
 
     def with_started(self, index: int, record: CallRecord) -> Run:
@@ -212,6 +218,16 @@ class Run:
     def resumed_at(self) -> datetime:
         """When an execution that waited went on: with the claim."""
         return moment(self.claim.now_ms)
+
+    @cached_property
+    def parent(self) -> ParentLink | None:
+        """The place of the session below its parent; None for a session without a parent."""
+        return read_link(self.loaded.session.bookkeeping.parent)
+
+    @property
+    def depth(self) -> int:
+        """The level of the session in its tree; 0 for a root."""
+        return 0 if self.parent is None else self.parent.depth
 
     @property
     def is_poison(self) -> bool:

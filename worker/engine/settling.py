@@ -35,10 +35,10 @@ class Settling:
         return self.cancel_open(run) if run.is_stopping and run.outcome is None else run
 
     def cancel_open(self, run: Run) -> Run:
-        """Close every open request: the execution ends, and nobody may answer any more."""
+        """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
         now_ms = self._now_ms(run)
-        records = {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in run.journal.open_requests}
-        return self.settle_with(run, records)
+        asked = [each for each in run.journal.open_requests if each.child is None]
+        return self.settle_with(run, {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in asked})
 
     def settle_failed_starts(self, run: Run) -> Run:
         """Close requests of calls that could not be started; one that may have been started waits for its expiry.
@@ -61,7 +61,7 @@ class Settling:
 
     def _settle_expired(self, run: Run) -> Run:
         now_ms = self._now_ms(run)
-        expired = [each for each in run.journal.open_requests if each.is_expired(now_ms)]
+        expired = [each for each in run.journal.open_requests if each.child is None and each.is_expired(now_ms)]
         records = {each.id: _expiry_record(each, now_ms) for each in expired}
         following = [each.passed_on(now_ms) for each in expired if each.on_expiry.then is ExpiryAction.PASS_ON]
         return self.settle_with(run, records, following)

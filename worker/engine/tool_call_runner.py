@@ -14,7 +14,7 @@ from ..errors import StoreFull, StoreUnavailable
 from ..redaction import describe_exception
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..tools import LookupResult, NeedsReply, Replies, StopExecution, ToolContext, UnusableResult
+from ..tools import LookupResult, NeedsChildren, NeedsReply, Replies, StopExecution, ToolContext, UnusableResult
 from .active_lease import Interruption
 from .asked_calls import has_later_result, replies_to, times_over
 from .asking import Asking
@@ -28,6 +28,8 @@ from .call_records import (
     result_value,
     run_hooks_after,
 )
+from .child_calls import spawned_ends
+from .delegating import Delegating
 from .run import CallRecord, Run, moment
 from .services import EngineServices
 
@@ -44,8 +46,9 @@ _LATE_SECONDS: Final = 0.5
 class ToolCallRunner:
     """Runs the calls of one batch and journals what came of them."""
 
-    def __init__(self, services: EngineServices, asking: Asking) -> None:
+    def __init__(self, services: EngineServices, asking: Asking, delegating: Delegating) -> None:
         self._asking = asking
+        self._delegating = delegating
         self._signer = TokenSigner(services.settings.token_secret)
         self._steps = services.store.steps
         self._keeper = services.keeper
@@ -210,7 +213,10 @@ class ToolCallRunner:
         """Open the request that a tool has asked for; where that is not possible, the call has a record instead."""
         if run.outcome is not None:
             return run
-        run = self._asking.open_needed(run, planned, needs)
+        if isinstance(needs, NeedsChildren):
+            run = self._delegating.open_spawned(run, planned, needs)
+        else:
+            run = self._asking.open_needed(run, planned, needs)
         if run.outcome is None and run.is_stopping and planned.index not in run.records:
             run = run.with_record(planned.index, record_not_run(run, planned, self._now_ms(run)))
         if planned.index not in run.records or planned.is_pure:
@@ -249,6 +255,7 @@ class ToolCallRunner:
             received=replies_to(run, planned.index),
             make_token=(lambda: self._signer.sign(claims)) if planned.later is not None else None,
             times_over=times_over(run, planned.index),
+            children=spawned_ends(run, planned.index),
         )
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:

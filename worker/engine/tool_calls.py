@@ -20,6 +20,9 @@ from .asking import Asking
 from .begun_calls import BegunCalls
 from .call_planning import CallPlanner
 from .call_records import PlannedCall
+from .children import Children
+from .delegating import Delegating
+from .handoffs import Handoffs
 from .interruptions import give_back, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
 from .run import CallRecord, Run
@@ -41,7 +44,10 @@ class ToolCalls:
         self._planner = CallPlanner(services)
         self._settling = Settling(services)
         self._asking = Asking(services, self._settling)
-        self._runner = ToolCallRunner(services, self._asking)
+        self._children = Children(services, self._settling)
+        self._delegating = Delegating(services, self._asking)
+        self._handoffs = Handoffs(services, self._asking)
+        self._runner = ToolCallRunner(services, self._asking, self._delegating)
         self._begun_calls = BegunCalls(services, self._runner)
 
     def call(self, run: Run) -> Run:
@@ -52,13 +58,13 @@ class ToolCalls:
         """
         if run.outcome is not None or run.response is None or not run.response.tool_calls:
             return run
-        run = self._call(run.changed(is_waiting=False))
+        run = self._handoffs.find(self._call(run.changed(is_waiting=False)))
         if self._services.observer is not None and run.records:
             self._services.observer.tools_called(run)
         return run
 
     def _call(self, run: Run) -> Run:
-        run = self._settling.settle(run)
+        run = self._children.settle(self._settling.settle(run))
         if run.outcome is not None:
             return run
         run, planned = self._plan(self._planner.adopt_results(run))
@@ -83,14 +89,22 @@ class ToolCalls:
             return self._end(run.failing(describe_exception(error), StopReason.ERROR_FORBADE)), []
 
     def _end(self, run: Run) -> Run:
-        """Close what is open, and record the calls without a result as not run: the execution ends."""
-        run = self._settling.cancel_open(run)
-        return run if run.outcome is not None else self._planner.record_without_running(run)
+        """Close what is open, and record the calls without a result as not run: the execution ends.
+
+        Children are asked to stop. The step waits until they have ended, for one lease at most.
+        """
+        run = self._children.stop_unwanted(self._settling.cancel_open(run.stopping()))
+        if run.outcome is not None:
+            return run
+        return self._planner.record_without_running(run).changed(is_waiting=bool(run.journal.open_requests))
 
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
         try:
             run, planned = self._asking.decide(run, planned)
+            if run.outcome is None:
+                run, planned = self._delegating.open(run, planned)
+                run, planned = self._handoffs.record(run, planned)
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal_from("policy")))
         if run.outcome is not None:

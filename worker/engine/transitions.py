@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
-from ..store import NewEvent, NextState, Snapshot, Transition
+from ..store import InboxKind, NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
+from .handoffs import hand_over
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
 from .run import Run, moment
@@ -25,6 +26,9 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
     def transition(snapshot: Snapshot) -> NextState:
         now = moment(snapshot.now_ms)
         state, has_ended = applied.state, applied.has_ended
+        if snapshot.is_child and applied.going_on is not None and _has_message(run, snapshot):
+            # A child has one execution, so what came with its final step makes it go on.
+            state, has_ended = applied.going_on, False
         if snapshot.cancel is not None and not has_ended:
             stopped = state.with_stop_signal(user_stop_signal(), now=now)
             # Nothing new begins, so that the hooks of the end ask no model.
@@ -37,7 +41,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         if has_ended:
             events.append(end_event(applied.failure, state))
         has_failed = state.status is ExecutionStatus.FAILED
-        return NextState(
+        next_state = NextState(
             state=after,
             ended=state if after is not state and has_ended else None,
             events=(*events, *joined),
@@ -47,8 +51,14 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
             definition=run.agent.stored_definition if run.ref.step == 1 else None,
             notify=notify_by_operation(snapshot),
         )
+        return next_state if run.next_agent is None else hand_over(run, next_state, now)
 
     return transition
+
+
+def _has_message(run: Run, snapshot: Snapshot) -> bool:
+    """Whether the session holds or gets a message that the answer has not seen."""
+    return _has_unseen_message(run) or any(each.kind is InboxKind.MESSAGE for each in snapshot.inbox)
 
 
 def _has_unseen_message(run: Run) -> bool:

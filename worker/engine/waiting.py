@@ -6,14 +6,16 @@ from functools import partial
 from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
-from ..store import LoadedSession, NextState, NotWaiting, Snapshot, Transition
+from ..store import ChildPlan, LoadedSession, NextState, NotWaiting, Snapshot, Transition
 from ..store import Waiting as StepWaits
 from .applied_step import start_execution
-from .asked_calls import has_later_result
+from .asked_calls import has_outside_result
+from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
 from .run import CallRecord, Run, moment
 from .services import EngineServices
+from .settling import Settling
 from .step_texts import summarize_wait
 from .store_retries import ask_store
 
@@ -26,6 +28,7 @@ class StepWaiter:
     def __init__(self, services: EngineServices) -> None:
         self._services = services
         self._steps = services.store.steps
+        self._children = Children(services, Settling(services))
 
     def wait(self, run: Run) -> Run:
         """Let a run wait for its open requests.
@@ -38,9 +41,12 @@ class StepWaiter:
         if run.outcome is not None or not run.is_waiting:
             return run
         loaded = run.loaded
+        run, plan = self._children.plan(run)
+        if run.outcome is not None or not run.is_waiting:
+            return run
         for _ in range(_MOST_CONFLICTS):
             try:
-                waits = ask_store(run, self._services, partial(self._wait, run, loaded), "the wait")
+                waits = ask_store(run, self._services, partial(self._wait, run, loaded, plan), "the wait")
             except ClaimLost:  # perhaps because the wait was applied and its reply was lost
                 return run.decide(TakenOver(run.ref))
             except VersionConflict:
@@ -52,15 +58,29 @@ class StepWaiter:
                     return run.decide(TakenOver(run.ref))
                 continue
             if isinstance(waits, NotWaiting):
-                run = run.with_journal(waits.journal).changed(is_waiting=False)
-                return run if waits.cancel is None else run.stopping(user_stop_signal())
-            summary = summarize_wait(waits.open)
-            return run.decide(Waiting(ref=run.ref, requests=waits.open, until_ms=waits.until_ms, summary=summary))
+                return self._go_on(run, waits)
+            return run.decide(_waiting(run, waits))
         raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to let step {run.ref.step} wait")
 
-    def _wait(self, run: Run, base: LoadedSession) -> StepWaits | NotWaiting:
+    def _go_on(self, run: Run, instead: NotWaiting) -> Run:
+        """The run with what has happened meanwhile."""
+        run = run.with_journal(instead.journal).changed(is_waiting=False)
+        run = self._children.refuse(run, instead.refused)
+        return run if instead.cancel is None or run.is_stopping else run.stopping(user_stop_signal())
+
+    def _wait(self, run: Run, base: LoadedSession, plan: ChildPlan) -> StepWaits | NotWaiting:
         results = {index: record.to_json() for index, record in _results(run).items()}
-        return self._steps.wait(run.claim, base, _wait_transition(run), seen=run.journal, results=results)
+        return self._steps.wait(run.claim, base, _wait_transition(run), seen=run.journal, results=results, plan=plan)
+
+
+def _waiting(run: Run, waits: StepWaits) -> Waiting:
+    return Waiting(
+        ref=run.ref,
+        requests=waits.open,
+        until_ms=waits.until_ms,
+        summary=summarize_wait(waits.open),
+        publish=(*run.publish, *waits.publish),
+    )
 
 
 def _wait_transition(run: Run) -> Transition:
@@ -78,6 +98,6 @@ def _wait_transition(run: Run) -> Transition:
 
 
 def _results(run: Run) -> dict[int, CallRecord]:
-    """Every result that the journal lacks, but those that follow from answers of services, which it has."""
+    """Every result that the journal lacks, but those that follow from answers, which it has."""
     missing = (index for index in sorted(run.records) if index not in run.journal.results)
-    return {index: run.records[index] for index in missing if not has_later_result(run, index)}
+    return {index: run.records[index] for index in missing if not has_outside_result(run, index)}

@@ -55,6 +55,15 @@ from .execution.answers import (
     record_answer,
 )
 from .execution.budget import UNLIMITED, ExecutionBudget
+from .execution.children import (
+    MAX_TREE_SESSIONS,
+    ChildEnd,
+    ChildFailure,
+    ChildOrder,
+    JoinRule,
+    ParentLink,
+    child_ids,
+)
 from .execution.execution import ExecutionState
 from .execution.inference import FinishReason, InferenceResponse
 from .execution.requests import (
@@ -70,6 +79,7 @@ from .execution.requests import (
     arguments_digest,
     request_id,
 )
+from .execution.reservations import BudgetWish, Shortage, reserve
 from .execution.signals import (
     NO_CONTINUATION,
     PRIORITIES,
@@ -135,6 +145,7 @@ __all__ = [
     "MAX_INT_BITS",
     "MAX_REQUESTS_PER_STEP",
     "MAX_REQUEST_BYTES",
+    "MAX_TREE_SESSIONS",
     "NO_CONTINUATION",
     "NO_USAGE",
     "PRIORITIES",
@@ -155,7 +166,11 @@ __all__ = [
     "AnswerVerb",
     "Approve",
     "Assessment",
+    "BudgetWish",
     "Cadence",
+    "ChildEnd",
+    "ChildFailure",
+    "ChildOrder",
     "ChildSessionId",
     "Complete",
     "ConversationWithCurrentToolTrace",
@@ -176,6 +191,7 @@ __all__ = [
     "Head",
     "InferenceResponse",
     "InferenceUsage",
+    "JoinRule",
     "Json",
     "LLMConfig",
     "ListChange",
@@ -185,6 +201,7 @@ __all__ = [
     "MessageCompiler",
     "MessageStore",
     "OnExpiry",
+    "ParentLink",
     "PartItem",
     "PartList",
     "PartScope",
@@ -210,6 +227,7 @@ __all__ = [
     "Section",
     "SelectedSections",
     "SessionId",
+    "Shortage",
     "SmartEvent",
     "SmartView",
     "Span",
@@ -231,6 +249,7 @@ __all__ = [
     "as_text",
     "changes",
     "check_text",
+    "child_ids",
     "every_message",
     "freeze",
     "head_json",
@@ -241,6 +260,7 @@ __all__ = [
     "record_answer",
     "repair_pairs",
     "request_id",
+    "reserve",
     "smart_event",
     "split",
     "step_json",

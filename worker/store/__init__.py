@@ -1,5 +1,8 @@
 """Storing sessions and steps: Redis or memory under one protocol."""
 
+from .children.links import read_link
+from .children.making import NO_CHILDREN, ChildPlan, NewChild
+from .children.trees import TreeNode
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
@@ -46,7 +49,7 @@ from .requests.records import (
     RequestFilter,
     RequestPage,
 )
-from .steps.asking import OpenedRequests
+from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
 from .steps.store import DatabaseStepStore, StepStore
 from .steps.waits import NotWaiting, Waiting, WaitResult
@@ -54,6 +57,7 @@ from .store import Store, memory_store, redis_store
 
 __all__ = [
     "LAST_STEP",
+    "NO_CHILDREN",
     "REQUEST_TASK",
     "REQUEST_WEBHOOK",
     "ActionResult",
@@ -63,6 +67,7 @@ __all__ = [
     "BeginResult",
     "Callback",
     "CheckAnswer",
+    "ChildPlan",
     "Claim",
     "ClaimResult",
     "Claimed",
@@ -77,6 +82,7 @@ __all__ = [
     "InboxKind",
     "Journal",
     "LoadedSession",
+    "NewChild",
     "NewEvent",
     "NextState",
     "NotClaimed",
@@ -96,14 +102,17 @@ __all__ = [
     "StepFacts",
     "StepRef",
     "StepStore",
+    "StoppedChildren",
     "Store",
     "Suspect",
     "SweepResult",
     "Transition",
+    "TreeNode",
     "WaitResult",
     "Waiting",
     "memory_store",
     "new_claim_id",
     "offered_queues",
+    "read_link",
     "redis_store",
 ]

@@ -8,7 +8,7 @@ from typing import Final
 from ..unique import unique_bytes
 from . import fields
 
-BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage")
+BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent")
 _MARK_BYTES: Final = 4
 # A process that holds a session as it was more saves ago reads it in full.
 _MARKS: Final = 32
@@ -24,16 +24,23 @@ class Bookkeeping:
         notify: Whom to tell of an execution's end, by operation; JSON as stored.
         lineage: A random mark of each of the last saves, newest first. A Redis that lost what it had acknowledged gives
             the numbers of the lost versions again, to others; a lineage is never the same.
+        parent: The place of a child in its tree, as stored (`ParentLink`); None for a session without a parent.
     """
 
     operations: tuple[str, ...] = ()
     executions: tuple[str, ...] = ()
     notify: bytes | None = None
     lineage: bytes = b""
+    parent: bytes | None = None
 
     @classmethod
     def read(
-        cls, operations: bytes | None, executions: bytes | None, notify: bytes | None, lineage: bytes | None
+        cls,
+        operations: bytes | None,
+        executions: bytes | None,
+        notify: bytes | None,
+        lineage: bytes | None,
+        parent: bytes | None = None,
     ) -> Bookkeeping:
         """Parse the fields `BOOKKEEPING` of a session's hash."""
         return cls(
@@ -41,6 +48,7 @@ class Bookkeeping:
             executions=fields.strings(executions),
             notify=notify,
             lineage=lineage or b"",
+            parent=parent,
         )
 
     def next_lineage(self) -> bytes:

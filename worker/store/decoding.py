@@ -16,8 +16,9 @@ from .journal import BeginRecord, Journal
 from .records import InboxKind, Operation
 
 V = TypeVar("V", bound=Value)
-# A policy's decision about a call, the note that a service has it, a request of a round, an answer to it.
-_ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qa])(\d{1,4}))")
+# A policy's decision about a call, the note that a service has it; a request of a round, an answer to it, the id of
+# its child, the time at which the child was asked to stop.
+_ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qack])(\d{1,4}))")
 
 
 def journal(reply: list[bytes]) -> Journal:
@@ -58,6 +59,8 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
     requests: list[Request] = []
     answers: dict[tuple[int, int], AnswerRecord] = {}
     handed_over: set[int] = set()
+    made: set[tuple[int, int]] = set()
+    stopped: dict[tuple[int, int], int] = {}
     for name, value in asked.items():
         match = _ASKED_FIELD.fullmatch(name)
         if match is None:
@@ -69,14 +72,21 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
             handed_over.add(index)
         elif kind == "q":
             requests.append(_value(Request, value, name))
-        else:
+        elif kind == "a":
             answers[index, round_] = _value(AnswerRecord, value, name)
+        elif kind == "c":
+            made.add((index, round_))
+        else:
+            stopped[index, round_] = fields.milliseconds(value)
     return replace(
         found.with_requests(requests),
         begun=found.begun,
         decisions=decisions,
         answers=answers,
         handed_over=frozenset(handed_over),
+        made=frozenset(made),
+        stopped=stopped,
+        ending=asked.get("end"),
     )
 
 

@@ -31,6 +31,9 @@ class Journal:
         requests: Requests of each call, by call index, in the order of their rounds.
         answers: Answers to requests, by call index and round.
         handed_over: Calls with a later result whose start has returned, by index: nobody starts them again.
+        made: Requests whose children exist, by call index and round.
+        stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
+        ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
     """
 
     answer: bytes | None = None
@@ -42,6 +45,9 @@ class Journal:
     requests: Mapping[int, tuple[Request, ...]] = field(default_factory=dict[int, tuple[Request, ...]])
     answers: Mapping[tuple[int, int], AnswerRecord] = field(default_factory=dict[tuple[int, int], AnswerRecord])
     handed_over: frozenset[int] = frozenset()
+    made: frozenset[tuple[int, int]] = frozenset()
+    stopped: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    ending: bytes | None = None
 
     @property
     def was_paid_for(self) -> bool:
@@ -67,6 +73,16 @@ class Journal:
     def open_requests(self) -> tuple[Request, ...]:
         """Requests without an answer, by call index. Only the newest round of a call can be one."""
         return tuple(request for request in self.all_requests if request.place not in self.answers)
+
+    @property
+    def child_requests(self) -> tuple[Request, ...]:
+        """The requests whose answers are the ends of children, by call index and round."""
+        return tuple(request for request in self.all_requests if request.child is not None)
+
+    @property
+    def open_children(self) -> tuple[Request, ...]:
+        """The requests whose children have not ended, made or not, by call index and round."""
+        return tuple(request for request in self.child_requests if request.place not in self.answers)
 
     def answer_to(self, request: Request) -> AnswerRecord | None:
         """The answer to a request; None while it is open."""
@@ -99,6 +115,10 @@ class Journal:
     def with_answers(self, answers: Mapping[tuple[int, int], AnswerRecord]) -> Journal:
         """The same journal with answers that were stored since, by call index and round."""
         return replace(self, answers={**self.answers, **answers})
+
+    def with_stopped(self, stopped: Mapping[tuple[int, int], int], ending: bytes | None) -> Journal:
+        """The same journal with children that were asked to stop since, and why the execution ends."""
+        return replace(self, stopped={**self.stopped, **stopped}, ending=ending or self.ending)
 
     def without_results(self, indexes: Collection[int]) -> Journal:
         """The same journal without the results of these calls, which were deleted since."""

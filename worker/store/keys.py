@@ -21,6 +21,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:callbacks` | zset | permanent | `<sid> <eid> <kind>` → when; the ending transaction, the sweep |
 | `ca:{k}:unoffered` | zset | permanent | `<agent> <sid>` of sessions whose agent no live worker offers, score 0 |
 | `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
+| `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
@@ -41,13 +42,18 @@ SHARDS: Final = "ca:shards"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(
-    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|dead))$"
+    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead))$"
 )
 
 
 def root_of(session_id: str) -> str:
     """The id of the session at the root of a tree: children and forks are called `<root>.<32 hex>`."""
     return session_id.partition(".")[0]
+
+
+def tree_range(root: str) -> tuple[str, str]:
+    """The bounds in which the index `children` holds the sessions below a root, for ZRANGEBYLEX and ZLEXCOUNT."""
+    return f"[{root}.", f"({root}/"  # "/" follows "."
 
 
 def shard_of(session_id: str, shards: int) -> int:
@@ -59,8 +65,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "dead", "delayed", "due", "ending", "failed", "prefix", "requests", "sessions", "shard", "sweeper",
-        "unoffered",
+        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "prefix", "requests", "sessions",
+        "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -73,6 +79,7 @@ class ShardKeys:
         self.ending = self.prefix + "ending"
         self.callbacks = self.prefix + "callbacks"
         self.requests = self.prefix + "requests"
+        self.children = self.prefix + "children"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.unoffered = self.prefix + "unoffered"

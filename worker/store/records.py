@@ -26,6 +26,8 @@ class StepRef:
         retries: How often the execution was retried; part of the task's id only.
         queue: Name of the queue that its message is for, or came from; "" is the common one.
         legs: How often the step has waited; part of the task's id only.
+        root_task, parent_task: Celery task ids in the message of a child's step: of the task at the root of its tree,
+            and of the task that made it. "": they follow from the execution.
     """
 
     session_id: str
@@ -34,6 +36,13 @@ class StepRef:
     retries: int = 0
     legs: int = 0
     queue: str = ""
+    root_task: str = field(default="", compare=False)
+    parent_task: str = field(default="", compare=False)
+
+    @property
+    def has_parent_task(self) -> bool:
+        """Whether the step's message names a task before it: the step before, or the one that made the child."""
+        return self.step > 1 or bool(self.parent_task)
 
     @property
     def task_id(self) -> str:
@@ -234,8 +243,12 @@ class EventType(StrEnum):
         REQUEST_CANCELLED: The execution was stopped before anybody answered. Data as above.
         REQUEST_USED: The step that asked is committed with the answer. Data as above.
         EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look.
-        EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, time, stop, resume or retry;
-            `by` where somebody did it.
+        EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, child, time, stop, resume or
+            retry; `by` where somebody did it.
+        CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.
+        CHILD_ENDED: A child has ended, and the step goes on. `session`, `tool`, `status`, `reason`, and what it and its
+            own children used: `steps`, `tokens`, `cost`.
+        AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
         CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
             other data are the capability's.
@@ -267,6 +280,9 @@ class EventType(StrEnum):
     EXECUTION_WAITING = "execution_waiting"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SUSPENDED = "execution_suspended"
+    CHILD_STARTED = "child_started"
+    CHILD_ENDED = "child_ended"
+    AGENT_CHANGED = "agent_changed"
     CAPABILITY = "capability"
 
 
@@ -331,6 +347,7 @@ class Snapshot:
     Attributes:
         inbox: Operations that arrived while the step ran and were not applied before.
         entries: Number of stored inbox entries these came from; exactly so many are trimmed.
+        is_child: The session is a child: it has one execution.
     """
 
     state: AgentState
@@ -338,6 +355,7 @@ class Snapshot:
     entries: int
     now_ms: int
     cancel: str | None
+    is_child: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +371,7 @@ class NextState:
         dead: Reason for an entry in the list of dead steps; None for none.
         definition: The agent's definition, as JSON, where it is stored with this save.
         notify: Callbacks to make when an execution ends, by the operation that starts it.
+        agent: The name of the agent that goes on, and of its queue; None: the same one.
     """
 
     state: AgentState
@@ -363,6 +382,7 @@ class NextState:
     dead: str | None = None
     definition: bytes | None = None
     notify: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    agent: tuple[str, str] | None = None
 
 
 Transition = Callable[[Snapshot], NextState]
@@ -378,6 +398,7 @@ class Committed:
         is_published: The next message left with the commit; otherwise the caller has to publish it.
         again: This claim had committed before; the reply was lost.
         carried: The claim of the next step, when the commit kept the claim.
+        woken: The step of the parent that the end of this child has woken, where the caller has to publish it.
     """
 
     version: int
@@ -386,6 +407,7 @@ class Committed:
     is_published: bool
     again: bool = False
     carried: Claimed | None = None
+    woken: StepRef | None = None
 
 
 @dataclass(frozen=True, slots=True)

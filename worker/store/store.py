@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ...config.settings import Settings
 from .cache import SessionCache
+from .children.trees import Trees
 from .clock import Clock, RedisClock
 from .context import NoPublisher, StepPublisher, StoreContext
 from .database import Database
@@ -28,6 +29,7 @@ class Store:
         requests: What clients do to requests of sessions that wait.
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
+        trees: Sessions with those that their agents have started.
         context: What the parts share.
     """
 
@@ -46,6 +48,7 @@ class Store:
         self.requests = RequestActions(self.context)
         self.housekeeping = Housekeeping(self.context)
         self.registry = WorkerRegistry(self.context)
+        self.trees = Trees(self.context)
 
     def close(self) -> None:
         """Close the connections of the database; a later call opens new ones."""

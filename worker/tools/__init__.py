@@ -7,6 +7,7 @@ Running calls (records, deadlines, several at once) is the engine's.
 
 from __future__ import annotations
 
+from .agent_tool import AgentTool
 from .approval import (
     Allow,
     Approval,
@@ -26,7 +27,17 @@ from .approval import (
 from .arguments import InvalidArguments
 from .context import ToolContext
 from .definition import FunctionTool, tool
+from .delegation import (
+    ContextRule,
+    DelegatingTool,
+    Delegation,
+    MergeRules,
+    NeedsChildren,
+    check_merge,
+    check_rules,
+)
 from .effect import Effect
+from .handoff import HandingOver, Handoff, HandoffTool
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
@@ -39,23 +50,32 @@ from .toolset import ToolSet, ToolSpec
 
 __all__ = [
     "DEFAULT_MAX_RESULT_CHARS",
+    "AgentTool",
     "Allow",
     "AnswerRefused",
     "Approval",
     "ApprovalContext",
     "Ask",
     "CallPolicy",
+    "ContextRule",
     "Decision",
+    "DelegatingTool",
+    "Delegation",
     "Effect",
     "ExpiryRule",
     "FunctionTool",
+    "HandingOver",
+    "Handoff",
+    "HandoffTool",
     "InvalidArguments",
     "LaterResult",
     "Lookup",
     "LookupResult",
     "LookupStatus",
+    "MergeRules",
     "NeedsAnswer",
     "NeedsApproval",
+    "NeedsChildren",
     "NeedsReply",
     "NeedsTime",
     "PassOn",
@@ -71,6 +91,8 @@ __all__ = [
     "UserQuestions",
     "as_decision",
     "check_expiry",
+    "check_merge",
+    "check_rules",
     "decide_by_tool",
     "idempotency_key",
     "milliseconds_of",

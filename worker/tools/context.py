@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
-from ..errors import ModelCallRefused
-from ..state import AgentState, InferenceResponse, ToolCall
+from ..errors import ConfigurationError, ModelCallRefused
+from ..state import AgentState, ChildEnd, ChildFailure, ExecutionBudget, InferenceResponse, JoinRule, ToolCall
+from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 
 A = TypeVar("A")
@@ -93,6 +94,49 @@ class ToolContext:
             NeedsTime: The time has not come; let it pass through.
         """
         self.replies.wait_until(when)
+
+    def spawn(
+        self,
+        agent: Any,
+        prompts: str | Sequence[str],
+        *,
+        budget: ExecutionBudget | None = None,
+        context: ContextRule = "input",
+        on_failure: ChildFailure | str = ChildFailure.TELL,
+        join: JoinRule | str = JoinRule.ALL,
+        timeout: timedelta | None = None,
+    ) -> list[ChildEnd]:
+        """Let another agent work on prompts, one child each, and get how they ended, in order.
+
+        The first time in a run that children have not ended, this raises; the tool runs again from its start when they
+        have, and no worker is kept busy until then. So a tool spawns before any effect that must not happen twice.
+
+        Args:
+            agent: The name of an agent, or the agent.
+            prompts: A text, or one for each child.
+            budget: Limits of each child; more than the execution has left is an error. None: a share of it.
+            context: What a child sees of the conversation: "input" (the prompt alone), "last" or "all".
+            on_failure: "tell" gives back failed ends; "fail" and "fail_fast" fail the execution.
+            join: "first" stops the others when one has completed.
+            timeout: The time in which the children have to end; those that have not are stopped.
+        Raises:
+            NeedsChildren: They have not ended; let it pass through.
+            InvalidInput: An argument cannot be used.
+            ConfigurationError: A rule is not known.
+        """
+        check_rules("ctx.spawn", context, on_failure, join, timeout)
+        if callable(context):
+            raise ConfigurationError("ctx.spawn: context must be 'input', 'last' or 'all'; put more into the prompts")
+        wanted = delegations_of(
+            agent,
+            prompts,
+            budget=budget,
+            context=context,
+            on_failure=ChildFailure(on_failure),
+            join=JoinRule(join),
+            timeout=timeout,
+        )
+        return self.replies.spawn(wanted)
 
     async def ask_model(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from an async tool; see `ask_model_sync`."""

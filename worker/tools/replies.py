@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from ..errors import ConfigurationError
 from ..requests.schemas import schema_of
-from ..state import Json, RequestKind, thaw
+from ..state import ChildEnd, Json, RequestKind, thaw
+from .delegation import Delegation, NeedsChildren
 from .needs import AnswerRefused, NeedsTime
 
 
@@ -51,12 +52,16 @@ class Replies:
         make_token: Makes the completion token; None for a call whose result does not come later.
         times_over: Waits for a time that are over.
         times_asked: Waits for a time that the tool has asked for in this run.
+        children: How the children of each `ctx.spawn` have ended, in the order of the calls of `ctx.spawn`.
+        spawned: Calls of `ctx.spawn` in this run.
     """
 
     received: tuple[Reply, ...] = ()
     make_token: Callable[[], str] | None = None
     times_over: int = 0
     times_asked: int = 0
+    children: tuple[tuple[ChildEnd, ...], ...] = ()
+    spawned: int = 0
 
     def approval(self) -> Reply | None:
         """The newest approval; None where nobody was asked."""
@@ -98,6 +103,17 @@ class Replies:
         self.times_asked += 1
         if self.times_asked > self.times_over:
             raise NeedsTime(when)
+
+    def spawn(self, delegations: Sequence[Delegation]) -> list[ChildEnd]:
+        """How the children of this `ctx.spawn` have ended.
+
+        Raises:
+            NeedsChildren: They have not been started yet.
+        """
+        group, self.spawned = self.spawned, self.spawned + 1
+        if group >= len(self.children):
+            raise NeedsChildren(delegations, group)
+        return list(self.children[group])
 
     def _newest(self, kind: RequestKind, wanted: Mapping[str, Any] | None) -> Reply | None:
         fitting = (

@@ -27,14 +27,18 @@ from celery_agents.worker.store import StepRef, keys
 
 from .inputs.examples import run_examples
 from .inputs.extremes import json_values
+from .waiting_prey import WaitingPrey
 from support.agents import call, plan
 from support.lab import Lab
 from support.verdict import Verdict
 from support.wait import wait_until
+from support.waiting_agents import TOKEN_SECRET
 from support.worker_process import WorkerProcess
 
 KINDS: Final = ("step", "control", "unacked", "command", "stored")
-WANTED: Final = (*(f"substituted_{kind}" for kind in KINDS), "named_in_doctor", "jobs_completed")
+WANTED: Final = (
+    *(f"substituted_{kind}" for kind in KINDS), "named_in_doctor", "jobs_completed", "damaged_requests_refused",
+)  # fmt: skip
 """Counts without which a run has shown nothing."""
 
 STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
@@ -87,7 +91,8 @@ SUBSTITUTIONS: Final = st.builds(
 def everything(directory: Path, examples: int, seed: int, *, pools: Sequence[str] = ("greenlets",)) -> Verdict:
     """So many substitutions, in batches, while jobs of others run."""
     verdict = Verdict()
-    with Lab(directory) as lab:
+    env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET}
+    with Lab(directory, agents="support.agents,support.waiting_agents", env=env) as lab:
         workers = [lab.worker(CELERY_AGENTS_POOL=pool) for pool in pools]
         siege = Siege(lab, workers, verdict)
         run_examples(verdict, "substitutions", examples, seed, SUBSTITUTIONS, siege.add)
@@ -112,6 +117,7 @@ class Siege:
         self._broker = self.lab.broker()
         self._prey = self.lab.client.submit("planned", plan(), session_id=_PREY)
         self._prey.result(timeout=30)
+        self._waiting = WaitingPrey(self.lab, self.verdict)
         self._innocent()
 
     def add(self, example: Substitution) -> None:
@@ -129,6 +135,7 @@ class Siege:
         self.batch.clear()
         time.sleep(0.2)  # the workers meet what was written over a key
         self._mend()
+        self._waiting.meet()
         self._innocent()
         wait_until(self._is_taken, "the elements are taken", 60, details=self._about)
         for worker in self.workers:
@@ -160,6 +167,7 @@ class Siege:
         self.verdict.counts["named_in_doctor"] += len(messages)
         for source, count in refused.items():
             self.verdict.counts[f"refused_{source.replace(' ', '_')}"] += count
+        self._waiting.close()
         self._broker.close()
 
     def _are_records_gone(self) -> bool:
@@ -175,6 +183,7 @@ class Siege:
     def _strangers(self) -> list[bytes]:
         """Entries of the due index that were written for no session."""
         known = {job.session_id.encode() for job in self.lab.jobs} | {_PREY.encode()}
+        known |= {session.encode() for session in self._waiting.session_ids}
         return [member for member in self._broker.zrange(keys.ShardKeys(0).due, 0, -1) if member not in known]
 
     def _is_taken(self) -> bool:
@@ -227,7 +236,8 @@ class Siege:
             lambda: self._broker.zadd(shard.callbacks, {raw: min(float(score), 1e12)}),
             lambda: self._broker.zadd(shard.ending, {raw: min(float(score), 1e12)}),
             lambda: self._broker.zadd(shard.delayed, {raw: float(score)}),
-            lambda: self._broker.zadd(shard.requests, {raw: float(score)}),
+            lambda: self._broker.zadd(shard.unoffered, {raw: float(score)}),
+            *(lambda damage=damage: damage(number, raw) for damage in self._waiting.damages),
             lambda: self._broker.xadd(shard.dead, {raw[:50] or b"x": raw}),
             lambda: self._broker.xadd(prey.events, {raw[:50] or b"x": raw}),
             lambda: self._broker.hset(keys.WORKERS, raw[:50], raw),
@@ -251,7 +261,7 @@ class Siege:
                 self._broker.delete(key)
 
 
-_DAMAGES: Final = 14
+_DAMAGES: Final = 19
 
 
 def _replaces_a_key(example: Substitution) -> bool:
@@ -274,6 +284,12 @@ class Material:
             ("celery_agents.retry", {"session_id": "nobody", "budget": {"max_steps": 3}}),
             ("celery_agents.submit", {"agent": "planned", "message": plan(), "idempotency_key": "fuzz"}),
             ("celery_agents.quarantine", {"payload": "x", "reason": "y"}),
+            ("celery_agents.answer", {"session_id": "nobody", "answers": {"r": {"approve": True}}, "by": "x"}),
+            ("celery_agents.answer_by_token", {"token": "x.y", "answer": {"deny": "no"}, "note": "z"}),
+            ("celery_agents.complete", {"token": "x.y", "value": {"a": [1]}, "by": "x"}),
+            ("celery_agents.fail", {"token": "x.y", "error": "e"}),
+            ("celery_agents.suspend", {"session_id": "nobody", "reason": "r", "until": _FAR}),
+            ("celery_agents.resume", {"session_id": "nobody", "by": "x"}),
         )
         self._wishes = tuple(
             {**step, "headers": {**step["headers"], "task": name, "id": "wish", "kwargsrepr": "x"},

@@ -105,7 +105,7 @@ def test_ends_say_why() -> None:
 
 
 def test_an_event_of_a_newer_version_is_told_by_its_name() -> None:
-    assert told(event("child_started")) == ["   0.00 s  child started"]
+    assert told(event("moon_landed")) == ["   0.00 s  moon landed"]
 
 
 def test_an_outage_is_told_with_its_reason_and_the_next_try() -> None:

@@ -17,7 +17,7 @@ Mode = Literal["separate", "piggyback"]
 
 @dataclass(frozen=True)
 class NativeReasoning:
-    """The wishes about thinking that a provider is told.
+    """Settings of a provider about thinking.
 
     Attributes:
         effort: How hard the model thinks, where its provider can be told.

@@ -90,7 +90,7 @@ class ToolArchive(Capability):
         return (tool(effect="pure", name=GET_TOOL_RESPONSE, description=_DESCRIPTION)(self._fetch),)
 
     def parts(self) -> Sequence[Any]:
-        """The compaction, its summaries, and how often the model has fetched."""
+        """The compacted results, and how often the model has fetched."""
         return (Compaction, Summaries, ArchiveUse)
 
     def hooks(self) -> Sequence[Hook]:

@@ -50,7 +50,7 @@ class ToolCache(Capability):
         check_tool_names(_SOURCE, self.names, names)
 
     def parts(self) -> Sequence[Any]:
-        """The places of the kept results."""
+        """The kept results."""
         return (CachedResults,)
 
     def hooks(self) -> Sequence[Hook]:

@@ -10,6 +10,7 @@ from typing import Any
 from ..values.field_types import Count, Flag, JsonField, Text
 from ..values.frozen import FrozenDict, Json, freeze
 from ..values.value import Value
+from .children import ChildEnd
 from .requests import Request, RequestKind, RequestStatus
 
 
@@ -71,10 +72,10 @@ class AnswerVerb(StrEnum):
         APPROVE: `value` has edited arguments, or None.
         DENY: `reason` says why.
         ANSWER: `value` has the values of a question.
-        COMPLETE: `value` is the result of an external call.
+        COMPLETE: `value` is the result of an external call, or how a child ended (`ChildEnd`).
         FAIL: `reason` is the error of an external call, or why the execution fails at an expiry.
         PASS_ON: Another addressee was asked; the call's next round is open.
-        CANCEL: The execution was stopped; nobody answered.
+        CANCEL: The execution was stopped, or a child did not end in time; nobody answered. `reason` may say why.
     """
 
     APPROVE = "approve"
@@ -136,6 +137,12 @@ class AnswerRecord(Value):
         if self.by_expiry:
             return RequestStatus.EXPIRED
         return RequestStatus.DENIED if self.verb is AnswerVerb.DENY else RequestStatus.ANSWERED
+
+    def child_end(self) -> ChildEnd | None:
+        """How the child of the request ended; None where it gave no end, or the request is of another kind."""
+        if self.verb is not AnswerVerb.COMPLETE or not isinstance(self.value, FrozenDict):
+            return None
+        return ChildEnd.from_stored(self.value)
 
     def resolve(self, request: Request) -> RequestResolution:
         """The resolution that the committed call keeps when its journal goes."""

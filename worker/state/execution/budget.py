@@ -81,7 +81,7 @@ class ExecutionBudget(Value):
     def remaining_from(self, execution: ExecutionState, now: datetime | None = None) -> ExecutionBudget:
         """The budget that an execution has left of this one."""
         return self.remaining(
-            steps=execution.step_count,
+            steps=execution.steps_used,
             tokens=execution.usage.total,
             seconds=execution.elapsed_seconds(now),
             cost=execution.cost or 0.0,

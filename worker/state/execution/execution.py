@@ -45,6 +45,8 @@ class ExecutionState(Value):
         steps_generation: Raised when stored steps must be written anew (see `split`).
         charged_calls: Auxiliary calls of the current step, as `<step>:<key>`, whose usage is counted already.
         parts: What capabilities keep for this execution; None without any.
+        child_steps: Steps that children made for it; they count against the limit of steps.
+        handed_over_by: Agents that have handed the execution over, in order.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -71,6 +73,13 @@ class ExecutionState(Value):
     steps_generation: Count = 0
     charged_calls: tuple[Text, ...] = ()
     parts: StoredParts | None = None
+    child_steps: Count = 0
+    handed_over_by: tuple[Text, ...] = ()
+
+    @property
+    def steps_used(self) -> int:
+        """Steps that count against the limit: its own and those of its children."""
+        return self.step_count + self.child_steps
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
@@ -201,6 +210,18 @@ class ExecutionState(Value):
         """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""
         known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)
         return self._with(usage=self.usage + usage, cost=known)
+
+    def with_child_charge(self, usage: InferenceUsage, cost: float | None, steps: int) -> ExecutionState:
+        """Add what a child has used: tokens, dollars and steps."""
+        return self.with_charge(usage, cost)._with(child_steps=self.child_steps + steps)
+
+    def with_child_time(self, seconds: float) -> ExecutionState:
+        """Count so many seconds as elapsed that it has waited for children."""
+        return self._with(waited_seconds=max(0.0, self.waited_seconds - seconds))
+
+    def with_handoff(self, by: str) -> ExecutionState:
+        """Handed over by this agent to another one."""
+        return self._with(handed_over_by=(*self.handed_over_by, by))
 
     def with_auxiliary_charge(self, step: int, key: str, usage: InferenceUsage, cost: float | None) -> ExecutionState:
         """Add the usage of an auxiliary call of a step; unchanged when the call is counted already."""

@@ -15,6 +15,7 @@ from ..values.canonical import canonical_digest
 from ..values.field_types import Count, Flag, JsonField, Text
 from ..values.frozen import FrozenDict
 from ..values.value import Value
+from .children import ChildOrder
 
 MAX_REQUEST_BYTES: Final = 65_536
 """Most bytes of one request as JSON."""
@@ -145,6 +146,7 @@ class Request(Value):
         answer_schema: JSON Schema of what may be answered: of edited arguments, of a question's values, or of an
             external result; None: anything.
         edits_allowed: Whoever approves may give other arguments.
+        child: The child session whose end is the answer; None for the other kinds.
         asked_at_ms: Redis time.
         expires_at_ms: Redis time; None: never.
     """
@@ -169,6 +171,7 @@ class Request(Value):
     asked_at_ms: Count
     expires_at_ms: Count | None = None
     on_expiry: OnExpiry = DENY_ON_EXPIRY
+    child: ChildOrder | None = None
 
     @property
     def place(self) -> tuple[int, int]:

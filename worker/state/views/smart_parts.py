@@ -146,7 +146,7 @@ class Reflections(ListPart[ReflectionRecord]):
 
 
 class ReflectionProgress(StatePart):
-    """The counts behind the cadence and its limits, in this execution.
+    """Counts of the cadence and its limits in this execution.
 
     Attributes:
         made: Notes of this execution.
@@ -314,7 +314,7 @@ class CachedResults(StatePart):
 
 
 class LimitsUsed(StatePart):
-    """The counts of `AgentLimits` in this execution.
+    """Counts of `AgentLimits` in this execution.
 
     Attributes:
         tool_calls: Every call that was asked for, whatever came of it.

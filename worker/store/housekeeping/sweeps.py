@@ -152,7 +152,7 @@ def prune(context: StoreContext, shard: ShardKeys) -> int:
     forget_silent_workers(context)
     (now,) = context.database.pipeline("prune.now", [context.clock.now()])
     _forget_past_delays(context, shard, context.clock.milliseconds(now))
-    keys = (shard.ending, shard.sessions, shard.failed, shard.due)
+    keys = (shard.ending, shard.sessions, shard.failed, shard.due, shard.children)
     limit, total = context.settings.sweep_batch, 0
     now_ms = context.clock.milliseconds(now)
     while True:  # in passes, so that nobody waits for Redis for long; each takes out what it looks at

@@ -10,19 +10,23 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from ...state import Request, RequestSummary
+from ...state import Request, RequestKind, RequestSummary
 from ..database import Command
 from ..keys import ShardKeys
 
 
 def add_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Command]:
-    """Commands that list open requests; an entry that is there already stays."""
-    return [("ZADD", shard.requests, request.asked_at_ms, _entry(request)) for request in requests]
+    """Commands that list open requests; an entry that is there already stays. A child's end is asked of nobody."""
+    return [
+        ("ZADD", shard.requests, request.asked_at_ms, _entry(request))
+        for request in requests
+        if request.kind is not RequestKind.CHILD
+    ]
 
 
 def remove_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Command]:
     """Commands that take requests out of the index; none for none."""
-    entries = [_entry(request) for request in requests]
+    entries = [_entry(request) for request in requests if request.kind is not RequestKind.CHILD]
     return [("ZREM", shard.requests, *entries)] if entries else []
 
 

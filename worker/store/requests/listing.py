@@ -11,6 +11,7 @@ from typing import Final
 from ...errors import InvalidInput
 from ...state import RequestStatus, RequestSummary
 from .. import fields
+from ..children.trees import Trees
 from ..context import StoreContext
 from ..keys import ShardKeys
 from .index import read_entry
@@ -80,13 +81,11 @@ def _of_session(context: StoreContext, wanted: RequestFilter) -> Iterator[FoundR
     stored = StoredRequests.read(context.session(wanted.session_id))
     found = list(stored.of_step() if wanted.status is RequestStatus.OPEN else stored.all())
     if wanted.tree:
-        below = f"{wanted.session_id}."
+        below = {header.session_id for header in Trees(context).below(wanted.session_id)}
         shard = context.keys(wanted.session_id).shard
-        summaries = _entries(context, shard, 0, _CHUNK)
+        summaries = _entries(context, shard, 0, _CHUNK) if below else ()
         found += [
-            FoundRequest(summary=each, status=RequestStatus.OPEN)
-            for each in summaries
-            if each.session_id.startswith(below)
+            FoundRequest(summary=each, status=RequestStatus.OPEN) for each in summaries if each.session_id in below
         ]
     return iter(sorted(found, key=lambda each: _position(each.summary)))
 

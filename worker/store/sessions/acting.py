@@ -6,11 +6,12 @@ from typing import Literal
 
 from ...errors import ActionRefused
 from .. import decoding
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
 from ..inbox import InboxIndex
-from ..records import ActionResult, NewEvent, Operation, Snapshot, Transition
+from ..records import ActionResult, InboxKind, NewEvent, Operation, Snapshot, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
@@ -31,10 +32,23 @@ def _act(scope: SessionScope, operation: Operation, transition: Transition) -> A
         # It was applied, or waits in the inbox: its reply was lost.
         if inbox.holds or operation.id in found.bookkeeping.operations:
             return ActionResult("again", "", found.version)
+        _refuse_ended_child(found, operation)
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
             return _queue(found, operation, inbox, watched)
         return _apply(found, operation, transition, watched)
+
+
+def _refuse_ended_child(found: WatchedSession, operation: Operation) -> None:
+    """Refuse a message to a child that has ended: its parent has its result, and pays for nothing more."""
+    if found.bookkeeping.parent is None or found.control.phase != "end" or operation.kind is not InboxKind.MESSAGE:
+        return
+    link = read_link(found.bookkeeping.parent)
+    assert link is not None
+    raise ActionRefused(
+        f"session {found.scope.session_id} is a child of {link.session_id}, which has its result; "
+        "send the message to the parent"
+    )
 
 
 def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:

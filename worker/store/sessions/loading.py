@@ -175,7 +175,7 @@ def _cache(scope: SessionScope, session: CachedSession) -> CachedSession:
 
 def _parse_head(reply: Sequence[bytes | None]) -> tuple[int, str, Bookkeeping]:
     """Parse version (0: there is no session), agent and bookkeeping from the reply to `_head_command`."""
-    return fields.number(reply[0]), fields.text(reply[1]), Bookkeeping.read(*reply[2:6])
+    return fields.number(reply[0]), fields.text(reply[1]), Bookkeeping.read(*reply[2:-1])
 
 
 def _descends(version: int, bookkeeping: Bookkeeping, held: CachedSession) -> bool:

@@ -31,7 +31,7 @@ def header(context: StoreContext, session_id: str) -> Header:
     Raises:
         SessionNotFound: There is no such session, or it has expired.
     """
-    found = _read_headers(context, [context.keys(session_id)])[0]
+    found = read_headers(context, [context.keys(session_id)])[0]
     if found is None:
         raise SessionNotFound(session_id)
     return found
@@ -64,7 +64,7 @@ def headers(
                 damaged.add(name)
     scored.sort(reverse=True)
     page, rest = scored[:limit], scored[limit:]
-    found = _read_headers(context, [context.keys(name) for _, name in page if name not in damaged])
+    found = read_headers(context, [context.keys(name) for _, name in page if name not in damaged])
     no_id = StateUnreadable("the listing", "an entry is no session id")
     unreadable = [_unreadable_header(name, b"", no_id) for _, name in page if name in damaged]
     return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
@@ -88,7 +88,8 @@ def matching(context: StoreContext, prefix: str, limit: int) -> list[str]:
     return sorted(found)[:limit]
 
 
-def _read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
+def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
+    """Read the headers of sessions, in order; None for one that does not exist."""
     if not all_keys:
         return []
     commands = [
@@ -99,7 +100,7 @@ def _read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> lis
     except StateUnreadable as error:  # a key of another type: of one session, and the others are to be seen
         if len(all_keys) == 1:
             return [_unreadable_header(all_keys[0].session_id, b"", error)]
-        return [header for keys in all_keys for header in _read_headers(context, [keys])]
+        return [header for keys in all_keys for header in read_headers(context, [keys])]
     return [_parse_header(keys.session_id, replies[2 * i], replies[2 * i + 1]) for i, keys in enumerate(all_keys)]
 
 

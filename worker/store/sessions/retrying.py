@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ...errors import ActionRefused
 from ...unique import unique_hex
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
@@ -89,6 +91,12 @@ class _Retry:
 
     def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let an ended execution go on."""
+        link = read_link(found.bookkeeping.parent)
+        if link is not None:
+            raise ActionRefused(
+                f"session {self.scope.session_id} is a child of {link.session_id}, which has its result; "
+                "retry the parent"
+            )
         before = found.load_state(watched)
         next_state = self.transition(Snapshot(state=before, inbox=(), entries=0, now_ms=found.now_ms, cancel=None))
         save = SessionSave(

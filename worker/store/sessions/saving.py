@@ -6,7 +6,7 @@ Bounded whatever the session's length: the head, what was appended, and the entr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from ...errors import StateUnreadable
 from ...state import AgentState, ExecutionState, ExecutionStatus, StateChanges, changes
 from .. import fields
 from ..bookkeeping import Bookkeeping
+from ..children.links import read_link
 from ..context import SessionScope
 from ..control import LONGEST_WAIT_MS
 from ..database import Command, Word
@@ -106,7 +107,7 @@ class SessionSave:
     def prepare(self) -> Save:
         """Make the commands."""
         scope, state = self.scope, self.next_state.state
-        due = next_step(scope.session_id, state, self.queue or "")
+        due = self._next_step(state)
         growth = self._grow()
         appended = [
             command for after, change, base in growth for command in append_commands(scope, after, change, base)
@@ -137,6 +138,14 @@ class SessionSave:
             bookkeeping=known,
         )
 
+    def _next_step(self, state: AgentState) -> StepRef | None:
+        """The step that is due; that of a child names the tasks above it."""
+        due, link = next_step(self.scope.session_id, state, self.queue or ""), read_link(self.bookkeeping.parent)
+        if due is None or link is None:
+            return due
+        parent_task = link.task_id if due.step == 1 else ""
+        return replace(due, root_task=link.root_task_id, parent_task=parent_task)
+
     def _grow(self) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
         """Compute what the lists gain, from each state to the next."""
         growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
@@ -155,6 +164,7 @@ class SessionSave:
             executions=self._executions(),
             notify=notify,
             lineage=known.next_lineage(),
+            parent=known.parent,
         )
 
     def _executions(self) -> tuple[str, ...]:
@@ -227,7 +237,7 @@ class SessionSave:
         words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", not_before]
         words += ["started", started, "published", 0 if self._later_ms else self.now_ms, "nudges", 0]
         words += ["retries", execution.retries if execution else 0, *place]
-        if self.queue:
+        if self.queue or (self.next_state.agent is not None and self.queue is not None):
             words += ["queue", self.queue]
         if not self.carried:
             words += ["claim", "", "worker", ""]
@@ -256,7 +266,9 @@ class SessionSave:
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
         """Give no key of a session a TTL while an execution is active, and all of them when none is."""
         keys, before, after = self.scope.keys, self.before, self.next_state.state
-        if _has_failed(after):
+        if self.bookkeeping.parent is not None:
+            pass  # its parent decides what its failure means, and retries it
+        elif _has_failed(after):
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and _has_failed(before):
             yield ("ZREM", keys.shard.failed, keys.session_id)

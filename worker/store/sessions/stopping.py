@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import decoding, fields
+from ..children.ending import ParentAnswer, answer_parent, ended_state
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
 from ..inbox import trim_commands
 from ..keys import WAKE_CHANNEL
-from ..records import ActionResult, NewEvent, Snapshot, StepRef, Transition
+from ..records import ActionResult, NewEvent, NextState, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
 from ..waking import wake
 from .saving import SessionSave
@@ -102,7 +104,14 @@ class _Stop:
         before = found.load_state(watched)
         inbox = decoding.inbox(entries, found.bookkeeping.operations)
         next_state = self.transition(
-            Snapshot(state=before, inbox=inbox, entries=len(entries), now_ms=found.now_ms, cancel=execution_id)
+            Snapshot(
+                state=before,
+                inbox=inbox,
+                entries=len(entries),
+                now_ms=found.now_ms,
+                cancel=execution_id,
+                is_child=found.bookkeeping.parent is not None,
+            )
         )
         save = SessionSave(
             scope=self.scope,
@@ -119,13 +128,25 @@ class _Stop:
         control = found.control
         forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
         publish = None if save.is_published else save.next
+        told = self._tell_parent(found, next_state, watched)
+        publish = told.publish if told is not None else publish
         self.written = ActionResult(
             outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
         )
         waited = end_waiting(self.scope, control)
         commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
+        commands += told.commands if told is not None else ()
         watched.commit("stop.exec", commands)
         return self.written
+
+    def _tell_parent(
+        self, found: WatchedSession, next_state: NextState, watched: WatchedTransaction
+    ) -> ParentAnswer | None:
+        """The answer to the parent of a child that ends here; None where no child ends."""
+        link, ended = read_link(found.bookkeeping.parent), ended_state(next_state)
+        if link is None or ended is None:
+            return None
+        return answer_parent(self.scope, link, ended, found.now_ms, watched)
 
     def _request_event(self, found: WatchedSession) -> list[Command]:
         if self.by is None:

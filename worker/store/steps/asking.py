@@ -38,6 +38,19 @@ class OpenedRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class StoppedChildren:
+    """The children that a step has asked to stop.
+
+    Attributes:
+        at_ms: When (Redis ms), by call index and round of their requests: the first time counts.
+        ending: Why the execution ends, as it is stored: the first reason counts. None: it does not.
+    """
+
+    at_ms: Mapping[tuple[int, int], int]
+    ending: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepRequests:
     """The requests of a claimed step."""
 
@@ -125,6 +138,24 @@ class StepRequests:
                 ]
                 watched.commit("request.settle", commands)
             return {request.id: settled[request.id] or records[request.id] for request in asked}
+
+    def stop_children(self, places: Collection[tuple[int, int]], ending: bytes | None) -> StoppedChildren:
+        """Journal that children are asked to stop. See `StepStore.stop_children`."""
+        return self.scope.retry(
+            lambda: self._stop_children(places, ending), purpose="stop its children", lost_replies=LOST_REPLIES
+        )
+
+    def _stop_children(self, places: Collection[tuple[int, int]], ending: bytes | None) -> StoppedChildren:
+        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+            _control, journal, now_ms = self._check(watched)
+            fresh = sorted(place for place in places if place not in journal.stopped)
+            commands: list[Command] = [("HSETNX", self.key, f"t{i}:k{round_}", now_ms) for i, round_ in fresh]
+            if ending is not None and journal.ending is None:
+                commands.append(("HSETNX", self.key, "end", ending))
+            if commands:
+                watched.commit("request.stop", commands)
+            stopped = {place: journal.stopped.get(place, now_ms) for place in places}
+            return StoppedChildren(stopped, journal.ending or ending)
 
     @property
     def _watched_keys(self) -> tuple[str, ...]:

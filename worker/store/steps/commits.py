@@ -21,6 +21,8 @@ from ...errors import ClaimLost, VersionConflict
 from .. import decoding, fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
+from ..children.ending import answer_parent, ended_state
+from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
@@ -144,8 +146,12 @@ class _Commit:
         if estimate_ms is None:
             return None
         now_ms = max(estimate_ms, claim.now_ms)
-        next_state = self.transition(Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None))
+        is_child = base.session.bookkeeping.parent is not None
+        snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None, is_child=is_child)
+        next_state = self.transition(snapshot)
         if next_state.keep_journal:  # it has to hold the results first
+            return None
+        if is_child and ended_state(next_state) is not None:  # its parent is to be told
             return None
         found = _FoundBeside(bookkeeping=base.session.bookkeeping, legs=base.legs)
         prepared = self._prepare(next_state, found, 0, now_ms)
@@ -187,14 +193,29 @@ class _Commit:
                     entries=len(stored.entries),
                     now_ms=stored.now_ms,
                     cancel=control.requested_stop,
+                    is_child=stored.bookkeeping.parent is not None,
                 )
             )
             found = _FoundBeside(bookkeeping=stored.bookkeeping, legs=control.legs, hold=control.hold)
             prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
+            prepared = self._with_parent(prepared, stored, next_state, watched)
             with self._stage(prepared):
                 watched.commit("commit.exec", prepared.commands)
                 crash_points.at("c7")
+                if stored.bookkeeping.parent is not None and prepared.committed.next is None:
+                    crash_points.at("w5")
         return prepared.committed
+
+    def _with_parent(
+        self, prepared: _Prepared, stored: _Stored, next_state: NextState, watched: WatchedTransaction
+    ) -> _Prepared:
+        """The commit with the answer to the parent's request, where it ends a child."""
+        link, ended = read_link(stored.bookkeeping.parent), ended_state(next_state)
+        if link is None or ended is None:
+            return prepared
+        told = answer_parent(self.scope, link, ended, stored.now_ms, watched)
+        committed = replace(prepared.committed, woken=told.publish)
+        return replace(prepared, commands=[*prepared.commands, *told.commands], committed=committed)
 
     def _check(self, stored: _Stored) -> None:
         """Refuse a commit whose claim is gone, or whose session was saved."""
@@ -211,10 +232,11 @@ class _Commit:
             entries: Inbox entries that `next_state` has applied.
         """
         claim, base = self.claim, self.base
-        following = next_step(claim.ref.session_id, next_state.state, claim.ref.queue)
+        agent, queue = next_state.agent or (base.agent, claim.ref.queue)
+        following = next_step(claim.ref.session_id, next_state.state, queue)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
         hold = found.hold if goes_on else None
-        carried = self.keep_claim and goes_on and hold is None
+        carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
         save = SessionSave(
             scope=self.scope,
             before=base.state,
@@ -222,16 +244,16 @@ class _Commit:
             bookkeeping=found.bookkeeping,
             version=base.version + 1,
             now_ms=now_ms,
-            extra=("last", commit_id(claim)),
+            extra=("last", commit_id(claim), *(("agent", agent) if next_state.agent else ())),
             carried=carried,
-            queue=claim.ref.queue,
+            queue=queue,
             held_until_ms=hold.until_ms if hold else 0,
         ).prepare()
         session = CachedSession(
             version=base.version + 1,
             state=next_state.state,
             size=base.session.size + save.size,
-            agent=base.agent,
+            agent=agent,
             bookkeeping=save.bookkeeping,
         )
         # What needs memory comes first: a script that has begun to write is not refused any more.

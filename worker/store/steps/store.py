@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ...state import AnswerRecord, Request
+from ..children.making import NO_CHILDREN, ChildPlan
 from ..context import StoreContext
 from ..journal import Journal
 from ..records import (
@@ -20,7 +21,7 @@ from ..records import (
 )
 from ..sessions import parking
 from . import claims, commits, leases, moving, reloading, waits
-from .asking import OpenedRequests, StepRequests
+from .asking import OpenedRequests, StepRequests, StoppedChildren
 from .journals import BeginResult, StepJournal
 from .waits import WaitRequest, WaitResult
 
@@ -150,6 +151,21 @@ class StepStore(Protocol):
         """
         ...
 
+    def stop_children(
+        self, claim: Claim, places: Collection[tuple[int, int]], *, ending: bytes | None = None
+    ) -> StoppedChildren:
+        """Journal that children are asked to stop; from now on they have one lease for it.
+
+        Args:
+            places: Call index and round of their requests.
+            ending: Why the execution ends after this step, where it does: each later leg finds it. None: it does not.
+        Returns:
+            The stored times and reason; those of an earlier leg where it came first.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
+        ...
+
     def wait(
         self,
         claim: Claim,
@@ -158,6 +174,7 @@ class StepStore(Protocol):
         *,
         seen: Journal,
         results: Mapping[int, bytes],
+        plan: ChildPlan = NO_CHILDREN,
     ) -> WaitResult:
         """Give a claim back and keep the journal, until an answer, an expiry, a stop or a resume wakes the session.
 
@@ -169,8 +186,10 @@ class StepStore(Protocol):
                 adds the events.
             seen: The journal as the step knows it. With an answer that it does not know, the step must not wait.
             results: Results not yet journaled, those of pure calls too; they are journaled now.
+            plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
-            `NotWaiting` when an answer came, no request is open, or a stop was asked for: the claim stays.
+            `NotWaiting` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
+            claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
             VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
@@ -323,6 +342,12 @@ class DatabaseStepStore:
         """See `StepStore.open_requests`."""
         return self._requests(claim).open(requests, begins or {})
 
+    def stop_children(
+        self, claim: Claim, places: Collection[tuple[int, int]], *, ending: bytes | None = None
+    ) -> StoppedChildren:
+        """See `StepStore.stop_children`."""
+        return self._requests(claim).stop_children(places, ending)
+
     def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
         """See `StepStore.record_handed_over`."""
         self._requests(claim).record_handed_over(indexes)
@@ -341,9 +366,10 @@ class DatabaseStepStore:
         *,
         seen: Journal,
         results: Mapping[int, bytes],
+        plan: ChildPlan = NO_CHILDREN,
     ) -> WaitResult:
         """See `StepStore.wait`."""
-        request = WaitRequest(claim=claim, base=base, transition=transition, seen=seen, results=results)
+        request = WaitRequest(claim=claim, base=base, transition=transition, seen=seen, results=results, plan=plan)
         return waits.wait(self._context, request)
 
     def commit(

@@ -7,22 +7,23 @@ The next claim of the same step finds the model's answer, the results and the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ... import crash_points
 from ...errors import ClaimLost, VersionConflict
-from ...state import AgentState, ExecutionStatus, Request
+from ...state import MAX_TREE_SESSIONS, AgentState, ExecutionStatus, Request, RequestKind
 from .. import decoding, fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
+from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
 from ..database import Command, WatchedTransaction
 from ..journal import Journal
-from ..keys import request_note
-from ..records import REQUEST_KINDS, Claim, LoadedSession, NewEvent, Snapshot, Transition
+from ..keys import request_note, root_of, tree_range
+from ..records import REQUEST_KINDS, Claim, LoadedSession, NewEvent, Snapshot, StepRef, Transition
 from ..requests.index import add_commands
 from ..retrying import LOST_REPLIES
 from ..sessions.saving import Save, SessionSave, milliseconds
@@ -36,11 +37,13 @@ class Waiting:
     Attributes:
         until_ms: Redis time at which a worker looks at it again, at the latest.
         open: The requests that it waits for.
+        publish: The first steps of the children that were made, where the transaction could not publish them.
     """
 
     version: int
     until_ms: int
     open: tuple[Request, ...]
+    publish: tuple[StepRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,12 @@ class NotWaiting:
     Attributes:
         journal: As it is stored now; an answer may have come.
         cancel: The execution, when somebody asked it to stop.
+        refused: Requests whose children cannot be made, by id, with the reason.
     """
 
     journal: Journal
     cancel: str | None
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 WaitResult = Waiting | NotWaiting
@@ -67,6 +72,7 @@ class WaitRequest:
         base: The version that `transition` starts from.
         seen: The journal as the step knows it.
         results: Results that are not journaled yet.
+        plan: What is done about children.
     """
 
     claim: Claim
@@ -74,6 +80,7 @@ class WaitRequest:
     transition: Transition
     seen: Journal
     results: Mapping[int, bytes]
+    plan: ChildPlan = NO_CHILDREN
 
 
 def wait(context: StoreContext, request: WaitRequest) -> WaitResult:
@@ -82,6 +89,8 @@ def wait(context: StoreContext, request: WaitRequest) -> WaitResult:
     result = scope.retry(_Wait(scope, request).run, purpose="wait", lost_replies=LOST_REPLIES)
     if isinstance(result, Waiting):
         crash_points.at("w1")
+        if request.plan.new:
+            crash_points.at("w4")
     return result
 
 
@@ -110,17 +119,58 @@ class _Wait:
             control_command(keys),
             ("HGETALL", self._journal),
             scope.clock.now(),
+            *self._child_reads,
         ]
-        with scope.database.watch("wait.read", (keys.session, keys.ctl, keys.inbox, self._journal), reads) as watched:
-            (version, last, *bookkeeping), control, journal, now = watched.replies
+        watching = (keys.session, keys.ctl, keys.inbox, self._journal, *self._child_keys)
+        with scope.database.watch("wait.read", watching, reads) as watched:
+            (version, last, *bookkeeping), control, journal, now, *children = watched.replies
             found, stored = ControlFields.read(control), decoding.journal(journal)
             if fields.text(last) == wait_id(self.request.claim) and found.phase == "wait":
                 return Waiting(fields.number(version), found.not_before_ms, stored.open_requests)
             self._check(found, fields.number(version))
-            if found.requested_stop or not stored.open_requests or stored.answers.keys() - self.request.seen.answers:
+            is_stopped = found.requested_stop is not None and not self.request.plan.is_ending
+            if is_stopped or not stored.open_requests or stored.answers.keys() - self.request.seen.answers:
                 return NotWaiting(stored, found.requested_stop)
+            refused = self._refuse_children(children)
+            if refused:
+                return NotWaiting(stored, found.requested_stop, refused)
             now_ms = scope.clock.milliseconds(now)
             return self._apply(found, stored, Bookkeeping.read(*bookkeeping), now_ms, watched)
+
+    # --- children ---------------------------------------------------------------------------------------------
+
+    @property
+    def _child_keys(self) -> list[str]:
+        """The keys that must not exist when the children are made."""
+        context = self.scope.context
+        return [key for child in self.request.plan.new for key in watched_keys(context.session(child.session_id))]
+
+    @property
+    def _child_reads(self) -> list[Command]:
+        """The reads that tell whether the children can be made; none where none is to be made."""
+        if not self.request.plan.new:
+            return []
+        root, context = root_of(self.scope.session_id), self.scope.context
+        checks: list[Command] = [
+            ("EXISTS", *watched_keys(context.session(child.session_id))) for child in self.request.plan.new
+        ]
+        return [("ZLEXCOUNT", self.scope.keys.shard.children, *tree_range(root)), *checks]
+
+    def _refuse_children(self, replies: Sequence[Any]) -> dict[str, str]:
+        """Why children cannot be made, by request id; empty where all can."""
+        if not replies:
+            return {}
+        count, *exist = replies
+        refused: dict[str, str] = {}
+        room = MAX_TREE_SESSIONS - 1 - count
+        for child, exists in zip(self.request.plan.new, exist, strict=True):
+            if exists:
+                refused[child.request.id] = f"session {child.session_id} exists already, or was deleted"
+            elif room <= 0:
+                refused[child.request.id] = f"a tree may have {MAX_TREE_SESSIONS} sessions, and this one is full"
+            else:
+                room -= 1
+        return refused
 
     def _check(self, control: ControlFields, version: int) -> None:
         """Refuse a wait whose claim is gone, or whose session was saved or deleted."""
@@ -139,15 +189,16 @@ class _Wait:
         watched: WatchedTransaction,
     ) -> Waiting:
         base, opened = self.request.base, journal.open_requests
+        made = [make(self.scope.context, child, now_ms) for child in self.request.plan.new]
         snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None)
         next_state = self.request.transition(snapshot)
         assert next_state.state.status is ExecutionStatus.WAITING, "the transition lets the execution wait"
-        until_ms = _until_ms(next_state.state, opened, now_ms)
-        event = self._event(opened, until_ms)
+        until_ms = self._until_ms(next_state.state, journal, now_ms)
+        events = (*(each.event for each in made), self._event(opened, until_ms))
         save = SessionSave(
             scope=self.scope,
             before=base.state,
-            next_state=replace(next_state, events=(*next_state.events, event)),
+            next_state=replace(next_state, events=(*next_state.events, *events)),
             bookkeeping=bookkeeping,
             version=base.version + 1,
             now_ms=now_ms,
@@ -155,9 +206,23 @@ class _Wait:
             work_changed=False,
         ).prepare()
         commands = [*save.commands, *self._step_commands(control, opened, until_ms)]
-        watched.commit("wait.exec", [*commands, *self._callbacks(bookkeeping, opened, now_ms)])
+        commands += [*self._callbacks(bookkeeping, opened, now_ms), *self._made_commands(made)]
+        watched.commit("wait.exec", commands)
         self._cache(next_state.state, save)
-        return Waiting(base.version + 1, until_ms, opened)
+        return Waiting(
+            version=base.version + 1,
+            until_ms=until_ms,
+            open=opened,
+            publish=tuple(each.publish for each in made if each.publish),
+        )
+
+    def _made_commands(self, made: Sequence[MadeChild]) -> list[Command]:
+        """The commands that create the children, and note in the journal that they exist."""
+        notes: list[Command] = []
+        for child in self.request.plan.new:
+            index, round_ = child.request.place
+            notes.append(("HSET", self._journal, f"t{index}:c{round_}", child.session_id))
+        return [*notes, *(command for each in made for command in each.commands)]
 
     def _step_commands(self, control: ControlFields, opened: tuple[Request, ...], until_ms: int) -> list[Command]:
         """Commands for the journal, the control fields, the indexes and the lease."""
@@ -184,7 +249,7 @@ class _Wait:
         operation = execution.operation_id or ""
         receivers = cast("Mapping[str, Any]", fields.read_json(bookkeeping.notify, "notify")).get(operation, {})
         kinds = [kind for kind in REQUEST_KINDS if kind in receivers]
-        for request in opened:
+        for request in _for_people(opened):
             for kind in kinds if request.id not in known else ():
                 note = request_note(scope.session_id, request.execution_id, kind, (request.id, operation))
                 yield ("ZADD", scope.keys.shard.callbacks, now_ms, note)
@@ -193,6 +258,23 @@ class _Wait:
         ref = self.request.claim.ref
         data = {"requests": [request.id for request in opened], "until_ms": until_ms}
         return NewEvent(type="execution_waiting", execution_id=ref.execution_id, step=ref.step, data=data)
+
+    def _until_ms(self, state: AgentState, journal: Journal, now_ms: int) -> int:
+        """When a worker has to look at the session again: never 0, which would mean at once.
+
+        A child that was asked to stop has one lease for it.
+        """
+        times: list[int] = []
+        for request in journal.open_requests:
+            stopped_ms = journal.stopped.get(request.place)
+            if stopped_ms is not None:
+                times.append(stopped_ms + self.scope.context.lease_ms)
+            elif request.expires_at_ms is not None:
+                times.append(request.expires_at_ms)
+        execution = state.execution
+        if execution is not None and execution.budget.deadline is not None and not self.request.plan.is_ending:
+            times.append(milliseconds(execution.budget.deadline))
+        return max(1, min([*times, now_ms + LONGEST_WAIT_MS]))
 
     def _cache(self, state: AgentState, save: Save) -> None:
         base = self.request.base
@@ -206,10 +288,6 @@ class _Wait:
         self.scope.cache.put(self.scope.session_id, session)
 
 
-def _until_ms(state: AgentState, opened: tuple[Request, ...], now_ms: int) -> int:
-    """When a worker has to look at the session again: never 0, which would mean at once."""
-    times = [request.expires_at_ms for request in opened if request.expires_at_ms is not None]
-    execution = state.execution
-    if execution is not None and execution.budget.deadline is not None:
-        times.append(milliseconds(execution.budget.deadline))
-    return max(1, min([*times, now_ms + LONGEST_WAIT_MS]))
+def _for_people(requests: Sequence[Request]) -> list[Request]:
+    """The requests that somebody outside answers; a child's end needs nobody."""
+    return [request for request in requests if request.kind is not RequestKind.CHILD]

@@ -1,0 +1,226 @@
+"""Children in the store: a wait makes them, the commit that ends one answers its parent, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
+from celery_agents.worker.engine.run import moment
+from celery_agents.worker.errors import ActionRefused, ClaimLost
+from celery_agents.worker.state import (
+    AgentState,
+    ChildEnd,
+    ChildOrder,
+    ExecutionBudget,
+    Message,
+    ParentLink,
+    Request,
+    RequestKind,
+    child_ids,
+)
+from celery_agents.worker.store import ChildPlan, Claimed, NewChild, NextState, NotWaiting, Waiting
+
+from support.asking import a_request, commit_leg, control, events, header, open_requests, waiting_transition
+from support.store import Bench
+
+pytestmark = pytest.mark.leaves_keys("executions wait")
+
+
+def child_request(bench: Bench, index: int = 0) -> Request:
+    """A request for the end of a child."""
+    session_id, execution_id = child_ids(bench.session, bench.execution, 1, (index, 0))
+    order = ChildOrder(session_id=session_id, execution_id=execution_id, agent="agent", prompt="work")
+    return a_request(bench, index, kind=RequestKind.CHILD, child=order)
+
+
+def new_child(bench: Bench, request: Request) -> NewChild:
+    """The child of a request, with its first state."""
+    order = request.child
+    assert order is not None
+    link = ParentLink(
+        session_id=bench.session,
+        execution_id=bench.execution,
+        step=1,
+        index=request.index,
+        request_id=request.id,
+        task_id=f"{bench.execution}.1",
+        root_task_id=f"{bench.execution}.1",
+        root_execution_id=bench.execution,
+    )
+
+    def start(at_ms: int) -> NextState:
+        state = AgentState.fresh(parent_agent_id="parent", now=moment(at_ms))
+        execution = FirstExecution(order.execution_id, request.id, ExecutionBudget.unlimited())
+        return first_state(state, Message.user("work"), execution, moment(at_ms))
+
+    return NewChild(request=request, link=link, queue="", start=start)
+
+
+def wait_for_children(bench: Bench, claimed: Claimed, *requests: Request, made: int | None = None) -> Any:
+    """Let a step wait, and make the first of these children."""
+    journal = open_requests(bench, claimed, *requests)
+    return bench.store.steps.wait(
+        claimed.claim,
+        claimed.loaded,
+        waiting_transition(claimed, journal.open_requests),
+        seen=journal,
+        results={},
+        plan=ChildPlan(new=tuple(new_child(bench, each) for each in requests[:made])),
+    )
+
+
+@contextmanager
+def as_child(bench: Bench, request: Request) -> Iterator[None]:
+    """The bench with the child of a request as its session."""
+    order, parent = request.child, (bench.session, bench.execution)
+    assert order is not None
+    bench.session, bench.execution = order.session_id, order.execution_id
+    yield
+    bench.session, bench.execution = parent
+
+
+def end_child(bench: Bench, request: Request, **options: Any) -> None:
+    """Claim the child's first step, and end its execution with it."""
+    with as_child(bench, request):
+        commit_leg(bench, bench.claim(), **({"final": True} | options))
+
+
+def test_a_wait_makes_its_children_and_lists_them_below_the_root(bench: Bench) -> None:
+    first, second = child_request(bench), child_request(bench, 1)
+    waited = wait_for_children(bench, bench.claim(), first, second, made=1)
+    assert isinstance(waited, Waiting)
+    assert waited.open == (first, second)
+    assert first.child is not None
+    assert bench.store.trees.members(bench.session) == [first.child.session_id]
+    assert "child_started" in events(bench)
+    with as_child(bench, first):
+        assert header(bench).status == "pending"
+        assert bench.due() is not None
+    tree = bench.store.trees.tree(bench.session)
+    assert [node.session_id for node in tree.walk()] == [bench.session, first.child.session_id]
+    assert bench.store.sessions.header(first.child.session_id).agent == "agent"
+
+
+def test_the_end_of_a_child_answers_and_wakes_its_parent_in_one_transaction(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    end_child(bench, request)
+    assert control(bench, "phase", "not_before") == ["run", "0"]
+    leg = bench.claim()
+    answer = leg.loaded.journal.answer_to(request)
+    assert answer is not None
+    end = answer.child_end()
+    assert isinstance(end, ChildEnd)
+    assert (end.status.value, end.steps) == ("completed", 1)
+    assert leg.loaded.journal.made == {request.place}
+    assert "child_ended" in events(bench)
+
+
+def test_a_commit_of_a_child_whose_reply_is_lost_answers_once(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.spy.lose("commit.exec")
+    end_child(bench, request)
+    assert events(bench).count("child_ended") == 1
+    assert len(bench.claim().loaded.journal.answers) == 1
+
+
+def test_a_wait_whose_reply_is_lost_has_made_its_children_once(bench: Bench) -> None:
+    request = child_request(bench)
+    bench.spy.lose("wait.exec")
+    waited = wait_for_children(bench, bench.claim(), request)
+    assert isinstance(waited, Waiting)
+    assert events(bench).count("child_started") == 1
+
+
+def test_a_child_that_exists_already_is_refused_and_nothing_is_written(bench: Bench) -> None:
+    request, claimed = child_request(bench), bench.claim()
+    assert request.child is not None
+    bench.database("HSET", bench.store.context.keys(request.child.session_id).session, "version", 1)
+    refused = wait_for_children(bench, claimed, request)
+    assert isinstance(refused, NotWaiting)
+    assert "exists already" in refused.refused[request.id]
+    assert control(bench, "phase") == ["run"]
+
+
+def test_a_full_tree_makes_no_further_child(bench: Bench) -> None:
+    request, index = child_request(bench), bench.store.context.keys(bench.session).shard.children
+    words = [word for number in range(255) for word in (0, f"{bench.session}.{number:032x}")]
+    bench.database("ZADD", index, *words)
+    refused = wait_for_children(bench, bench.claim(), request)
+    assert isinstance(refused, NotWaiting)
+    assert "a tree may have 256 sessions" in refused.refused[request.id]
+
+
+def test_a_failed_child_is_not_listed_among_the_failed_sessions(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    end_child(bench, request, final=False, failed=True)
+    assert request.child is not None
+    failed = bench.database("ZRANGEBYSCORE", bench.store.context.keys(bench.session).shard.failed, "-inf", "+inf")
+    assert request.child.session_id.encode() not in failed
+    answer = bench.claim().loaded.journal.answer_to(request)
+    assert answer is not None
+    assert answer.child_end().has_failed  # type: ignore[union-attr]
+
+
+def test_a_parent_that_does_not_ask_any_more_is_left_alone(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.database("DEL", bench.journal(bench.ref()))
+    before = control(bench, "phase", "not_before")
+    end_child(bench, request)
+    assert control(bench, "phase", "not_before") == before
+    with as_child(bench, request):
+        assert header(bench).status == "completed"
+
+
+def test_a_held_parent_keeps_the_end_of_its_child_and_does_not_wake(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.suspend(bench.session, reason="audit", by="operator", until_ms=None)
+    end_child(bench, request)
+    assert control(bench, "phase") == ["wait"]
+    bench.store.sessions.resume(bench.session, by="operator")
+    assert bench.claim().loaded.journal.answer_to(request) is not None
+
+
+def test_a_stopped_child_that_nobody_runs_answers_at_once(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    assert request.child is not None
+    bench.store.sessions.stop(request.child.session_id, None, stop_transition)
+    answer = bench.claim().loaded.journal.answer_to(request)
+    assert answer is not None
+    end = answer.child_end()
+    assert end is not None
+    assert end.is_partial
+
+
+def test_an_ended_child_takes_no_message_and_no_retry(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    end_child(bench, request)
+    with as_child(bench, request), pytest.raises(ActionRefused, match="is a child of"):
+        bench.message("more")
+
+
+def test_a_child_of_a_step_taken_over_meanwhile_is_not_made(bench: Bench) -> None:
+    claimed, request = bench.claim(), child_request(bench)
+    journal = open_requests(bench, claimed, request)
+    bench.end_lease(claimed.claim)
+    bench.claim()
+    with pytest.raises(ClaimLost):
+        bench.store.steps.wait(
+            claimed.claim,
+            claimed.loaded,
+            waiting_transition(claimed, journal.open_requests),
+            seen=journal,
+            results={},
+            plan=ChildPlan(new=(new_child(bench, request),)),
+        )
+    assert bench.store.trees.members(bench.session) == []

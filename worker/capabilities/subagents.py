@@ -1,0 +1,203 @@
+"""`Subagents`: gives the model the tool `spawn_subagent`, which hands a task to one of several agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from ..capability import Capability
+from ..errors import ConfigurationError, InvalidInput
+from ..state import ChildFailure, ExecutionBudget, FrozenDict, JoinRule
+from ..tools import ContextRule, Delegation, Effect, FunctionTool, MergeRules, Tool, check_merge, check_rules, tool
+
+if TYPE_CHECKING:
+    from ..agent import Agent
+
+SPAWN_SUBAGENT: Final = "spawn_subagent"
+
+
+@dataclass(frozen=True)
+class Subagent:
+    """An agent that is defined for its parent alone. Workers that offer the parent offer it by its name, too.
+
+    Attributes:
+        name: Unique among the agents of a worker.
+        description: What it is good for, for the parent's model.
+        system_prompt: Its instructions.
+        tools: Names of the parent's tools that it may use. None: all. Empty: none.
+        deny: Names that are taken away from those.
+        model: Its model; None: the parent's.
+        budget: Its limits, capped by what the parent has left.
+    """
+
+    name: str
+    description: str = ""
+    system_prompt: str = ""
+    tools: Sequence[str] | None = None
+    deny: Sequence[str] = ()
+    model: str | None = None
+    budget: ExecutionBudget | None = None
+
+
+@dataclass(frozen=True)
+class Subagents(Capability):
+    """Lets the model hand tasks to other agents, each in a session of its own.
+
+    Attributes:
+        agents: Agents, or definitions for this parent alone.
+        max_depth: Levels of children below the root of a tree.
+        max_children: Children of one step that work at the same time.
+        context: What a child sees of the conversation.
+        on_failure: What its failure does: "tell" the model, "fail" or "fail_fast".
+        join: "first": of the calls of one step, the first that completes stops the others.
+        merge: Reducers by metadata key or state part.
+    """
+
+    agents: Sequence[Agent | Subagent] = ()
+    max_depth: int = 3
+    max_children: int = 8
+    context: ContextRule = "input"
+    on_failure: ChildFailure | str = ChildFailure.TELL
+    join: JoinRule | str = JoinRule.ALL
+    merge: MergeRules = field(default_factory=dict[Any, Any])
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.agents]
+        if not names or len(set(names)) != len(names):
+            raise ConfigurationError(f"Subagents: give agents, each name once; got {', '.join(names) or 'none'}")
+        check_rules("Subagents", self.context, self.on_failure, self.join, None)
+        check_merge("Subagents", self.merge)
+
+    def tools(self) -> Sequence[Tool | Callable[..., Any]]:
+        """The one tool `spawn_subagent`."""
+        return (SpawnTool(self, _definition(self.agents)),)
+
+    def derive(self, parent: Agent) -> Sequence[Agent]:
+        """The agents that workers offer together with the parent."""
+        return [_derive(parent, each) for each in self.agents if isinstance(each, Subagent)]
+
+
+@dataclass(frozen=True, eq=False)
+class SpawnTool:
+    """The tool `spawn_subagent(subagent, prompt)`."""
+
+    capability: Subagents
+    definition: FunctionTool[..., Any]
+    name: str = SPAWN_SUBAGENT
+    effect: Effect = Effect.KEYED
+    timeout: float | None = None
+    lookup: None = None
+    is_async: bool = False
+
+    @property
+    def description(self) -> str:
+        """The subagents, for the model."""
+        return self.definition.description
+
+    @property
+    def parameters(self) -> FrozenDict:
+        """JSON Schema: the name of a subagent, and a prompt."""
+        return self.definition.parameters
+
+    @property
+    def max_result_chars(self) -> int:
+        """Characters of an answer that are stored and shown."""
+        return self.definition.max_result_chars
+
+    @property
+    def merge(self) -> MergeRules:
+        """How what children bring is combined with what the parent has."""
+        return self.capability.merge
+
+    def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
+        """Validate the arguments; whether there is such a subagent is asked after the depth."""
+        return self.definition.bind(args)
+
+    def call(self, ctx: Any, bound: Mapping[str, Any]) -> Any:
+        """Refuse: a worker starts the agent instead.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        return self.definition.call(ctx, bound)
+
+    def delegate(self, bound: Mapping[str, Any]) -> Delegation:
+        """The work of a call.
+
+        Raises:
+            InvalidInput: There is no such subagent.
+        """
+        wanted, known = bound["subagent"], {each.name: each for each in self.capability.agents}
+        if wanted not in known:
+            raise InvalidInput(
+                "subagent", str(wanted)[:60], f"there is no such subagent; subagents: {', '.join(known)}."
+            )
+        chosen = known[wanted]
+        return Delegation(
+            agent=wanted,
+            prompt=bound["prompt"],
+            limits=chosen.budget or ExecutionBudget.unlimited(),
+            context=self.capability.context,
+            on_failure=ChildFailure(self.capability.on_failure),
+            join=JoinRule(self.capability.join),
+            merge=self.capability.merge,
+        )
+
+
+def _definition(agents: Sequence[Agent | Subagent]) -> FunctionTool[..., Any]:
+    names = [each.name for each in agents]
+    lines = [f"- {each.name}: {each.description or 'no description'}{_tools_of(each)}" for each in agents]
+    description = "\n".join(["Hand a task to a subagent, which works on it alone and answers. Subagents:", *lines])
+    listed: Any = {"enum": list(names)}
+
+    def spawn(
+        subagent: Annotated[str, Field(description="The subagent.", json_schema_extra=listed)],
+        prompt: Annotated[str, Field(description="The whole task.")],
+    ) -> str:
+        raise ConfigurationError(f"a worker starts {subagent}; nothing else can: {prompt:.40}")
+
+    return tool(effect=Effect.KEYED, name=SPAWN_SUBAGENT, description=description)(spawn)
+
+
+def _tools_of(agent: Agent | Subagent) -> str:
+    """The tools of an agent, for the model."""
+    if not isinstance(agent, Subagent):
+        names = list(agent.toolset.names())
+    elif agent.tools is None:
+        return "" if not agent.deny else f" (all tools but {', '.join(agent.deny)})"
+    else:
+        names = [name for name in agent.tools if name not in agent.deny]
+    return f" (tools: {', '.join(names) or 'none'})"
+
+
+def _derive(parent: Agent, wanted: Subagent) -> Agent:
+    """The agent of a definition: the parent's model and driver, and a part of its tools.
+
+    Raises:
+        ConfigurationError: It names a tool that the parent does not have.
+    """
+    unknown = [name for name in (*(wanted.tools or ()), *wanted.deny) if name not in parent.toolset]
+    if unknown:
+        known = ", ".join(parent.toolset.names())
+        raise ConfigurationError(
+            f"subagent {wanted.name!r}: its parent {parent.name!r} has no tool {unknown[0]!r}; it has {known}"
+        )
+    names = parent.toolset.names() if wanted.tools is None else wanted.tools
+    takes_parents = wanted.model is None
+    return type(parent)(
+        name=wanted.name,
+        model=wanted.model or parent.model,
+        driver=parent.driver if takes_parents else None,
+        base_url=parent.base_url if parent.model else None,
+        model_settings=parent.model_settings if parent.model else None,
+        description=wanted.description,
+        system_prompt=wanted.system_prompt,
+        tools=[parent.toolset[name] for name in names if name not in wanted.deny],
+        budget=wanted.budget,
+        queue=parent.queue,
+        max_children=parent.max_children,
+        max_depth=parent.max_depth,
+    )

@@ -1,0 +1,224 @@
+"""Calls that other agents work on: what the journaled ends of their children make of them, and what they cost.
+
+These are functions of the run and its journal alone, so that every leg of a step comes to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from ...config.settings import Settings
+from ..redaction import describe_exception, redact
+from ..state import (
+    AgentState,
+    AnswerRecord,
+    AnswerVerb,
+    ChildEnd,
+    ErrorInfo,
+    ExecutionBudget,
+    ExecutionStatus,
+    JoinRule,
+    Request,
+    StatePart,
+    StopSignal,
+    ToolOutcome,
+    Value,
+    thaw,
+)
+from ..tools import MergeRules, UnusableResult
+from .auxiliary_calls import charge_execution
+from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, result_value
+from .child_charges import used_by
+from .run import CallRecord, Run
+
+
+class EndingRecord(Value):
+    """Why an execution ends after a step, as the journal keeps it while the step waits for its children to stop."""
+
+    signals: tuple[StopSignal, ...] = ()
+    failure: ErrorInfo | None = None
+    end_status: ExecutionStatus | None = None
+
+
+def group_of(run: Run, request: Request) -> list[Request]:
+    """The requests of one call that belong together: all children of one `ctx.spawn`, or the one child of a call."""
+    order, rounds = request.child, run.journal.requests.get(request.index, ())
+    if order is None or order.is_result:
+        return [request]
+    return [each for each in rounds if each.child is not None and each.child.group == order.group]
+
+
+def open_child_of(run: Run, request: Request) -> Request | None:
+    """The first request of a group whose child has not ended; None when all have."""
+    return next((each for each in group_of(run, request) if run.journal.answer_to(each) is None), None)
+
+
+def is_delegated(run: Run, index: int) -> bool:
+    """Whether the end of a child is the result of this call."""
+    rounds = run.journal.requests.get(index)
+    order = rounds[-1].child if rounds else None
+    return order is not None and order.is_result
+
+
+def race_of(run: Run, request: Request) -> list[Request]:
+    """The requests that race with this one, itself included; it alone where nothing races."""
+    order = request.child
+    if order is None or order.join is not JoinRule.FIRST:
+        return [request]
+    return [
+        each
+        for each in run.journal.child_requests
+        if each.child is not None and each.child.join is JoinRule.FIRST and each.child.group == order.group
+    ]
+
+
+def is_won(run: Run, request: Request) -> bool:
+    """Whether another child of the race has completed."""
+    others = (run.journal.answer_to(each) for each in race_of(run, request) if each.id != request.id)
+    ends = (answer.child_end() for answer in others if answer is not None)
+    return any(end is not None and end.status is ExecutionStatus.COMPLETED for end in ends)
+
+
+def end_of(request: Request, answer: AnswerRecord) -> ChildEnd:
+    """How a child has ended; of one that gave no end, what is known."""
+    end = answer.child_end()
+    order = request.child
+    if end is not None or order is None:
+        return end or ChildEnd(session_id="", status=ExecutionStatus.STOPPED)
+    status = ExecutionStatus.FAILED if has_failed(answer) else ExecutionStatus.STOPPED
+    return ChildEnd(session_id=order.session_id, agent=order.agent, status=status, message=answer.reason)
+
+
+def has_failed(answer: AnswerRecord) -> bool:
+    """Whether a child failed, could not be made, or was late and gave no end."""
+    end = answer.child_end()
+    if end is not None:
+        return end.has_failed
+    return answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.CANCEL and answer.by_expiry)
+
+
+def spawned_ends(run: Run, index: int) -> tuple[tuple[ChildEnd, ...], ...]:
+    """How the children of each `ctx.spawn` of a call have ended, in the order in which the tool spawned them."""
+    groups: dict[str, list[Request]] = {}
+    for request in run.journal.requests.get(index, ()):
+        if request.child is not None and not request.child.is_result:
+            groups.setdefault(request.child.group, []).append(request)
+    found: list[tuple[ChildEnd, ...]] = []
+    for requests in groups.values():
+        answers = [(each, run.journal.answer_to(each)) for each in requests]
+        found.append(tuple(end_of(each, answer) for each, answer in answers if answer is not None))
+    return tuple(found)
+
+
+def record_child(
+    run: Run, requested: RequestedCall, request: Request, answer: AnswerRecord, settings: Settings
+) -> CallRecord:
+    """Record a call by the end of its child."""
+    times, end = CallTimes(request.asked_at_ms, answer.at_ms), answer.child_end()
+    if end is None:
+        return _record_without_end(run, requested, request, answer)
+    if end.has_failed:
+        return record_error(run, requested, ErrorInfo(kind="child_failed", message=_failure_text(request, end)), times)
+    value: Any = end.response if end.output is None else thaw(end.output)
+    if end.is_partial:
+        reason, message = _why_partial(request, answer, end)
+        value = {"partial": True, "stopped_by": reason, "message": message, "result": value}
+    try:
+        shown = result_value(run.agent.toolset.get(request.tool), value, settings)
+    except UnusableResult as error:
+        problem = ErrorInfo(kind="unusable_result", message=f"the agent has answered, but {error}")
+        return record_error(run, requested, problem, times)
+    return record_call(run, requested, ToolOutcome.OK, times, value=shown)
+
+
+def _why_partial(request: Request, answer: AnswerRecord, end: ChildEnd) -> tuple[str, str]:
+    """Why a child was stopped, and what is said about it: its time was over, or what stopped it by itself."""
+    if request.expires_at_ms is not None and request.is_expired(answer.at_ms):
+        seconds = (request.expires_at_ms - request.asked_at_ms) / 1000
+        return "timeout", f"it had {seconds:g} s"
+    return (end.reason.value if end.reason is not None else "stopped"), end.message
+
+
+def failure_of(run: Run, request: Request) -> ErrorInfo | None:
+    """The error of a child that has failed; None where it has not."""
+    answer = run.journal.answer_to(request)
+    if answer is None or not has_failed(answer):
+        return None
+    return ErrorInfo(kind="child_failed", message=_failure_text(request, end_of(request, answer)))
+
+
+def left_for_children(run: Run, now: datetime) -> ExecutionBudget:
+    """Compute what an execution has left, without the present step and what its children have used or reserved."""
+    execution = charge_execution(run, run.execution)
+    left = execution.budget.remaining_from(execution, now)
+    response = run.response
+    if response is not None:
+        left = left.remaining(steps=1, tokens=response.usage.total, cost=response.cost or 0.0)
+    longest = 0.0
+    for request in run.journal.child_requests:
+        used = used_by(run, request, reserved=True)
+        left = left.remaining(steps=used.steps, tokens=used.usage.total, cost=used.cost or 0.0)
+        longest = max(longest, used.seconds)
+    return left.remaining(seconds=longest)
+
+
+def merge_children(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:
+    """Combine what the children of the step bring with what the session has, in the order of the calls.
+
+    Returns:
+        The state; and the error of a rule that failed, which fails the execution.
+    """
+    for request in run.journal.child_requests:
+        answer = run.journal.answer_to(request)
+        end = None if answer is None else answer.child_end()
+        rules: MergeRules = getattr(run.agent.toolset.get(request.tool), "merge", None) or {}
+        for key, reducer in rules.items() if end is not None else ():
+            try:
+                state = _merge_one(state, key, reducer, end, now)
+            except Exception as error:  # noqa: BLE001 - a reducer of the user's
+                described = describe_exception(error).message
+                return state, ErrorInfo(kind="merge_failed", message=f"merging {_name_of(key)} failed: {described}")
+    return state, None
+
+
+def _merge_one(state: AgentState, key: Any, reducer: Any, end: ChildEnd | None, now: datetime) -> AgentState:
+    assert end is not None
+    if isinstance(key, str):
+        if key not in end.metadata:
+            return state
+        present = state.context.metadata.get(key)
+        return state.with_metadata(key, reducer(thaw(present), thaw(end.metadata[key])), now=now)
+    kind: type[StatePart] = key
+    brought = end.parts.get(kind.part_name)
+    if brought is None:
+        return state
+    return state.with_part(reducer(state.part(kind), kind.from_json(to_json(brought))), now=now)
+
+
+def _name_of(key: Any) -> str:
+    return key if isinstance(key, str) else key.part_name
+
+
+def _record_without_end(run: Run, requested: RequestedCall, request: Request, answer: AnswerRecord) -> CallRecord:
+    """Record a call whose child has not been made, or did not end in time."""
+    times = CallTimes(request.asked_at_ms, answer.at_ms)
+    if answer.verb is AnswerVerb.FAIL:
+        return record_error(run, requested, ErrorInfo(kind="child_refused", message=answer.reason), times)
+    if answer.by_expiry:
+        return record_error(run, requested, ErrorInfo(kind="child_timeout", message=answer.reason), times)
+    if is_won(run, request):
+        error = ErrorInfo(kind="not_needed", message=answer.reason)
+        return record_call(run, requested, ToolOutcome.BLOCKED, times, error=error)
+    return record_not_run(run, requested, answer.at_ms)
+
+
+def _failure_text(request: Request, end: ChildEnd) -> str:
+    """Write what the model reads of a child that failed."""
+    order = request.child
+    agent = order.agent if order is not None else end.agent
+    facts = {"session": end.session_id, "status": end.status.value, "steps": end.steps, "tokens": end.usage.total}
+    return redact(f"the agent {agent} failed: {end.message or 'no reason is known'} {json.dumps(facts)}")

@@ -1,0 +1,226 @@
+"""Children of a step: which of them are made next, which are stopped, and when their failures end the step.
+
+    stop    WATCH ctl, journal → t<i>:k<r>, end → EXEC · stop of each child · wait, for one lease at most
+
+A child that was asked to stop answers with what it has obtained, like any other end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from ..errors import ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
+from ..redaction import describe_exception
+from ..state import (
+    AgentState,
+    AnswerRecord,
+    AnswerVerb,
+    ChildFailure,
+    ErrorInfo,
+    Message,
+    ParentLink,
+    Request,
+    StopReason,
+)
+from ..store import NO_CHILDREN, ChildPlan, NewChild, NextState
+from .child_calls import EndingRecord, failure_of, is_won
+from .child_context import first_messages
+from .interruptions import user_stop_signal
+from .outcome import TakenOver
+from .run import Run, moment
+from .services import EngineServices
+from .settling import Settling
+from .store_retries import ask_store
+from .transitions import FirstExecution, first_state, stop_transition
+
+_ENDED: Final = "the execution has ended"
+_LATE: Final = "the agent did not end in time"
+_NOT_NEEDED: Final = "another agent was first"
+_NO_END: Final = "the agent was stopped and gave no result"
+
+
+class Children:
+    """Decides about the children of a step."""
+
+    def __init__(self, services: EngineServices, settling: Settling) -> None:
+        self._services = services
+        self._settling = settling
+        self._steps = services.store.steps
+
+    def settle(self, run: Run) -> Run:
+        """Fail the execution where a child's failure does, and stop the children that nobody waits for any more."""
+        if not run.journal.child_requests or run.outcome is not None:
+            return run
+        if not run.is_stopping:
+            failure = _failing(run)
+            run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
+        return self.stop_unwanted(run)
+
+    def stop_unwanted(self, run: Run) -> Run:
+        """Stop the open children of an execution that ends, of a race that is won, and those that are late."""
+        now_ms = self._now_ms(run)
+        reasons = {each.id: why for each in run.journal.open_children if (why := _why_unwanted(run, each, now_ms))}
+        if not reasons:
+            return run
+        unwanted = [each for each in run.journal.open_children if each.id in reasons]
+        over_ms = now_ms - round(self._services.settings.lease_seconds * 1000)
+        closed: dict[str, AnswerRecord] = {}
+        running: list[Request] = []
+        for request in unwanted:
+            stopped_ms = run.journal.stopped.get(request.place)
+            if request.place not in run.journal.made:
+                closed[request.id] = _without_end(request, reasons[request.id], now_ms)
+            elif stopped_ms is not None and stopped_ms <= over_ms:
+                closed[request.id] = _without_end(request, _NO_END, now_ms)
+            else:
+                running.append(request)
+        run = self._settling.settle_with(run, closed)
+        return self._stop(run, running) if running and run.outcome is None else run
+
+    def plan(self, run: Run) -> tuple[Run, ChildPlan]:
+        """The children that the next wait makes: as many as may work at the same time, in the order of the calls.
+
+        Returns:
+            The run, and the plan. The run does not wait where a child could not be prepared: its call has an error.
+        """
+        if run.is_stopping:
+            return run, ChildPlan(is_ending=True)
+        opened = run.journal.open_children
+        if not opened:
+            return run, NO_CHILDREN
+        unmade = [each for each in opened if each.place not in run.journal.made]
+        room = max(0, run.agent.max_children - (len(opened) - len(unmade)))
+        new: list[NewChild] = []
+        refused: dict[str, str] = {}
+        for request in unmade[:room]:
+            try:
+                new.append(self._new_child(run, request))
+            except (StoreFull, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001 - a function of the user's chooses what the child sees
+                refused[request.id] = f"its messages could not be chosen: {describe_exception(error).message}"
+        if refused:
+            return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
+        return run, ChildPlan(new=tuple(new))
+
+    def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
+        """Answer the requests whose children cannot be made."""
+        now_ms = self._now_ms(run)
+        records = {name: AnswerRecord(verb=AnswerVerb.FAIL, reason=why, at_ms=now_ms) for name, why in refused.items()}
+        return self._settling.settle_with(run, records)
+
+    # --- stopping ---------------------------------------------------------------------------------------------
+
+    def _stop(self, run: Run, requests: Sequence[Request]) -> Run:
+        """Journal that children have to stop, and ask them to."""
+        ending = None
+        if run.is_stopping:
+            ending = EndingRecord(signals=run.signals, failure=run.failure, end_status=run.end_status).to_json()
+        places = [request.place for request in requests]
+        known = run.journal.stopped
+        if any(place not in known for place in places) or (ending is not None and run.journal.ending is None):
+            try:
+                stopped = ask_store(
+                    run,
+                    self._services,
+                    lambda: self._steps.stop_children(run.claim, places, ending=ending),
+                    "a stop of children",
+                )
+            except ClaimLost:
+                return run.decide(TakenOver(run.ref))
+            run = run.with_journal(run.journal.with_stopped(stopped.at_ms, stopped.ending))
+        for request in requests:
+            run = self._stop_child(run, request)
+        return run
+
+    def _stop_child(self, run: Run, request: Request) -> Run:
+        order = request.child
+        assert order is not None
+        stop = partial(self._services.store.sessions.stop, order.session_id, order.execution_id, stop_transition)
+        try:
+            stopped = ask_store(run, self._services, stop, "a stop of a child")
+        except SessionNotFound:
+            record = _without_end(request, "the session of the agent is gone", self._now_ms(run))
+            return self._settling.settle_with(run, {request.id: record})
+        # A parent that is woken meanwhile is this very step, which runs.
+        is_child = stopped.publish is not None and stopped.publish.session_id == order.session_id
+        return run.changed(publish=(*run.publish, stopped.publish)) if is_child else run
+
+    # --- making -----------------------------------------------------------------------------------------------
+
+    def _new_child(self, run: Run, request: Request) -> NewChild:
+        order = request.child
+        assert order is not None
+        parent, task_id = run.parent, run.ref.task_id
+        link = ParentLink(
+            session_id=run.ref.session_id,
+            execution_id=run.ref.execution_id,
+            step=run.ref.step,
+            index=request.index,
+            round=request.round,
+            request_id=request.id,
+            depth=order.depth,
+            merge=order.merge,
+            merge_parts=order.merge_parts,
+            task_id=task_id,
+            root_task_id=parent.root_task_id if parent is not None else f"{run.ref.execution_id}.1",
+            root_execution_id=parent.root_execution_id if parent is not None else run.ref.execution_id,
+            retries=run.execution.retries,
+        )
+        queue = self._services.store.registry.queue_of(order.agent)
+        start = partial(_first_state, run, request, first_messages(run, request, order.prompt))
+        return NewChild(request=request, link=link, queue=queue, start=start)
+
+    def _now_ms(self, run: Run) -> int:
+        return run.redis_ms(self._services.monotonic())
+
+
+def _failing(run: Run) -> ErrorInfo | None:
+    """The failure of a child that fails the execution now; None where none does."""
+    for request in run.journal.child_requests:
+        order, failure = request.child, failure_of(run, request)
+        if failure is None or order is None:
+            continue
+        is_last = not run.journal.open_children
+        if order.on_failure is ChildFailure.FAIL_FAST or (order.on_failure is ChildFailure.FAIL and is_last):
+            return failure
+    return None
+
+
+def _why_unwanted(run: Run, request: Request, now_ms: int) -> str:
+    """Why nobody waits for a child any more; "" while somebody does."""
+    if run.is_stopping:
+        return _ENDED
+    if request.is_expired(now_ms):
+        return _LATE
+    return _NOT_NEEDED if is_won(run, request) else ""
+
+
+def _without_end(request: Request, why: str, now_ms: int) -> AnswerRecord:
+    """The answer for a child that gives none."""
+    is_late = request.is_expired(now_ms)
+    reason = _LATE if is_late else why
+    return AnswerRecord(verb=AnswerVerb.CANCEL, reason=reason, at_ms=now_ms, by_expiry=is_late)
+
+
+def adopt_ending(run: Run, raw: bytes) -> Run:
+    """The run that ends for the reasons that an earlier leg has journaled."""
+    ending = EndingRecord.from_json(raw)
+    signals = ending.signals or (user_stop_signal(),)
+    return run.stopping(*signals).changed(failure=ending.failure, end_status=ending.end_status)
+
+
+# --- what a child begins with -----------------------------------------------------------------------------------
+
+
+def _first_state(run: Run, request: Request, messages: Sequence[Message], now_ms: int) -> NextState:
+    order, now = request.child, moment(now_ms)
+    assert order is not None
+    state = AgentState.fresh(parent_agent_id=run.state.agent_id, now=now)
+    *earlier, message = messages
+    if earlier:
+        state = state.with_messages_added(earlier, now=now)
+    execution = FirstExecution(order.execution_id, request.id, order.budget)
+    return first_state(state, message, execution, now)

@@ -1,0 +1,156 @@
+"""The end of a child is the answer to its parent's request: both are written in one transaction.
+
+    WATCH …, parent's ctl and journal → asks it still? → MULTI …, HSETNX t<i>:a<r>, wake · EXEC
+
+A parent that has gone, or does not ask any more, is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...errors import StateUnreadable
+from ...redaction import redact
+from ...state import (
+    AgentState,
+    AnswerRecord,
+    AnswerVerb,
+    ChildEnd,
+    FrozenDict,
+    ParentLink,
+    Request,
+    StopReason,
+)
+from ..context import SessionScope
+from ..control import ControlFields, control_command
+from ..database import Command, WatchedTransaction
+from ..events import event_commands
+from ..records import NewEvent, NextState, StepRef
+from ..requests.events import settled_event
+from ..waking import wake
+
+
+@dataclass(frozen=True, slots=True)
+class ParentAnswer:
+    """The commands by which the end of a child reaches its parent.
+
+    Attributes:
+        commands: To be run in the transaction that ends the child; none where the parent does not ask.
+        publish: The parent's step, where the commands could not publish it.
+    """
+
+    commands: list[Command]
+    publish: StepRef | None = None
+
+
+_NOTHING = ParentAnswer([])
+
+
+def ended_state(next_state: NextState) -> AgentState | None:
+    """The state in which an execution ends with this save; None where none does."""
+    for state in (next_state.ended, next_state.state):
+        if state is not None and state.execution is not None and state.execution.status.is_terminal():
+            return state
+    return None
+
+
+def answer_parent(
+    scope: SessionScope, link: ParentLink, state: AgentState, now_ms: int, watched: WatchedTransaction
+) -> ParentAnswer:
+    """Make the commands that tell a parent how its child has ended, under the child's WATCH.
+
+    Args:
+        scope: Of the child.
+        state: The child with its execution ended.
+    """
+    parent = scope.context.session(link.session_id)
+    key = parent.keys.journal(link.execution_id, link.step)
+    asked, answered = f"t{link.index}:q{link.round}", f"t{link.index}:a{link.round}"
+    reads: list[Command] = [control_command(parent.keys), ("HMGET", key, asked, answered)]
+    try:
+        control_reply, (raw, record) = watched.pipeline("child.parent", reads, also=(parent.keys.ctl, key))
+        control = ControlFields.read(control_reply)
+        is_there = (control.execution, control.step) == (link.execution_id, link.step)
+        if not is_there or control.phase == "end" or raw is None or record is not None:
+            return _NOTHING
+        request = Request.from_json(raw)
+    except (StateUnreadable, ValidationError):  # nobody can go on with it; the child ends all the same
+        return _NOTHING
+    if request.id != link.request_id:
+        return _NOTHING
+    end = describe_end(scope, link, state)
+    answer = AnswerRecord(verb=AnswerVerb.COMPLETE, value=end.to_dict(), at_ms=now_ms)
+    events = [settled_event(request, answer), _event(request, end)]
+    commands: list[Command] = [("HSETNX", key, answered, answer.to_json()), *event_commands(parent, events)]
+    if control.phase != "wait" or control.is_held(now_ms):
+        return ParentAnswer(commands)
+    woken = wake(parent, control, now_ms, {"cause": "child", "by": scope.session_id})
+    return ParentAnswer([*commands, *woken.commands], woken.publish)
+
+
+def describe_end(scope: SessionScope, link: ParentLink, state: AgentState) -> ChildEnd:
+    """How a child has ended, as its parent needs it: of bounded size."""
+    execution = state.execution
+    assert execution is not None
+    last, signal = execution.last_step, execution.stop_signal
+    most = scope.settings.max_result_bytes
+    errors = execution.all_errors()
+    message = errors[-1].message if execution.status.value == "failed" and errors else signal.message if signal else ""
+    reason = execution.final_reason()
+    metadata = state.context.metadata
+    output: Any = last.inference_response.output if last is not None else None
+    return ChildEnd(
+        session_id=scope.session_id,
+        status=execution.status,
+        response=_cut(_response(state), most),
+        output=output,
+        reason=None if reason is StopReason.COMPLETED else reason,
+        message=redact(message)[:most],
+        steps=execution.steps_used,
+        usage=execution.usage,
+        cost=execution.cost,
+        seconds=execution.elapsed_seconds(),
+        metadata=FrozenDict.of({name: metadata[name] for name in link.merge if name in metadata}),
+        parts=FrozenDict(_parts(state, link.merge_parts)),
+    )
+
+
+def _response(state: AgentState) -> str:
+    """The final response, or what a stopped child said last."""
+    if state.final_response:
+        return state.final_response
+    execution = state.execution
+    steps = execution.step_executions if execution is not None else ()
+    said = (each.step.inference_response.content for each in reversed(steps))
+    return next((text for text in said if text.strip()), "")
+
+
+def _parts(state: AgentState, names: tuple[str, ...]) -> dict[str, Any]:
+    """The stored values of these state parts; parts that grow are not taken over."""
+    found: dict[str, Any] = {}
+    execution = state.execution
+    for stored in (state.parts, execution.parts if execution is not None else None):
+        if stored is not None:
+            found |= {name: stored.values[name] for name in names if name in stored.values}
+    return found
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    raw = text.encode()
+    return text if len(raw) <= most_bytes else raw[:most_bytes].decode(errors="ignore")
+
+
+def _event(request: Request, end: ChildEnd) -> NewEvent:
+    data = {
+        "session": end.session_id,
+        "tool": request.tool,
+        "status": end.status.value,
+        "reason": end.reason.value if end.reason else None,
+        "steps": end.steps,
+        "tokens": end.usage.total,
+        "cost": end.cost,
+    }
+    return NewEvent(type="child_ended", execution_id=request.execution_id, step=request.step, data=data)

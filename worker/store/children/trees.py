@@ -1,0 +1,141 @@
+"""Trees of sessions: who is below whom, how each stands, and what the whole has used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...errors import SessionNotFound, StateUnreadable
+from ...state import ExecutionState, ParentLink, read_head
+from .. import fields
+from ..context import StoreContext
+from ..database import Command
+from ..keys import root_of, tree_range
+from ..records import Header
+from ..sessions import reads
+from .links import read_link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeNode:
+    """A session of a tree, with those below it.
+
+    Attributes:
+        header: What a listing shows of it.
+        parent: The request of its parent that it answers; None for a root.
+        steps, tokens, cost: What it and the sessions below it have used in their present executions: tokens of all
+            kinds, US dollars (None when no price is known).
+        children: The sessions below it, in the order in which they were made.
+    """
+
+    header: Header
+    parent: ParentLink | None
+    steps: int
+    tokens: int
+    cost: float | None
+    children: tuple[TreeNode, ...] = ()
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.header.session_id
+
+    def walk(self) -> Iterator[TreeNode]:
+        """The node and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(slots=True)
+class _Member:
+    """A session of a tree as it is stored."""
+
+    header: Header
+    parent: ParentLink | None
+    execution: ExecutionState | None
+    below: list[_Member] = field(default_factory=list["_Member"])
+
+
+class Trees:
+    """Reads trees. Nothing here changes a session."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+
+    def members(self, session_id: str) -> list[str]:
+        """Ids of all sessions below the root of this session, in no order."""
+        shard = self._context.keys(session_id).shard
+        command: Command = ("ZRANGEBYLEX", shard.children, *tree_range(root_of(session_id)))
+        (found,) = self._context.database.pipeline("tree.members", [command])
+        return [fields.name(member) for member in found]
+
+    def below(self, session_id: str) -> list[Header]:
+        """The sessions below this one, parents first."""
+        if not self.members(session_id):
+            return []
+        return [node.header for node in self.tree(session_id).walk()][1:]
+
+    def tree(self, session_id: str) -> TreeNode:
+        """This session and those below it.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        names = dict.fromkeys((session_id, *self.members(session_id)))
+        found = {name: member for name, member in zip(names, self._read(list(names)), strict=True) if member}
+        if session_id not in found:
+            raise SessionNotFound(session_id)
+        for member in found.values():
+            if member.parent is not None and member.parent.session_id in found:
+                found[member.parent.session_id].below.append(member)
+        return _node(found[session_id])
+
+    def _read(self, names: Sequence[str]) -> list[_Member | None]:
+        all_keys = [self._context.keys(name) for name in names]
+        headers = reads.read_headers(self._context, all_keys)
+        commands: list[Command] = [("HMGET", keys.session, "parent", "head") for keys in all_keys]
+        replies = self._context.database.pipeline("tree.read", commands)
+        members: list[_Member | None] = []
+        for header, (parent, head) in zip(headers, replies, strict=True):
+            if header is None:
+                members.append(None)
+                continue
+            try:
+                link = read_link(parent)
+                execution = read_head(head).state.execution if head is not None else None
+            except StateUnreadable:  # its header says so
+                link, execution = None, None
+            members.append(_Member(header, link, execution))
+        return members
+
+
+def _node(member: _Member) -> TreeNode:
+    """The node of a session, with what its children have used and its execution is not charged for yet."""
+    ordered = sorted(member.below, key=_order)
+    children = tuple(map(_node, ordered))
+    execution = member.execution
+    uncharged = [node for each, node in zip(ordered, children, strict=True) if _is_uncharged(execution, each.parent)]
+    costs = [execution.cost if execution else None, *(node.cost for node in uncharged)]
+    known = [cost for cost in costs if cost is not None]
+    return TreeNode(
+        header=member.header,
+        parent=member.parent,
+        steps=(execution.steps_used if execution else 0) + sum(node.steps for node in uncharged),
+        tokens=(execution.usage.total if execution else 0) + sum(node.tokens for node in uncharged),
+        cost=sum(known) if known else None,
+        children=children,
+    )
+
+
+def _order(member: _Member) -> tuple[int, int, int, int]:
+    link = member.parent
+    assert link is not None
+    return member.header.created_ms, link.step, link.index, link.round
+
+
+def _is_uncharged(execution: ExecutionState | None, link: ParentLink | None) -> bool:
+    """Whether the step that started a child is not committed, so that its execution does not hold the child's usage."""
+    if execution is None or link is None or execution.execution_id != link.execution_id:
+        return False
+    return execution.step_count < link.step and not execution.status.is_terminal()

@@ -1,0 +1,137 @@
+"""Delegation: a call that another agent works on, in a session of its own below the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+from ..errors import ConfigurationError, InvalidInput
+from ..state import (
+    UNLIMITED,
+    AgentState,
+    ChildFailure,
+    ExecutionBudget,
+    JoinRule,
+    Message,
+    StatePart,
+)
+from ..state.reducers import Reducer
+from .needs import NeedsReply
+
+ContextRule = Literal["input", "last", "all"] | Callable[[AgentState, str], "str | Message | Sequence[Message]"]
+"""What a child sees of its parent's conversation.
+
+`input`: the prompt alone. `last`: the parent's last user message, then the prompt. `all`: the parent's messages without
+tool calls, then the prompt. A function of the parent's state and the prompt gives the messages itself.
+"""
+
+MergeRules = Mapping["str | type[StatePart]", Reducer]
+"""How what children bring is combined with what the parent has: by metadata key, or by state part."""
+
+_RULES: Final = ("input", "last", "all")
+NO_MERGE: Final[MergeRules] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delegation:
+    """One piece of work for another agent.
+
+    Attributes:
+        agent: The name of the agent.
+        prompt: The message that the child begins with.
+        budget: Limits for this child; more than the parent has left is an error. None: a share of what is left.
+        limits: Limits of the agent's definition, as far as they are known; capped by what is left.
+        timeout: The time in which the child has to end; it is stopped then. None: no end.
+        merge: Metadata keys and state parts that the parent takes over.
+        is_declared: The agent was named where the tools were defined. False: by the model or by running code, so that a
+            name that no worker has ever registered is an error.
+    """
+
+    agent: str
+    prompt: str
+    budget: ExecutionBudget | None = None
+    limits: ExecutionBudget = UNLIMITED
+    context: ContextRule = "input"
+    on_failure: ChildFailure = ChildFailure.TELL
+    join: JoinRule = JoinRule.ALL
+    timeout: timedelta | None = None
+    merge: MergeRules = field(default_factory=dict[Any, Reducer])
+    is_declared: bool = True
+
+
+@runtime_checkable
+class DelegatingTool(Protocol):
+    """A tool whose calls are worked on by other agents. The worker never runs its `call`."""
+
+    def delegate(self, bound: Mapping[str, Any]) -> Delegation:
+        """The work of a call with these arguments.
+
+        Raises:
+            InvalidInput: It cannot be delegated; the model reads why.
+        """
+        ...
+
+
+class NeedsChildren(NeedsReply):
+    """Raised by `ctx.spawn`: the tool runs again when these children have ended.
+
+    Attributes:
+        delegations: The work, one child each.
+        group: The place of this `ctx.spawn` among those of one run of the tool, from 0.
+    """
+
+    def __init__(self, delegations: Sequence[Delegation], group: int) -> None:
+        self.delegations = tuple(delegations)
+        self.group = group
+        super().__init__(f"the call goes on when {len(self.delegations)} children have ended")
+
+
+def check_rules(where: str, context: object, on_failure: str, join: str, timeout: object) -> None:
+    """Check what somebody wants of a delegation.
+
+    Raises:
+        ConfigurationError: A value cannot be used; the text says what to do.
+    """
+    if not callable(context) and context not in _RULES:
+        raise ConfigurationError(f"{where}: context={context!r:.60} must be 'input', 'last', 'all' or a function")
+    if on_failure not in tuple(ChildFailure):
+        raise ConfigurationError(f"{where}: on_failure={on_failure!r:.60} must be one of {', '.join(ChildFailure)}")
+    if join not in tuple(JoinRule):
+        raise ConfigurationError(f"{where}: join={join!r:.60} must be 'all' or 'first'")
+    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta()):
+        raise ConfigurationError(f"{where}: timeout={timeout!r:.60} must be a timedelta above 0, or None")
+
+
+def check_merge(where: str, merge: MergeRules | None) -> MergeRules:
+    """Check how what children bring is combined.
+
+    Raises:
+        ConfigurationError: A key is no metadata key and no state part, or a rule is no function.
+    """
+    for key, reducer in (merge or {}).items():
+        kind: Any = key
+        is_part = isinstance(kind, type) and issubclass(kind, StatePart)
+        if not (isinstance(key, str) or is_part) or not callable(reducer):
+            raise ConfigurationError(
+                f"{where}: merge={{{key!r:.40}: …}} must map a metadata key or a StatePart class to a reducer"
+            )
+    return dict(merge or {})
+
+
+def delegations_of(agent: Any, prompts: str | Sequence[str], **options: Any) -> list[Delegation]:
+    """The work of `ctx.spawn`: one child for each prompt.
+
+    Raises:
+        InvalidInput: There is no prompt, or the agent is neither a name nor an agent.
+    """
+    name: Any = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    if not isinstance(name, str):
+        raise InvalidInput("agent", None, "give the name of an agent, or the agent.")
+    listed: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not listed or not all(isinstance(each, str) for each in listed):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput("prompts", None, "give a text, or a list of texts, one for each child.")
+    limits = UNLIMITED if isinstance(agent, str) else agent.limits
+    declared = not isinstance(agent, str)
+    return [Delegation(agent=name, prompt=each, limits=limits, is_declared=declared, **options) for each in listed]
