@@ -42,6 +42,7 @@ from fault.real import (  # noqa: E402
     providers,
     redis_faults,
     replies,
+    smart,
     substitutions,
     waiting,
 )
@@ -172,6 +173,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 at each crash point, with every capability of document 002, under load",
         {"kills": "kills", "results given again": "results_given_again", "jobs whose parts were checked": "capable_jobs"},
         (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool"),
+    ),
+    "smart-kills": Scenario(
+        lambda d, s: smart.kill_smart(d, 8, s, timeout=1500),
+        "kill -9 at each crash point, with every capability of document 004",
+        {"kills": "kills", "auxiliary calls paid once": "auxiliary_calls", "summaries": "summaries"},
+        (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results"),
     ),
     "models": Scenario(
         lambda d, s: models.search_waiting(),
