@@ -73,6 +73,8 @@ class Children:
             if request.place not in run.journal.made:
                 closed[request.id] = _without_end(request, reasons[request.id], now_ms)
             elif stopped_ms is not None and stopped_ms <= over_ms:
+                # Asked again: a worker may have died between the note that it asks and the asking.
+                run = self._stop_child(run, request)
                 closed[request.id] = _without_end(request, _NO_END, now_ms)
             else:
                 running.append(request)

@@ -317,7 +317,8 @@ class TreeSimulation:
             costs = [each.step.inference_response.cost or 0.0 for each in execution.step_executions]
             own += sum(costs)
             limit = execution.budget.max_cost
-            if limit is not None and (execution.cost or 0.0) > limit and costs:
+            cost = execution.cost or 0.0
+            if limit is not None and costs and cost - costs[-1] <= limit < cost:  # its last call passed the limit
                 in_flight += costs[-1]
             self._check_results(self.bench.state(node.session_id).messages)
         verdict.counts["sessions"] += len(nodes)
