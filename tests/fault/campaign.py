@@ -35,6 +35,7 @@ from fault.real import (  # noqa: E402
     children,
     inputs,
     kills,
+    long_task,
     messages,
     models,
     pauses,
@@ -179,6 +180,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 at each crash point, with every capability of document 004",
         {"kills": "kills", "auxiliary calls paid once": "auxiliary_calls", "summaries": "summaries"},
         (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results"),
+    ),
+    "compaction": Scenario(
+        lambda d, s: long_task.compact(d, 1_000, timeout=900),
+        "a task of 1 000 steps whose conversation is compacted, against a provider",
+        {"requests with valid pairs": "requests", "summaries": "summaries", "results still there": "archived_results"},
+        ("summaries", "archived_results"),
     ),
     "models": Scenario(
         lambda d, s: models.search_waiting(),

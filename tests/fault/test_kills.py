@@ -39,7 +39,7 @@ def test_a_worker_killed_anywhere_loses_and_doubles_no_part_of_a_run(tmp_path: P
 
 
 def test_a_worker_killed_anywhere_pays_no_model_call_twice_and_keeps_every_part_of_a_long_task(tmp_path: Path) -> None:
-    verdict = smart.kill_smart(tmp_path / "lab", 1, 11, timeout=200)
+    verdict = smart.kill_smart(tmp_path / "lab", 1, 11, timeout=320)
     assert not verdict.violations, str(verdict)
     wanted = (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results")
     assert not verdict.vacuous(wanted)
