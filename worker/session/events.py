@@ -94,5 +94,5 @@ class EventDispatcher:
             if isinstance(event, kind):
                 try:
                     listener(event)
-                except Exception:
+                except Exception:  # noqa: BLE001 - a listener of the user's
                     self._log.exception("a listener of %s failed", type(event).__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -97,7 +97,7 @@ class FileSessionStore:
         return self._folder / f"{read_session_id(session_id)}{_SUFFIX}"
 
     @contextlib.contextmanager
-    def _locked(self, session_id: str) -> Iterator[Path]:
+    def _locked(self, session_id: str) -> Generator[Path]:
         """The path of a session's file, while no other process and no other thread writes it."""
         path = self._path(session_id)
         descriptor = os.open(path.with_name(f"{session_id}.lock"), os.O_RDWR | os.O_CREAT, 0o600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from ...config.settings import Settings
@@ -64,7 +64,7 @@ class InlineRunner:
                 session = save(session)
 
     @contextlib.contextmanager
-    def _engine(self, agent: Agent) -> Iterator[tuple[Store, StepRunner]]:
+    def _engine(self, agent: Agent) -> Generator[tuple[Store, StepRunner]]:
         store, loop = memory_store(self._settings), EventLoopThread()
         keeper = LeaseKeeper(store, self._settings)
         services = EngineServices(
