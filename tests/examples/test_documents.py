@@ -26,6 +26,7 @@ PAGES = (
             "children",
             "people",
             "services",
+            "sessions",
             "operating",
             "coming-from",
         )
