@@ -1,4 +1,4 @@
-"""What a late step costs beside an early one, with every capability of a run and without any.
+"""What a late step costs beside an early one, with every capability of a run, of a long task, and without any.
 
     python benchmarks/flat_cost.py
 
@@ -40,7 +40,7 @@ def flat_figures(rounds: int) -> dict[str, object]:
     }
 
 
-_AGENTS = ("plain", "capable")
+_AGENTS = ("plain", "capable", "smart")
 
 
 def _measure(url: str, agent: str, folder: Path, number: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""An agent with every capability of a run; its driver notes what its process and Redis have spent so far."""
+"""Agents with every capability of a run, or of a long task; their driver notes what process and Redis have spent."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ import redis
 
 from celery_agents import (
     Agent,
+    AgentLimits,
     AgentState,
     ConfidenceMet,
     LoopDetection,
     MaxIterations,
+    MemoryFacts,
+    Planning,
     Reasoning,
+    ReasoningConfig,
+    Reflection,
+    ReflectionConfig,
     Reflexion,
+    Summarization,
     TerminalTools,
     Termination,
     TextMention,
     TimeLimit,
+    ToolCache,
     ToolCall,
     ToolCalled,
     tool,
 )
+from celery_agents.testing import ScriptedDriver
 
 _LAST = 100_000
 
@@ -75,5 +84,29 @@ capable = Agent(
         LoopDetection(),
         TerminalTools({"finish"}),
         Termination(_ENDS),
+    ],
+)
+
+
+_NOTES = ReflectionConfig(cadence="after_tool", every_n_turns=10)
+_SUMMARY = '{"summary": "The numbers and their squares."}'
+smart = Agent(
+    "smart",
+    driver=ScriptedDriver(
+        [answer],
+        repeat_last=True,
+        auxiliary={
+            "Reflection.note": lambda state: f"note {state.step_count} of {state.step_count + 1}",
+            "Summarization": _SUMMARY,
+        },
+    ),
+    tools=[look_up, finish],
+    capabilities=[
+        Planning(),
+        Reflection(ReasoningConfig(reflection=_NOTES)),
+        Summarization(600),
+        MemoryFacts(),
+        ToolCache({"finish"}),
+        AgentLimits(max_tool_calls=_LAST, max_total_output_tokens=10**9),
     ],
 )

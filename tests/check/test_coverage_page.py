@@ -66,6 +66,17 @@ STATE_NAMES = [
     "CustomCondition",
 ]
 
+SMART_NAMES = [
+    "SmartState", "messages", "toolHistory", "toolHistoryArchived", "summaries", "summaryRecords", "memoryFacts", "plan",
+    "planVersion", "reflections", "pendingApprovals", "pendingUserQuestions", "ctx", "PendingUserQuestion",
+    "UserQuestionItem", "UserQuestionOption", "UserQuestionResolution", "UserQuestionAnswer", "UserQuestionEvent",
+    "ReasoningConfig", "level", "native", "effort", "budgetTokens", "includeThoughts", "providerExtras", "cadence", "mode",
+    "maxTokens", "maxChars", "keepLast", "summarize", "promptTemplate", "emitEvents", "maxPerRun", "everyNTurns",
+    "ReflectionRecord", "ReflectionEvent", "PlanStepRecord", "PlanEvent", "RuntimeProfile", "maxToolCalls",
+    "maxParallelTools", "maxContextTokens", "maxTotalOutputTokens", "maxCostUsd", "maxWallClockMs", "tokenCounter",
+    "costEstimator", "snapshot", "resume",
+]  # fmt: skip
+
 
 def section(heading: str) -> str:
     """The text under a heading of the page."""
@@ -95,3 +106,8 @@ def test_every_line_of_the_tables_names_a_test() -> None:
 def test_no_name_of_the_document_state_is_missing() -> None:
     told = set(re.findall(r"\w+", section('"State" (Locus)')))
     assert [name for name in STATE_NAMES if name not in told] == []
+
+
+def test_no_name_of_the_document_state_and_public_types_is_missing() -> None:
+    told = set(re.findall(r"\w+", section('"State And Public Types" (Cognipeer)')))
+    assert [name for name in SMART_NAMES if name not in told] == []

@@ -23,6 +23,7 @@ PAGES = (
             "agents",
             "capabilities",
             "runs",
+            "smart",
             "children",
             "people",
             "services",
@@ -107,6 +108,13 @@ def test_the_page_about_runs_prints_what_it_says(tmp_path: Path, redis_url: str,
     new_worker(agents="investigator", env={"PYTHONPATH": str(tmp_path)})
     for script, output in zip(("look.py", "building.py"), page.outputs, strict=True):
         assert run(tmp_path, redis_url, sys.executable, script).stdout == output
+
+
+def test_the_page_about_long_tasks_prints_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
+    page = read_document("docs/smart.md")
+    page.write(tmp_path)
+    new_worker(agents="researcher", env={"PYTHONPATH": str(tmp_path)})
+    assert run(tmp_path, redis_url, sys.executable, "watch.py").stdout == page.outputs[0]
 
 
 def test_the_page_about_people_answers_holds_and_starts_later(tmp_path: Path, redis_url: str, new_worker: Any) -> None:

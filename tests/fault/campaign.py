@@ -42,9 +42,11 @@ from fault.real import (  # noqa: E402
     providers,
     redis_faults,
     replies,
+    smart,
     substitutions,
     waiting,
 )
+from fault.sim import trees  # noqa: E402
 from fault.sim.campaign import campaign as simulate  # noqa: E402
 from support.redis_server import find_binary  # noqa: E402
 from support.verdict import Verdict, summary  # noqa: E402
@@ -142,6 +144,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         {"kills": "kills", "trees": "trees", "sessions stopped by their share": "stopped_by_cost"},
         ("trees", "stopped_by_cost"),
     ),
+    "children-simulated": Scenario(
+        lambda d, s: trees.search(s * 5000, 5000),
+        "simulated trees: workers die between any two round trips, replies are lost, people stop, hold and write",
+        {"trees": "trees", "sessions": "sessions", "workers died": "worker died", "replies lost": "reply lost"},
+        ("worker died", "reply lost", "passed w4", "passed w5", "ends without an answer", "client stop"),
+    ),
     "children-stops": Scenario(
         lambda d, s: children.stop_trees(d, 10),
         "a stop of a tree while its leaves work; nothing of it happens in the two seconds after",
@@ -165,6 +173,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 at each crash point, with every capability of document 002, under load",
         {"kills": "kills", "results given again": "results_given_again", "jobs whose parts were checked": "capable_jobs"},
         (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool"),
+    ),
+    "smart-kills": Scenario(
+        lambda d, s: smart.kill_smart(d, 8, s, timeout=1500),
+        "kill -9 at each crash point, with every capability of document 004",
+        {"kills": "kills", "auxiliary calls paid once": "auxiliary_calls", "summaries": "summaries"},
+        (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results"),
     ),
     "models": Scenario(
         lambda d, s: models.search_waiting(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real import capable, children, waiting
+from fault.real import capable, children, smart, waiting
 from fault.real.kills import combinations, kill_everywhere
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
@@ -35,6 +35,13 @@ def test_a_worker_killed_anywhere_loses_and_doubles_no_part_of_a_run(tmp_path: P
     verdict = capable.kill_capable(tmp_path / "lab", 1, 7, timeout=200)
     assert not verdict.violations, str(verdict)
     wanted = (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool")
+    assert not verdict.vacuous(wanted)
+
+
+def test_a_worker_killed_anywhere_pays_no_model_call_twice_and_keeps_every_part_of_a_long_task(tmp_path: Path) -> None:
+    verdict = smart.kill_smart(tmp_path / "lab", 1, 11, timeout=200)
+    assert not verdict.violations, str(verdict)
+    wanted = (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results")
     assert not verdict.vacuous(wanted)
 
 

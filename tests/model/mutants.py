@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Final
 
+from .command_line import show_mutants
 from .explore import explore
 from .search import Search
 from .values import Config, Effect, Mutant, State
@@ -54,23 +54,7 @@ def hunt(mutant: Mutant) -> Search[State, Config]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print how each mutant is caught; 1 when one is not."""
-    names = [mutant.name.lower() for mutant in Mutant]
-    parser = argparse.ArgumentParser(
-        prog="python -m model.mutants", description="Show how each mutant of the model is caught."
-    )
-    parser.add_argument("mutants", nargs="*", metavar="MUTANT", help=f"one or more of {', '.join(names)}")
-    chosen = parser.parse_args(arguments).mutants
-    unknown = sorted(set(chosen) - set(names))
-    if unknown:
-        parser.error(f"unknown mutant: {', '.join(unknown)}")
-    survivors: list[Mutant] = []
-    for mutant in (Mutant[name.upper()] for name in chosen or names):
-        search = hunt(mutant)
-        print(f"{mutant.name.lower()}: {mutant.value}")
-        print(search.counterexample or f"SURVIVED {search}", end="\n\n", flush=True)
-        if search.counterexample is None:
-            survivors.append(mutant)
-    return int(bool(survivors))
+    return show_mutants("model.mutants", "the model", Mutant, hunt, arguments)
 
 
 if __name__ == "__main__":

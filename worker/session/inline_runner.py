@@ -84,7 +84,12 @@ class InlineRunner:
             state = store.sessions.load(session.session_id).state
             execution = state.execution
             assert execution is not None
-            ref = StepRef(session.session_id, execution.execution_id, execution.step_count + 1, execution.retries)
+            ref = StepRef(
+                session_id=session.session_id,
+                execution_id=execution.execution_id,
+                step=execution.step_count + 1,
+                retries=execution.retries,
+            )
             outcome = runner.run_step(ref.session_id, ref.execution_id, ref.step)
             if isinstance(outcome, Done):
                 return store.sessions.load(session.session_id).state

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from typing import Final
 
+from ..command_line import show_searches
 from ..search import Goal, Rules, Search, search
 from ..values import Effect
 from .answers import moves_of_people, moves_of_service
@@ -130,25 +130,7 @@ def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Search, print, and say by the exit code whether everything holds."""
-    parser = argparse.ArgumentParser(
-        prog="python -m model.waiting.explore", description="Search every interleaving of the waiting model."
-    )
-    parser.add_argument("--large", action="store_true", help="the configurations that make faults searches")
-    parser.add_argument("--faults", type=int, help="faults of all kinds together, in place of each configuration's")
-    parser.add_argument("--limit", type=int, help="most states of one configuration")
-    options = parser.parse_args(arguments)
-    total = 0
-    for name, config in configurations(large=options.large):
-        found = explore(
-            config if options.faults is None else config._replace(faults=options.faults), limit=options.limit
-        )
-        total += found.states
-        print(f"{name}: {found}", flush=True)
-        if found.counterexample:
-            print(found.counterexample)
-            return 1
-    print(f"{total} states")
-    return 0
+    return show_searches("model.waiting.explore", "the waiting model", configurations, explore, arguments)
 
 
 if __name__ == "__main__":

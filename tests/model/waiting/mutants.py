@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Final
 
+from ..command_line import show_mutants
 from ..search import Search
 from ..values import Effect
 from .explore import explore
@@ -64,23 +64,7 @@ def hunt(mutant: Mutant) -> Search[State, Config]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print how each mutant is caught; 1 when one is not."""
-    names = [mutant.name.lower() for mutant in Mutant]
-    parser = argparse.ArgumentParser(
-        prog="python -m model.waiting.mutants", description="Show how each mutant of the waiting model is caught."
-    )
-    parser.add_argument("mutants", nargs="*", metavar="MUTANT", help=f"one or more of {', '.join(names)}")
-    chosen = parser.parse_args(arguments).mutants
-    unknown = sorted(set(chosen) - set(names))
-    if unknown:
-        parser.error(f"unknown mutant: {', '.join(unknown)}")
-    survivors: list[Mutant] = []
-    for mutant in (Mutant[name.upper()] for name in chosen or names):
-        found = hunt(mutant)
-        print(f"{mutant.name.lower()}: {mutant.value}")
-        print(found.counterexample or f"SURVIVED {found}", end="\n\n", flush=True)
-        if found.counterexample is None:
-            survivors.append(mutant)
-    return int(bool(survivors))
+    return show_mutants("model.waiting.mutants", "the waiting model", Mutant, hunt, arguments)
 
 
 if __name__ == "__main__":

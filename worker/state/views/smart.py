@@ -18,7 +18,6 @@ from .smart_parts import (
     Plan,
     ReflectionRecord,
     Reflections,
-    SnapshotContext,
     Summaries,
     SummaryRecord,
 )
@@ -108,8 +107,8 @@ class SmartView:
 
     @property
     def ctx(self) -> FrozenDict:
-        """The values of the application: the metadata of the session, and what a snapshot has brought."""
-        return FrozenDict.of({**self.state.part(SnapshotContext).values, **self.state.metadata})
+        """The values of the application: the metadata of the session."""
+        return self.state.metadata
 
     @property
     def _waiting_for(self) -> Sequence[RequestSummary]:

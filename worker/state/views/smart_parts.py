@@ -11,7 +11,6 @@ from ..execution.usage import InferenceUsage
 from ..parts.list_part import ListPart
 from ..parts.state_part import PartItem, PartScope, PartValue, StatePart
 from ..values.field_types import Amount, Count, Flag, Text, UtcDatetime
-from ..values.frozen import FrozenDict
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 """A field from 0 to 1, both included."""
@@ -323,14 +322,6 @@ class LimitsUsed(StatePart):
 
     part_name = "smart_limits"
     tool_calls: Count = 0
-
-
-class SnapshotContext(StatePart):
-    """The `ctx` of a session: plain values of the application, without what a snapshot may not hold."""
-
-    part_name = "smart_context"
-    scope = PartScope.SESSION
-    values: FrozenDict = FrozenDict()
 
 
 GET_TOOL_RESPONSE: Final = "get_tool_response"

@@ -1,0 +1,58 @@
+"""Everything that can happen in the model of children, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVENTS: Final[dict[str, str]] = {
+    "claim.made": "claims the step",
+    "claim.stale": "finds the session further on, and drops the message",
+    "claim.busy": "finds a live lease, and drops the message",
+    "claim.waiting": "finds that the step waits and its time has not come, and drops the message",
+    "leg.claim lost": "finds its claim gone, and leaves",
+    "leg.closed": "has nothing left to do, and goes to its commit",
+    "infer.called": "asks the model and journals the answer",
+    "request.opened": "journals the requests of the calls that start a child",
+    "child.made early": "makes a child before it waits",
+    "child.noted": "journals that an open child is to be stopped",
+    "child.told": "asks the child to stop",
+    "call.closed": "closes a call whose child was never made",
+    "call.closed late": "closes a call whose child was asked to stop and gave no end in time",
+    "wait.sees news": "reads for the wait, and finds an answer that it has not seen",
+    "wait.read": "watches session, ctl, journal and children, and reads them",
+    "wait.made": "waits, and makes the children that may be made now",
+    "wait.made, reply lost": "waits; the reply is lost",
+    "wait.made already": "finds its claim gone: the wait whose reply was lost did happen",
+    "commit.claim lost": "finds its claim gone, and leaves",
+    "commit.read": "watches session and ctl, and reads them",
+    "commit.made": "commits the step",
+    "commit.made, reply lost": "commits the step; the reply is lost",
+    "child.worked": "asks the model for the child and journals the answer",
+    "child.closed": "has nothing left to do in the child, and goes to its end",
+    "child.read": "watches the child, and its parent's ctl and journal",
+    "child.ended": "ends the child and answers its parent",
+    "child.ended, reply lost": "ends the child and answers its parent; the reply is lost",
+    "child.told its parent": "answers the parent of a child that has ended",
+    "heartbeat.renewed": "finds its lease gone and its claim standing, and sets the lease again",
+    "lease.ended": "the lease of a dead claim ends",
+    "time.expired": "the time of the requests, or of the parent's due entry, comes",
+    "time.lapsed": "the time is over in which a child that was asked to stop may still end",
+    "sweep.published": "the sweep publishes a step",
+    "stop.parent": "somebody stops the tree: the parent is asked to stop",
+    "stop.ended": "somebody stops the tree, in which nothing was done: the stop ends it itself",
+    "stop.nothing": "a stop finds the parent over",
+    "stop.child": "the stop goes on to a child",
+    "stop.no child": "the stop finds no such child",
+    "fault.c1": "dies, the child claimed",
+    "fault.c6": "dies before its commit",
+    "fault.c7": "commits, and dies before it sees the reply",
+    "fault.w0": "dies, the requests journaled",
+    "fault.w3": "dies, the step claimed",
+    "fault.w4": "waits with new children, and dies before it sees the reply",
+    "fault.w5": "ends a child, and dies before it sees the reply",
+    "fault.pause": "is paused for longer than its lease",
+    "fault.message lost": "a queued message is lost",
+    "fault.message repeated": "an old message is delivered once more",
+}
+# Reached by mutants only.
+IMPOSSIBLE: Final = frozenset({"child.made early", "child.told its parent"})

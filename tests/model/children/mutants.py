@@ -1,0 +1,49 @@
+"""Where each mutant of the model of children is caught: a configuration, and the invariant that it breaks there.
+
+`cd tests && python -m model.children.mutants` prints a shortest counterexample for each; with names, for those.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from ..command_line import show_mutants
+from ..search import Search
+from .explore import explore
+from .values import Config, Mutant, State
+
+CALM: Final = Config(faults=0)
+
+CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
+    Mutant.MADE_BEFORE_WAIT: (CALM, "I14"),
+    Mutant.MADE_AT_EVERY_WAIT: (Config(calls=2, faults=0), "I14"),
+    Mutant.MADE_NOT_DUE: (CALM, "I13"),
+    Mutant.WAIT_WITHOUT_WATCH: (Config(calls=2, faults=0), "I13"),
+    Mutant.WAIT_IGNORES_STOP: (Config(stop=True, faults=0), "I13"),
+    Mutant.END_WITHOUT_WATCH: (Config(calls=2, faults=0), "I13"),
+    Mutant.END_TOLD_LATER: (Config(), "I2"),
+    Mutant.END_OVERWRITES: (Config(calls=2, expires=True, faults=0), "I14"),
+    Mutant.END_WAKES_ANY: (Config(stop=True), "I4"),
+    Mutant.WAKE_FORGOTTEN: (CALM, "I13"),
+    Mutant.WAKE_AT_LAST: (Config(calls=2, at_once=1, faults=0), "I13"),
+    Mutant.ONLY_STOP_STOPS: (Config(expires=True, faults=0), "I14"),
+    Mutant.STOP_NOT_REPEATED: (Config(expires=True), "I14"),
+    Mutant.CLOSED_WITHOUT_CHARGE: (Config(expires=True), "I15"),
+    Mutant.OPEN_AT_COMMIT: (Config(expires=True, faults=0), "I14"),
+}
+
+
+def hunt(mutant: Mutant) -> Search[State, Config]:
+    """Search where the mutant must be caught."""
+    config, _ = CAUGHT[mutant]
+    return explore(config._replace(mutant=mutant))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print how each mutant is caught; 1 when one is not."""
+    return show_mutants("model.children.mutants", "the model of children", Mutant, hunt, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
