@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,60 @@ def test_a_process_killed_at_any_byte_of_a_save_loses_nothing_older(tmp_path: Pa
     found = run_writers("kill", str(tmp_path))
     assert found["bytes"] > 300
     assert found == {"bytes": found["bytes"], "killed": found["bytes"], "lost": 0, "saved": True}
+
+
+DYING_AGENT = '''
+import os, signal, sys
+from pathlib import Path
+from celery_agents import Agent, tool
+from celery_agents.testing import CallTool
+from celery_agents.worker.session import (
+    ContinueExecution, FileSessionStore, InlineRunner, SendMessage, SessionFactory, SessionRepository, SessionRuntime,
+)
+ledger = Path(sys.argv[1]) / "ledger"
+
+def note(name: str) -> None:
+    with ledger.open("a") as file:
+        file.write(name + " ")
+
+@tool(effect="pure")
+def first() -> str:
+    """The first."""
+    note("first")
+    return "1"
+
+@tool(effect="pure")
+def second() -> str:
+    """The second."""
+    note("second")
+    if sys.argv[2] == "begin":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "2"
+
+calls = [CallTool("first"), CallTool("second"), "done"]
+agent = Agent("a", driver=lambda state: calls[len(state.steps)], tools=[first, second])
+repository = SessionRepository(FileSessionStore(sys.argv[1]))
+runner = InlineRunner([agent])
+if sys.argv[2] == "begin":
+    repository.create(SessionFactory().create(agent, session_id="s1"))
+action = SendMessage("go", runner) if sys.argv[2] == "begin" else ContinueExecution(runner)
+print(SessionRuntime(repository).execute("s1", action).state.final_response)
+'''
+
+
+def test_another_process_goes_on_after_the_last_saved_step_of_a_killed_one(tmp_path: Path) -> None:
+    def run(what: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", DYING_AGENT, str(tmp_path), what]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    killed = run("begin")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    stored = FileSessionStore(tmp_path).load("s1")
+    assert stored is not None
+    assert (stored.version, stored.state.step_count) == (2, 1)
+    done = run("continue")
+    assert done.stdout.strip() == "done", done.stderr
+    assert (tmp_path / "ledger").read_text().split() == ["first", "second", "second"]
 
 
 def test_a_thousand_sessions_are_listed_without_reading_a_body(tmp_path: Path) -> None:
