@@ -20,7 +20,8 @@
     │   └── StoreForbidden          this Redis user may not do that
     ├── StoreFull                   the store refuses writes for want of memory
     ├── StateUnreadable             stored data that are damaged or incomplete
-    │   └── StateTooNew             stored by a newer version of this package
+    │   ├── StateTooNew             stored by a newer version of this package
+    │   └── InvalidSessionFile      a session's file that is damaged
     ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
     │   └── UnusableAnswer          the model answered with something that cannot be read
@@ -181,7 +182,17 @@ class SessionExpired(SessionNotFound):
 
 
 class SessionConflict(CeleryAgentsError):
-    """The session was saved by someone else meanwhile, or a session with this id exists already."""
+    """The session was saved by someone else meanwhile, or a session with this id exists already.
+
+    Attributes:
+        expected: The version that the caller had.
+        stored: The version in the store.
+    """
+
+    def __init__(self, message: str = "", *, expected: int = 0, stored: int = 0) -> None:
+        super().__init__(message or "The session was saved meanwhile, or it exists already. Load it again.")
+        self.expected = expected
+        self.stored = stored
 
 
 class ClaimLost(CeleryAgentsError):
@@ -221,6 +232,18 @@ class StateUnreadable(CeleryAgentsError):
         super().__init__(f"The stored state cannot be read: {part}: {reason}")
         self.part = part
         self.reason = reason
+
+
+class InvalidSessionFile(StateUnreadable):
+    """The file of a session is damaged; it stays as it is, and other sessions can be used.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path[-_PART_CHARS:], f"{reason}. Move the file away, or put a copy in its place.")
+        self.path = path
 
 
 class StateTooNew(StateUnreadable):

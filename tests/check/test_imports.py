@@ -40,6 +40,7 @@ HEIGHT = {
     "worker": 8,
     "worker.agent": 9,
     "worker.engine": 9,
+    "worker.session": 9,
     "tasks": 10,
     "demo": 10,
     "testing": 10,

@@ -27,6 +27,7 @@ PAGES = (
             "children",
             "people",
             "services",
+            "sessions",
             "operating",
             "coming-from",
         )

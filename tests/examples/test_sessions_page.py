@@ -1,0 +1,84 @@
+"""docs/sessions.md: its code runs against each store that needs no worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.session import (
+    AgentDefinition,
+    FileSessionStore,
+    InMemorySessionStore,
+    SessionRepository,
+    SessionRuntime,
+    SessionStatus,
+    SessionStore,
+    UpdateTask,
+)
+
+from support.documents import read_document
+
+PAGE = read_document("docs/sessions.md")
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
+    return InMemorySessionStore() if request.param == "memory" else FileSessionStore(tmp_path / "sessions")
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`page("actions")`: a module of the page."""
+    package = tmp_path / "sessions_page"
+    package.mkdir()
+    PAGE.write(package)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda name: import_module(f"sessions_page.{name}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sessions_page"]:
+        del sys.modules[name]
+
+
+def test_the_quick_start_answers(page: Any, store: SessionStore) -> None:
+    assert page("first_session").first_session(store) == PAGE.outputs[0].strip()
+    first = store.list_headers().first
+    assert first is not None
+    assert (first.agent_name, first.version, first.status) == ("assistant", 2, SessionStatus.ACTIVE)
+
+
+def test_the_quick_start_prints_what_the_page_says(tmp_path: Path) -> None:
+    PAGE.write(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "first_session.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == PAGE.outputs[0]
+
+
+def test_the_actions_change_the_session_and_the_fork_keeps_its_state(page: Any, store: SessionStore) -> None:
+    repository = SessionRepository(store)
+    runtime = SessionRuntime(repository)
+    session = runtime.create(AgentDefinition(name="assistant"))
+    forked = page("actions").change_session(runtime, repository, session.session_id)
+    state = runtime.get_session(forked.session_id).state
+    assert state.system_prompt == "You are concise and direct. Respond in bullet points."
+    assert (state.metadata["ticket_id"], state.metadata["task"]) == ("OPS-142", "Refactor the authentication module")
+    assert state.llm_config is not None
+    assert state.llm_config.model == "openai:gpt-5-mini"
+    assert (forked.version, forked.status) == (1, SessionStatus.ACTIVE)
+    archived = runtime.get_session(session.session_id)
+    assert (archived.status, archived.version) == (SessionStatus.COMPLETED, 9)
+    assert archived.state.metadata["archive_reason"] == "Ticket resolved"
+
+
+def test_the_controller_suspends_and_the_listener_notes(page: Any, store: SessionStore) -> None:
+    audit: list[str] = []
+    repository = SessionRepository(store)
+    session = SessionRuntime(repository).create(AgentDefinition(name="assistant"))
+    runtime = page("controllers").auditing_runtime(repository, audit)
+    assert runtime.execute(session.session_id, UpdateTask("x")).status is SessionStatus.SUSPENDED
+    assert audit == ["UpdateTask: active to suspended"]

@@ -1,0 +1,76 @@
+"""Sessions without workers: values, actions, the runtime, and stores in memory and in files.
+
+The engine that runs a message is the workers' own; `InlineRunner` runs it in the calling process. Sessions in Redis
+belong to the workers, and clients act on them by `AgentClient`.
+"""
+
+from __future__ import annotations
+
+from .actions import (
+    ChangeModel,
+    ChangeSystemPrompt,
+    ClearSession,
+    ContinueExecution,
+    ForkSession,
+    ResumeSession,
+    SendMessage,
+    SessionAction,
+    SessionRunner,
+    SuspendSession,
+    UpdateTask,
+    WriteMetadata,
+)
+from .controllers import AgentSessionStage, PassThroughSessionController, SessionController, SessionHookStack
+from .events import (
+    EventDispatcher,
+    SessionActionExecuted,
+    SessionLoaded,
+    SessionLoadFailed,
+    SessionSaved,
+    SessionSaveFailed,
+)
+from .file_store import FileSessionStore
+from .inline_runner import InlineRunner
+from .registry import CapabilityRegistry
+from .repository import SessionFactory, SessionRepository
+from .runtime import SessionRuntime
+from .store import InMemorySessionStore, SessionStore
+from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList, SessionStatus
+
+__all__ = [
+    "AgentDefinition",
+    "AgentSession",
+    "AgentSessionInfo",
+    "AgentSessionStage",
+    "CapabilityRegistry",
+    "ChangeModel",
+    "ChangeSystemPrompt",
+    "ClearSession",
+    "ContinueExecution",
+    "EventDispatcher",
+    "FileSessionStore",
+    "ForkSession",
+    "InMemorySessionStore",
+    "InlineRunner",
+    "PassThroughSessionController",
+    "ResumeSession",
+    "SendMessage",
+    "SessionAction",
+    "SessionActionExecuted",
+    "SessionController",
+    "SessionFactory",
+    "SessionHookStack",
+    "SessionInfoList",
+    "SessionLoadFailed",
+    "SessionLoaded",
+    "SessionRepository",
+    "SessionRunner",
+    "SessionRuntime",
+    "SessionSaveFailed",
+    "SessionSaved",
+    "SessionStatus",
+    "SessionStore",
+    "SuspendSession",
+    "UpdateTask",
+    "WriteMetadata",
+]

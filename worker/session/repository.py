@@ -1,0 +1,73 @@
+"""The repository, which turns a missing session into an error, and the factory of sessions."""
+
+from __future__ import annotations
+
+from ..agent import Agent
+from ..errors import SessionNotFound
+from ..state import AgentState, SessionId
+from .store import SessionStore
+from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList
+
+
+class SessionRepository:
+    """Sessions in a store; see `SessionStore` for the errors."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    def create(self, session: AgentSession) -> AgentSession:
+        """Store a new session as version 1."""
+        return self._store.create(session)
+
+    def save(self, session: AgentSession) -> AgentSession:
+        """Store the next version and return it."""
+        return self._store.save(session)
+
+    def load(self, session_id: str) -> AgentSession:
+        """Read a session.
+
+        Raises:
+            SessionNotFound: There is none.
+        """
+        session = self._store.load(session_id)
+        if session is None:
+            raise SessionNotFound(session_id)
+        return session
+
+    def exists(self, session_id: str) -> bool:
+        """Whether there is such a session."""
+        return self._store.exists(session_id)
+
+    def delete(self, session_id: str) -> None:
+        """Remove a session; nothing happens when there is none."""
+        self._store.delete(session_id)
+
+    def list_headers(self) -> SessionInfoList:
+        """The headers of all sessions, the last changed first."""
+        return self._store.list_headers()
+
+
+class SessionFactory:
+    """Makes sessions that are in no store yet."""
+
+    def create(
+        self,
+        definition: AgentDefinition | Agent,
+        seed: AgentState | None = None,
+        *,
+        session_id: SessionId | str | None = None,
+    ) -> AgentSession:
+        """A new session of version 0.
+
+        Args:
+            seed: The state to begin with. None: an empty one with the definition's metadata.
+            session_id: None: a new one.
+        """
+        if isinstance(definition, Agent):
+            definition = AgentDefinition.describing(definition)
+        info = AgentSessionInfo(
+            session_id=SessionId.generate() if session_id is None else SessionId.of(session_id),
+            agent_name=definition.name,
+        )
+        state = seed or AgentState.fresh(metadata=dict(definition.metadata))
+        return AgentSession(info=info, definition=definition, state=state)

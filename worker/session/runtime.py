@@ -1,0 +1,127 @@
+"""`SessionRuntime`: loads a session, runs an action on it, and saves it, with controllers and events in between."""
+
+from __future__ import annotations
+
+from ..agent import Agent
+from ..redaction import describe_exception
+from ..state import AgentState
+from .actions import SessionAction, SteppedAction
+from .controllers import AgentSessionStage, PassThroughSessionController, SessionController
+from .events import (
+    EventDispatcher,
+    SessionActionExecuted,
+    SessionLoaded,
+    SessionLoadFailed,
+    SessionSaved,
+    SessionSaveFailed,
+)
+from .repository import SessionFactory, SessionRepository
+from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList
+
+
+class SessionRuntime:
+    """Reads and changes sessions. Reads store nothing."""
+
+    def __init__(
+        self,
+        repository: SessionRepository,
+        events: EventDispatcher | None = None,
+        controllers: SessionController | None = None,
+        *,
+        factory: SessionFactory | None = None,
+    ) -> None:
+        """
+        Args:
+            controllers: One controller, or several in a `SessionHookStack`. None: none.
+        """
+        self._repository = repository
+        self._events = events or EventDispatcher()
+        self._controller: SessionController = controllers or PassThroughSessionController()
+        self._factory = factory or SessionFactory()
+
+    def list_sessions(self) -> SessionInfoList:
+        """The headers of all sessions, of every status."""
+        return self._repository.list_headers()
+
+    def get_session_info(self, session_id: str) -> AgentSessionInfo:
+        """The header of a session. Raises `SessionNotFound`."""
+        return self._repository.load(session_id).info
+
+    def get_session(self, session_id: str) -> AgentSession:
+        """Load a session, pass it through `AFTER_LOAD`, and store nothing. Raises `SessionNotFound`."""
+        return self._load(session_id)
+
+    def create(self, definition: AgentDefinition | Agent, seed: AgentState | None = None) -> AgentSession:
+        """Create a session: `BEFORE_CREATE`, `BEFORE_SAVE`, the write, `AFTER_SAVE`, `AFTER_CREATE`, `SessionSaved`."""
+        session = self._factory.create(definition, seed)
+        session = self._pass(session, AgentSessionStage.BEFORE_CREATE, AgentSessionStage.BEFORE_SAVE)
+        try:
+            session = self._repository.create(session)
+            session = self._pass(session, AgentSessionStage.AFTER_SAVE, AgentSessionStage.AFTER_CREATE)
+        except Exception as error:
+            self._report_save_failure(session.session_id, error)
+            raise
+        return self._report_saved(session)
+
+    def execute(self, session_id: str, action: SessionAction) -> AgentSession:
+        """Run an action on a session and save it; continue with what is returned.
+
+        An action that raises, or a controller before the save, leaves the stored session as it is; of an action with
+        several steps, those that were saved stay.
+
+        Raises:
+            SessionNotFound: There is no such session, or it was deleted meanwhile.
+            SessionConflict: The session was saved meanwhile; load it and try again.
+            Exception: Whatever the action or a controller raises.
+        """
+        before = self._load(session_id)
+        if isinstance(action, SteppedAction):
+            action = action.saving_with(self._save_step)
+        session = action.execute_on(before)
+        session = self._pass(session, AgentSessionStage.AFTER_ACTION, AgentSessionStage.BEFORE_SAVE)
+        executed = SessionActionExecuted(
+            session_id=session_id,
+            action=type(action).__name__,
+            before_version=before.version,
+            after_version=session.version,
+            before_status=before.status,
+            after_status=session.status,
+        )
+        self._events.dispatch(executed)
+        try:
+            session = self._pass(self._repository.save(session), AgentSessionStage.AFTER_SAVE)
+        except Exception as error:
+            self._report_save_failure(session_id, error)
+            raise
+        return self._report_saved(session)
+
+    def _load(self, session_id: str) -> AgentSession:
+        try:
+            session = self._repository.load(session_id)
+        except Exception as error:
+            failure = SessionLoadFailed(session_id, describe_exception(error).message, type(error).__name__)
+            self._events.dispatch(failure)
+            raise
+        session = self._pass(session, AgentSessionStage.AFTER_LOAD)
+        self._events.dispatch(SessionLoaded(session_id, session.version, session.status))
+        return session
+
+    def _save_step(self, session: AgentSession) -> AgentSession:
+        """Save after a step of an action; no controller sees it."""
+        try:
+            return self._repository.save(session)
+        except Exception as error:
+            self._report_save_failure(session.session_id, error)
+            raise
+
+    def _pass(self, session: AgentSession, *stages: AgentSessionStage) -> AgentSession:
+        for stage in stages:
+            session = self._controller.on_stage(stage, session)
+        return session
+
+    def _report_saved(self, session: AgentSession) -> AgentSession:
+        self._events.dispatch(SessionSaved(session.session_id, session.version, session.status))
+        return session
+
+    def _report_save_failure(self, session_id: str, error: Exception) -> None:
+        self._events.dispatch(SessionSaveFailed(session_id, describe_exception(error).message, type(error).__name__))
