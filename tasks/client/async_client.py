@@ -22,6 +22,7 @@ from ...worker.store import Event
 from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result
+from .trees import TreeEvent
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -190,6 +191,12 @@ class AsyncAgentClient:
         jobs = self._client.retry_failed(since=since, agent=agent, dry_run=dry_run, by=by)
         while (job := await self._threads.run(lambda: next(jobs, None))) is not None:
             yield AsyncJob(job, self._threads)
+
+    async def tree_events(self, session_id: str, *, timeout: float | None = None) -> AsyncGenerator[TreeEvent]:
+        """Follow the events of a whole tree as one stream; see `AgentClient.tree_events`."""
+        events = await self._threads.run(lambda: self._client.tree_events(session_id, timeout=timeout))
+        while (event := await self._threads.run(lambda: next(events, None))) is not None:
+            yield event
 
     async def suspend_all(
         self,

@@ -270,8 +270,10 @@ class Simulation:
             return
         self._judge(actor, message, outcome)
         publish = getattr(outcome, "publish", None)
-        if publish is not None:
-            self._publish(publish)
+        for published in publish if isinstance(outcome, Waiting) else (publish,):
+            if published is None:
+                continue
+            self._publish(published)
             crash_points.at("c9")
 
     def _judge(self, actor: Actor, message: Message_, outcome: Any) -> None:

@@ -51,7 +51,7 @@ EXTREMES: Final[Mapping[str, tuple[tuple[Callable[[], Any], ...], tuple[Callable
     "huge_text": ((lambda: "x" * _HUGE_CHARS,), (lambda: b'"' + b"x" * _HUGE_CHARS + b'"',)),
 }
 # What is large takes long, and comes in fewer examples.
-_OFTEN: Final = tuple(name for name in EXTREMES for _ in range({"huge_text": 1, "deep": 5}.get(name, 12)))
+_OFTEN: Final = tuple(name for name in EXTREMES for _ in range({"huge_text": 4, "deep": 5}.get(name, 12)))
 
 
 @functools.cache
