@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.state import AnswerRecord, AnswerVerb, Request
+from celery_agents.worker.state import AnswerRecord, AnswerVerb, Deny, Request
 from celery_agents.worker.tools import Ask, NeedsAnswer, NeedsApproval, PassOn, ToolContext, UseValue, tool
 
 from .sessions import EFFECTS, Called, Plan, Stage, here
@@ -64,8 +64,9 @@ def _terms(rng: random.Random, *, values: bool = False) -> dict[str, Any]:
     )[0]  # fmt: skip
 
 
-def _ask_by_policy(_context: Any, _args: Any) -> Ask:
-    return Ask(to="team", **_terms(here().world.rng))
+def _ask_by_policy(_context: Any, _args: Any) -> Ask | Deny:
+    rng = here().world.rng
+    return Deny("never by an agent") if rng.random() < 0.06 else Ask(to="team", **_terms(rng))
 
 
 def _called(name: str, payment: int, amount: int, ctx: ToolContext) -> str:
