@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
 
 help:
 	@echo "make demo         a refund whose worker is killed -9, beside the same job on plain Celery; needs no key"
-	@echo "make test         the test suite: real Redis, real worker processes (about ten minutes on two cores)"
+	@echo "make test         the test suite: real Redis, real worker processes (a quarter of an hour on two cores)"
 	@echo "make walk         the wheel in a fresh environment: what a newcomer types, beside other services (ten minutes)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
@@ -55,8 +55,8 @@ demo: $(VENV)/installed
 	$(BIN)/celery-agents demo $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -n 3 --dist worksteal -m "not alone" $(ARGS)
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m alone $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -n 4 --dist worksteal -m "not alone and not long" $(ARGS)
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
 
 walk: $(VENV)/installed-dev
 	$(PYTEST) tests/walk --timeout 600 $(ARGS)
@@ -65,7 +65,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) tests/check $(ARGS)
+	$(PYTEST) tests/check -n 2 $(ARGS)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -81,6 +81,7 @@ lock: $(VENV)/installed-dev
 	$(LOCK) --extra all --extra dev --output-file tests/requirements.txt $(ARGS)
 
 faults: $(VENV)/installed-dev
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m long -n 2
 	$(BIN)/python tests/fault/campaign.py $(ARGS)
 
 faults-long: $(VENV)/installed-dev

@@ -31,6 +31,7 @@ def test_a_worker_killed_around_a_wait_costs_seconds_and_nothing_else(tmp_path: 
     assert verdict.counts["approved_calls"] > verdict.counts["edited_calls"] > 0
 
 
+@pytest.mark.long
 def test_a_worker_killed_around_children_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
     verdict = children.kill_trees(tmp_path / "lab", 1, 5, timeout=300)
     assert not verdict.violations, str(verdict)

@@ -8,7 +8,7 @@ import pytest
 
 from fault.real import capable, children, smart
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(420), pytest.mark.slow]
 
 
 def test_a_worker_killed_anywhere_loses_and_doubles_no_part_of_a_run(tmp_path: Path) -> None:

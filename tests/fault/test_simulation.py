@@ -143,6 +143,7 @@ def test_what_stands_in_place_of_the_product_and_changes_nothing_breaks_nothing(
         assert not verdict.violations, f"seed {seed}: {verdict.violations[0]}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -151,6 +152,7 @@ def test_the_simulation_finds(mutant: Mutant, url: str) -> None:
     assert found is not None, f"the mutant survives, although {mutant.breaks}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mutant", WAITING_MUTANTS, ids=lambda mutant: mutant.name)

@@ -22,6 +22,7 @@ def test_no_simulated_tree_breaks_an_invariant() -> None:
     assert not verdict.vacuous(("worker died", "reply lost", "passed w4", "passed w5", "beyond half of the budget"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TREE_MUTANTS)
 def test_a_mutant_of_the_rules_about_children_is_found(name: str) -> None:
     assert hunt(TREE_MUTANTS[name], MUTANT_SEEDS) is not None
