@@ -13,7 +13,7 @@ from ..context import StoreContext
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..events import parse_events
-from ..keys import SessionKeys
+from ..keys import SessionKeys, joined_field
 from ..records import Event, Header, Result, SessionState, SessionSummary
 
 _BATCH: Final = 5_000
@@ -166,6 +166,20 @@ def record(context: StoreContext, session_id: str, execution_id: str) -> Result 
     keys = context.keys(session_id)
     (reply,) = context.database.pipeline("record", [("HMGET", keys.session, "version", f"e:{execution_id}")])
     return _result(session_id, *reply)
+
+
+def joined(context: StoreContext, session_id: str, operation_id: str) -> str:
+    """Read which execution a message has joined; "" while it waits in the inbox, and when it is long forgotten.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    keys = context.keys(session_id)
+    reads = [("HMGET", keys.session, "version", joined_field(operation_id))]
+    ((version, execution_id),) = context.database.pipeline("joined", reads)
+    if version is None:
+        raise SessionNotFound(session_id)
+    return fields.text(execution_id)
 
 
 def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result | None:

@@ -163,6 +163,10 @@ class SessionActions:
         """Read how an execution ended last, whether it was retried since or not; None when it never has."""
         return reads.record(self._context, session_id, execution_id)
 
+    def joined(self, session_id: str, operation_id: str) -> str:
+        """Read which execution a message has joined; "" while it waits behind a running step."""
+        return reads.joined(self._context, session_id, operation_id)
+
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
         """Read how an execution ended; None while it has not, or goes on after a retry."""
         return reads.outcome(self._context, session_id, execution_id)
