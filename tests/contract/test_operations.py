@@ -29,6 +29,7 @@ def test_a_message_that_starts_an_execution_is_part_of_it(bench: Bench) -> None:
     started = bench.message("the next", "m1").execution_id
     assert started not in ("", bench.execution)
     assert bench.store.sessions.joined(bench.session, "m1") == started
+    assert bench.store.sessions.joined(bench.session, "op-first") == bench.execution
     assert bench.store.sessions.joined(bench.session, "never sent") == ""
 
 

@@ -265,12 +265,11 @@ class SessionSave:
                 yield ("HDEL", self.scope.keys.session, f"e:{execution_id}")
 
     def _joined(self) -> Iterator[Word]:
-        """The execution that the operations are part of now; whoever submits a session knows it beforehand."""
+        """The execution that the operations are part of now."""
         execution = self.next_state.state.execution
-        if self.before is None or execution is None:
-            return
-        for operation in self.next_state.operations:
-            yield from (joined_field(operation), execution.execution_id)
+        if execution is not None:
+            for operation in self.next_state.operations:
+                yield from (joined_field(operation), execution.execution_id)
 
     def _forget_operations(self, kept: Sequence[str]) -> Iterator[Command]:
         """Delete what is stored of operations that are too many."""
