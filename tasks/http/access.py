@@ -18,7 +18,7 @@ from ..client.async_client import AsyncAgentClient
 from .problems import HttpProblem
 
 _SHORTEST_TOKEN: Final = 16
-_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Scope(StrEnum):
@@ -67,6 +67,10 @@ class Access:
             raise HttpProblem(403, "other-session", "This token is for one session, and reaches nothing else.")
 
 
+NOTHING: Final = Access(frozenset())
+"""The access of a request that needs no token but the one in its path."""
+
+
 class AccessRules:
     """Finds out what a request may do."""
 
@@ -112,13 +116,15 @@ class AccessRules:
         """Without tokens only programs of this machine may ask, and no page of another site in its browser."""
         if request.client is None or not is_loopback(request.client.host):
             raise _unauthorized("Without tokens only this machine may ask. Set CELERY_AGENTS_HTTP_TOKEN_SECRETS.")
-        host = request.headers.get("host", "").rsplit(":", 1)[0] if request.headers.get("host") != "::1" else "::1"
+        host = request.url.hostname or ""
         if host not in _LOCAL_NAMES:
             raise HttpProblem(403, "foreign-host", f"Without tokens the host must be localhost, not {host[:100]!r}.")
         origin = request.headers.get("origin")
         own = f"{request.url.scheme}://{request.headers.get('host', '')}"
         if origin is not None and origin != own and origin not in self._origins:
-            raise HttpProblem(403, "foreign-origin", "Pages of this origin may not ask. Set CELERY_AGENTS_HTTP_ORIGINS.")
+            raise HttpProblem(
+                403, "foreign-origin", "Pages of this origin may not ask. Set CELERY_AGENTS_HTTP_ORIGINS."
+            )
 
 
 def read_tokens(text: str | None) -> tuple[tuple[bytes, frozenset[Scope]], ...]:
@@ -133,7 +139,9 @@ def read_tokens(text: str | None) -> tuple[tuple[bytes, frozenset[Scope]], ...]:
         token, _, names = entry.partition(":")
         place = f"CELERY_AGENTS_HTTP_TOKEN_SECRETS: entry {number}"
         if len(token) < _SHORTEST_TOKEN:
-            raise SettingsError(f"{place} has a token shorter than {_SHORTEST_TOKEN} characters; `openssl rand -hex 32`.")
+            raise SettingsError(
+                f"{place} has a token shorter than {_SHORTEST_TOKEN} characters; `openssl rand -hex 32`."
+            )
         try:
             scopes = frozenset(Scope(name.strip()) for name in names.split("+"))
         except ValueError:

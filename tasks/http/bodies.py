@@ -15,6 +15,9 @@ from .endpoints import Body, NoQuery
 _LONGEST_WAIT: Final = 60
 _MOST_TEXT: Final = 10_000_000
 
+EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
+"""The ids of events, as a pattern."""
+
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
 By = Annotated[str | None, Field(max_length=200, description="Who asks, for the events.")]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]
@@ -133,7 +136,7 @@ class Answers(Body):
 
     answers: dict[str, dict[str, Any]] = Field(
         min_length=1,
-        description='By request id: {"approve": true}, {"approve": {"args": {…}}}, {"deny": "reason"} or {"answer": {…}}.',
+        description='By request id: {"approve": true}, {"approve": {"args": {…}}}, {"deny": "why"} or {"answer": {…}}.',
     )
     by: By = None
     note: str = ""
@@ -210,11 +213,12 @@ class MessagesQuery(Body):
 class EventsQuery(Body):
     """From where to follow, and until when."""
 
-    after: str | None = Field(None, pattern=r"^\d{1,20}(-\d{1,20})?$", description="Id of the last event seen.")
+    after: str | None = Field(None, pattern=f"^{EVENT_ID}$", description="Id of the last event seen.")
     until: Literal["end"] | None = Field(None, description="end: the stream ends with the execution.")
 
 
 __all__ = [
+    "EVENT_ID",
     "Answers",
     "Body",
     "Budget",

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound
 from ...worker.store import Event, EventType
 from ..client.async_client import AsyncAgentClient
 from .problems import HttpProblem
+
+if TYPE_CHECKING:
+    from ..client.client import AgentClient
 
 _log = logging.getLogger(__name__)
 
@@ -170,16 +174,23 @@ class EventHub:
 
     async def _read(self) -> None:
         """Read for everybody until nobody is left."""
-        while self._topics:
-            positions = {session_id: topic.position for session_id, topic in self._topics.items()}
-            try:
-                found = await self._client.run(lambda client, at=positions: client.store.sessions.watch_many(at, _BLOCK_MS))
-            except CeleryAgentsError as error:
-                _log.warning("events cannot be read now: %s", error)
-                await asyncio.sleep(_LOST_CONNECTION_SECONDS)
-                continue
-            for session_id, events in found.items():
-                self._hand_out(session_id, events)
+        try:
+            while self._topics:
+                positions = {session_id: topic.position for session_id, topic in self._topics.items()}
+                for session_id, events in (await self._read_once(positions)).items():
+                    self._hand_out(session_id, events)
+        finally:  # without readers, or because of a bug: then their streams end, and they come back
+            for topic in self._topics.values():
+                for reader in topic.readers:
+                    reader.is_behind = True
+
+    async def _read_once(self, positions: Mapping[str, str]) -> dict[str, list[Event]]:
+        try:
+            return await self._client.run(functools.partial(_read_events, positions))
+        except CeleryAgentsError as error:
+            _log.warning("events cannot be read now: %s", error)
+            await asyncio.sleep(_LOST_CONNECTION_SECONDS)
+            return {}
 
     def _hand_out(self, session_id: str, events: list[Event]) -> None:
         topic = self._topics.get(session_id)
@@ -191,6 +202,10 @@ class EventHub:
             topic.position = event.id
             for reader in topic.readers:
                 reader.put(event)
+
+
+def _read_events(positions: Mapping[str, str], client: AgentClient) -> dict[str, list[Event]]:
+    return client.store.sessions.watch_many(positions, _BLOCK_MS)
 
 
 def _order(event_id: str) -> tuple[int, int]:

@@ -57,7 +57,7 @@ class SessionReply(Reply):
     version: int
     created_at: datetime
     updated_at: datetime
-    problem: str
+    problem: str | None = Field(description="Why it cannot be read; null when it can.")
     unoffered_since: datetime | None
     reason: str = Field(description="Why it has not ended yet; empty when it has.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from . import bodies, replies
 from .access import Scope
 from .endpoints import Call, Endpoint, send
 from .event_hub import Gap
+from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.client import AgentClient
@@ -93,8 +95,9 @@ async def follow_events(call: Call) -> Response:
     """Follow the events of a session as a stream of Server-Sent Events."""
     query: bodies.EventsQuery = call.query
     after = call.request.headers.get("last-event-id") or query.after
-    checked = bodies.EventsQuery(after=after).after  # the header as well as the query
-    subscription = call.hub.subscribe(call.session_id, checked)
+    if after is not None and not re.fullmatch(bodies.EVENT_ID, after):
+        raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
+    subscription = call.hub.subscribe(call.session_id, after)
     events = await subscription.__aenter__()
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
@@ -189,9 +192,7 @@ ENDPOINTS: Final = (
     ),
     _read(_SESSION, show_session, "Read a session without its content.", replies.SessionReply, bodies.NoQuery),
     _read(f"{_SESSION}/state", show_state, "Read its whole state.", replies.StateReply, bodies.NoQuery),
-    _read(
-        f"{_SESSION}/messages", list_messages, "Read the conversation.", replies.MessagesReply, bodies.MessagesQuery
-    ),
+    _read(f"{_SESSION}/messages", list_messages, "Read the conversation.", replies.MessagesReply, bodies.MessagesQuery),
     _read(f"{_SESSION}/steps", list_steps, "Read the latest execution's steps.", replies.StepsReply, bodies.NoQuery),
     _read(f"{_SESSION}/tree", show_tree, "Read it with the sessions below it.", replies.TreeReply, bodies.NoQuery),
     Endpoint(
@@ -206,9 +207,7 @@ ENDPOINTS: Final = (
         is_stream=True,
     ),
     _change(f"{_SESSION}/metadata/{{key}}", write_metadata, "Keep a JSON value.", bodies.Metadata, Scope.SUBMIT),
-    _change(
-        f"{_SESSION}/system-prompt", change_system_prompt, "Give it a prompt.", bodies.SystemPrompt, Scope.ADMIN
-    ),
+    _change(f"{_SESSION}/system-prompt", change_system_prompt, "Give it a prompt.", bodies.SystemPrompt, Scope.ADMIN),
     _change(f"{_SESSION}/model", change_model, "Give it a model.", bodies.Model, Scope.ADMIN),
     Endpoint(
         method="POST",
