@@ -9,6 +9,7 @@ from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, ToolOutcome
 from ..store import BeginRecord
 from ..tools import Effect, LookupResult, LookupStatus, StopExecution, UnusableResult
+from .asked_calls import has_begun_elsewhere
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -40,7 +41,9 @@ class BegunCalls:
             begun = run.journal.begun.get(each.index)
             if run.is_stopping:
                 run = run.with_record(each.index, self.record_stopped(run, each, begun))
-            elif begun is None or each.tool.effect in (Effect.PURE, Effect.KEYED):
+            elif (
+                begun is None or each.tool.effect in (Effect.PURE, Effect.KEYED) or has_begun_elsewhere(run, each.index)
+            ):
                 fresh.append(each)
             elif each.tool.effect is Effect.LOOKUP:
                 run, again = self._look_up(run, each, begun)

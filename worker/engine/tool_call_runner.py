@@ -11,12 +11,21 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
 from ..errors import StoreFull, StoreUnavailable
-from ..redaction import describe_exception
+from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..tools import LookupResult, NeedsChildren, NeedsReply, Replies, StopExecution, ToolContext, UnusableResult
+from ..tools import (
+    LookupResult,
+    NeedsChildren,
+    NeedsReply,
+    OutcomeUnknown,
+    Replies,
+    StopExecution,
+    ToolContext,
+    UnusableResult,
+)
 from .active_lease import Interruption
-from .asked_calls import has_later_result, replies_to, times_over
+from .asked_calls import has_later_result, memos_of, replies_to, times_over
 from .asking import Asking
 from .call_records import (
     CallTimes,
@@ -143,6 +152,8 @@ class ToolCallRunner:
             returned, signal = stop.result, stop.signal_from(planned.call.name)
         except concurrent.futures.CancelledError:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
+        except OutcomeUnknown as error:
+            return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
         except TimeoutError as error:
             if planned.tool.is_async and not str(error):
                 return self._record_interrupted(run, planned, _late_message(planned), began_ms)
@@ -256,6 +267,7 @@ class ToolCallRunner:
             make_token=(lambda: self._signer.sign(claims)) if planned.later is not None else None,
             times_over=times_over(run, planned.index),
             children=spawned_ends(run, planned.index),
+            memos=memos_of(run, planned.index),
         )
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:

@@ -83,6 +83,7 @@ class NeedsAnswer(NeedsReply):
         to: The addressee. None: anybody.
         expires: The time in which somebody must answer. None: no end.
         on_expiry: The rule for the end of that time.
+        memo: JSON that the call gets back with the answer, in `Replies.memos`.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class NeedsAnswer(NeedsReply):
         to: str | None = None,
         expires: timedelta | None = None,
         on_expiry: ExpiryRule = "deny",
+        memo: Any = None,
     ) -> None:
         """Ask a person.
 
@@ -104,6 +106,7 @@ class NeedsAnswer(NeedsReply):
             to: The addressee. None: anybody.
             expires: The time in which somebody must answer. None: no end.
             on_expiry: The rule for the end of that time; a `UseValue` stands for the answer.
+            memo: JSON that the call gets back with the answer; people who answer can see it.
         """
         if questions is not None and schema is not None:
             raise ConfigurationError("NeedsAnswer: give schema= or questions=, not both")
@@ -115,6 +118,7 @@ class NeedsAnswer(NeedsReply):
         self.questions = questions
         self.to, self.expires = to, expires
         self.on_expiry: ExpiryRule = on_expiry
+        self.memo = memo
         super().__init__(prompt)
 
 
@@ -123,13 +127,23 @@ class NeedsTime(NeedsReply):
 
     Attributes:
         until: The time, with timezone.
+        why: What the call waits for, for people; "" when only the time has to come.
+        memo: JSON that the call gets back when it runs again, in `Replies.memos`.
+        has_begun: The effect goes on elsewhere meanwhile: where the execution is stopped, its outcome is unknown.
     """
 
-    def __init__(self, until: datetime) -> None:
+    def __init__(self, until: datetime, *, why: str = "", memo: Any = None, has_begun: bool = False) -> None:
         if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
         self.until = until
+        self.why = why
+        self.memo = memo
+        self.has_begun = has_begun
         super().__init__(f"the call goes on at {until.isoformat()}")
+
+
+class OutcomeUnknown(Exception):
+    """Raised by a tool that cannot tell whether its effect happened. The call does not run again; the model reads why."""
 
 
 class AnswerRefused(Exception):
