@@ -37,7 +37,6 @@ class _Known:
 
     tools: ToolList
     fresh_until: float
-    changes: int = 0
 
 
 class RemoteTools:
@@ -92,6 +91,12 @@ class RemoteTools:
 
     def _fresh_list(self, key: str) -> ToolList | None:
         """The list of a server that need not be asked for again: of this process, or of another worker."""
+        changed = self._services.connections.changed
+        if key in changed:
+            changed.discard(key)
+            self._known.pop(key, None)
+            self._lists.forget_freshness(key)
+            return None
         known = self._known.get(key)
         if known is not None and known.fresh_until > self._services.monotonic():
             return known.tools

@@ -11,7 +11,7 @@ from ...config.logs import log_as
 from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
-from ..errors import StateUnreadable
+from ..errors import StateUnreadable, StoreUnavailable
 from ..state import SCHEMA_VERSION
 from ..store import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer

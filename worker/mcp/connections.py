@@ -47,13 +47,10 @@ class _Failures:
 
 
 class Connection:
-    """The connection to one server with one set of credentials, opened again when it is needed. On one loop only.
+    """The connection to one server with one set of credentials, opened again when it is needed. On one loop only."""
 
-    Attributes:
-        changed: Counts how often the server said that its list of tools has changed.
-    """
-
-    def __init__(self, server: MCPServer, credentials: Credentials) -> None:
+    def __init__(self, server: MCPServer, credentials: Credentials, on_changed: Callable[[], None]) -> None:
+        self._on_changed = on_changed
         self._server = server
         self._credentials = credentials
         self._failures = _Failures()
@@ -62,7 +59,6 @@ class Connection:
         self._closing = asyncio.Event()
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
-        self.changed = 0
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[ServerSession]:
@@ -123,7 +119,7 @@ class Connection:
     async def _keep_open(self, opened: asyncio.Future[ServerSession], closing: asyncio.Event) -> None:
         from .session import ServerSession
 
-        session = ServerSession(self._server, self._count_change)
+        session = ServerSession(self._server, self._on_changed)
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(self._server.connect_timeout.total_seconds()):
                 await stack.enter_async_context(session.connect(self._credentials, closing.set))
@@ -144,14 +140,16 @@ class Connection:
             opened.set_exception(ServerAway(self._server.name, why, seconds))
         opened.exception()  # it is no surprise to the loop when nobody waits any more
 
-    def _count_change(self) -> None:
-        self.changed += 1
-
 
 class Connections:
-    """The connections of one process. Steps of several loops have connections of their own."""
+    """The connections of one process. Steps of several loops have connections of their own.
+
+    Attributes:
+        changed: Keys of servers whose lists have changed since somebody last asked for them.
+    """
 
     def __init__(self) -> None:
+        self.changed: set[str] = set()
         self._lock = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, dict[str, Connection]] = {}
 
@@ -162,7 +160,8 @@ class Connections:
             known = self._by_loop.setdefault(loop, {})
             found = known.get(credentials.key)
             if found is None:
-                found = known[credentials.key] = Connection(server, credentials)
+                key = credentials.key
+                found = known[key] = Connection(server, credentials, lambda: self.changed.add(key))
             return found
 
     @property

@@ -324,9 +324,10 @@ def read_result(result: types.CallToolResult) -> Any:
     texts = [_as_text(each) for each in result.content]
     if result.is_error:
         raise MCPToolError("\n".join(texts) or "the server gave no reason")
-    if result.structured_content is not None:
-        return result.structured_content
-    return "\n".join(texts)
+    structured = result.structured_content
+    if isinstance(structured, dict) and set(structured) == {"result"} and not isinstance(structured["result"], dict):
+        return structured["result"]  # the form in which servers wrap a plain value
+    return "\n".join(texts) if structured is None else structured
 
 
 def _as_text(content: Any) -> str:

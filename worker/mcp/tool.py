@@ -25,7 +25,7 @@ from .questions import ask_person, earlier_answers
 from .server import MCPServer
 
 if TYPE_CHECKING:
-    from .session import RemoteCall, TaskRunning
+    from .session import RemoteCall, ServerSession, TaskRunning
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class MCPTool:
             try:
                 return await session.call(self._remote_call(ctx, bound))
             except MCPToolError as error:
-                raise MCPToolError(self._explain(str(error), session.tools)) from error
+                raise MCPToolError(await self._explain(ctx, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
         from .session import RemoteCall
@@ -180,10 +180,15 @@ class MCPTool:
             answers=known.answers, state=known.state, early=list(known.early),
         )  # fmt: skip
 
-    def _explain(self, why: str, current: ToolList) -> str:
+    async def _explain(self, ctx: ToolContext, session: ServerSession, why: str) -> str:
         """The server's error; where its list has changed since the step began, that too."""
+        try:
+            current = await session.refresh_tools()
+        except (ServerAway, ConnectionLost, MCPToolError):
+            return why
         if current.digest == self.offered.digest:
             return why
+        self.connections.changed.add(self.server.credentials(ctx.state).key)
         now = next((each for each in current.tools if each.name == self.remote.name), None)
         if now is None:
             return f"{why} (the MCP server {self.server.name!r} has no tool {self.remote.name!r} any more)"

@@ -6,9 +6,9 @@ its own instead, which says whether it was sent.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -107,7 +107,7 @@ async def open_transport(
         program, *arguments = server.words
         # The program sees what the library lets through (PATH, HOME and the like) and what `env` says: no secrets.
         parameters = StdioServerParameters(
-            command=program, args=arguments, env=dict(server.env), cwd=server.cwd or os.getcwd()
+            command=program, args=arguments, env=dict(server.env), cwd=server.cwd or Path.cwd()
         )
         async with stdio_client(parameters) as (read, write):
             yield _WatchedStream(read, on_end), write

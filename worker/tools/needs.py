@@ -143,7 +143,7 @@ class NeedsTime(NeedsReply):
 
 
 class OutcomeUnknown(Exception):
-    """Raised by a tool that cannot tell whether its effect happened. The call does not run again; the model reads why."""
+    """Raised by a tool that cannot tell whether its effect happened: it does not run again, the model reads why."""
 
 
 class AnswerRefused(Exception):
