@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from ..errors import InvalidInput
 from ..requests.schemas import check_schema
-from ..state import FrozenDict, thaw
+from ..state import AgentState, FrozenDict, thaw
 from ..tools import InvalidArguments, NeedsTime, OutcomeUnknown, ToolContext
 from ..tools.approval import Approval
 from ..tools.effect import Effect
@@ -75,8 +75,8 @@ class MCPTool:
 
     @property
     def annotations(self) -> Mapping[str, Any]:
-        """What the server says of the tool's effects, which approval rules may look at."""
-        return self.remote.annotations
+        """What a trusted server says of the tool's effects, which approval rules may look at."""
+        return self.remote.annotations if self.server.trust == "annotations" else {}
 
     @property
     def approval(self) -> Approval:
@@ -138,12 +138,15 @@ class MCPTool:
             self._follow(ctx, result)
         return result
 
-    async def abandon(self, ctx: ToolContext) -> None:
-        """Ask the server to give up the task of a call, because the execution is stopped."""
-        task = _newest(ctx, "task")
-        if task is not None:
-            async with self._connection(ctx).use() as session:
-                await session.cancel_task(task)
+    async def abandon(self, state: AgentState, memo: Mapping[str, Any]) -> None:
+        """Ask the server to give up the task of a call that waits, because the execution is stopped.
+
+        Args:
+            memo: What the call has left for its next run.
+        """
+        if "task" in memo:
+            async with self.connections.to(self.server, self.server.credentials(state)).use() as session:
+                await session.cancel_task(memo["task"])
 
     async def _obtain(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         """The result of one try, or what the server wants; a try that changed nothing is repeated once at once."""
