@@ -47,7 +47,7 @@ def stuck_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, server: MCPServerProcess, stuck_url: str) -> Iterator[Lab]:
-    env = {**server.env(), "TEST_STUCK_URL": stuck_url, "CELERY_AGENTS_RETRY_LATER_SECONDS": "0.5"}
+    env = {**server.worker_env(), "TEST_STUCK_URL": stuck_url, "CELERY_AGENTS_RETRY_LATER_SECONDS": "0.5"}
     with Lab(tmp_path_factory.mktemp("mcp-lab") / "lab", agents="support.mcp_agents", env=env) as started:
         yield started
 
@@ -89,9 +89,8 @@ def test_servers_are_killed_during_calls_and_come_back(
         wait_for_lines(server, works, worker)
         (stdio_server,) = {each["pid"] for each in server.lines() if each["work"] == "s3-fire"}
         os.kill(stdio_server, signal.SIGKILL)
-        server.kill()
-    wait_until(lambda: "is away" in reason(lab, job), "it says why it waits", 30)
-    server.begin()
+        with server.away():
+            wait_until(lambda: "is away" in reason(lab, job), "it says why it waits", 30, details=worker.tail)
     assert job.result(timeout=60).status == "completed"
     assert [each[0] for each in outcomes(lab, job)] == [ToolOutcome.OK, ToolOutcome.UNKNOWN] * 2
     assert server.effects(*works) == dict.fromkeys(works, 1)
@@ -101,16 +100,13 @@ def test_servers_are_killed_during_calls_and_come_back(
 def test_an_unsafe_call_to_a_server_that_is_away_runs_once_when_it_is_back(
     lab: Lab, server: MCPServerProcess, worker: WorkerProcess
 ) -> None:
-    server.kill()
-    job = submit(lab, [call("h_fire", work="late")])
-    hopeless = submit(lab, [call("i_fire", work="never")], agent="impatient")
-    try:
+    with server.away():
+        job = submit(lab, [call("h_fire", work="late")])
+        hopeless = submit(lab, [call("i_fire", work="never")], agent="impatient")
         wait_until(lambda: "is away" in reason(lab, job), "it waits", 30, details=worker.tail)
         # Nobody has ever listed the tools of the second one's server: it waits before the model is asked.
         assert hopeless.result(timeout=60).status == "completed"
         assert "There is no tool 'i_fire'" in outcomes(lab, hopeless)[0][1]
-    finally:
-        server.begin()
     assert job.result(timeout=60).status == "completed"
     assert server.deliveries("late", "never") == {"late": 1}
 
@@ -119,12 +115,9 @@ def test_after_a_servers_patience_the_model_reads_an_error(
     lab: Lab, server: MCPServerProcess, worker: WorkerProcess
 ) -> None:
     assert submit(lab, [call("i_look", work="seen")], agent="impatient").result(timeout=60).status == "completed"
-    server.kill()
-    try:
+    with server.away():
         job = submit(lab, [call("i_fire", work="never")], agent="impatient")
         assert job.result(timeout=60).status == "completed"
-    finally:
-        server.begin()
     ((outcome, text),) = outcomes(lab, job)
     assert outcome is ToolOutcome.ERROR
     assert "the MCP server 'i' was away for" in text
@@ -157,16 +150,16 @@ def test_a_list_that_changes_under_a_running_step_is_said_and_the_next_step_has_
     job = submit(lab, [call("h_refuse", work="x")], [call("h_extra", work="x")], gate="changes")
     wait_until(lambda: any(each["kind"] == "driver" and each.get("gate") == "changes" for each in lab.ledger.entries()),
                "the model is asked", 30)  # fmt: skip
-    server.kill()
-    server.ledger.with_suffix(".extra").touch()
+    extra = server.ledger.with_suffix(".extra")
+    with server.away():
+        extra.touch()
     try:
-        server.begin()
         lab.ledger.open("changes")
         assert job.result(timeout=60).status == "completed"
     finally:
-        server.ledger.with_suffix(".extra").unlink()
-        server.kill()
-        server.begin()
+        extra.unlink()
+        with server.away():
+            pass
     assert "the MCP server 'h' has no tool 'refuse' any more" in outcomes(lab, job)[0][1]
     assert "Error executing tool extra" in outcomes(lab, job, 2)[0][1]
 

@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[MCPServerProcess]:
 
 @pytest.fixture
 def lab(tmp_path: Path, server: MCPServerProcess) -> Iterator[Lab]:
-    with Lab(tmp_path / "lab", agents="support.mcp_agents", env=server.env()) as started:
+    with Lab(tmp_path / "lab", agents="support.mcp_agents", env=server.worker_env()) as started:
         yield started
 
 

@@ -62,6 +62,15 @@ class MCPServerProcess(Process):
         return Counter(each["work"] for each in self.lines() if each["work"] in works and each["effect"])
 
     @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Be killed, and come back at the end."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.begin()
+
+    @contextlib.contextmanager
     def closed_gate(self) -> Iterator[None]:
         """Hold back every tool that is called with `gate`."""
         gate = self.ledger.with_suffix(".gate")
@@ -71,7 +80,7 @@ class MCPServerProcess(Process):
         finally:
             gate.unlink(missing_ok=True)
 
-    def env(self) -> dict[str, str]:
+    def worker_env(self) -> dict[str, str]:
         """What the workers' environment needs for the agents of `support.mcp_agents`."""
         return {"TEST_MCP_URL": self.url, "TEST_MCP_LEDGER": str(self.ledger)}
 

@@ -10,6 +10,7 @@ from ..errors import ClaimLost, InvalidInput
 from ..redaction import describe_exception, redact
 from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
 from ..state import (
+    CLOCK,
     MAX_REQUEST_BYTES,
     MAX_REQUESTS_PER_STEP,
     AnswerRecord,
@@ -188,7 +189,7 @@ class Asking:
         return self.make_request(
             run, planned, RequestKind.APPROVAL,
             text=f"{redact(needs.why)}; {when}" if needs.why else when,
-            to="clock", after_ms=max(1, until_ms - self._now_ms(run)),
+            to=CLOCK, after_ms=max(1, until_ms - self._now_ms(run)),
             on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options=options,
         )  # fmt: skip
 

@@ -48,6 +48,7 @@ class RemoteTools:
         self._steps = services.store.steps
         self._known: dict[str, _Known] = {}
         self._by_digest: OrderedDict[str, ToolList] = OrderedDict()
+        self._given_up: dict[str, float] = {}
         self._kept_at: dict[str, float] = {}
         self._agents: OrderedDict[tuple[str, str], Agent] = OrderedDict()
         self._lock = threading.Lock()
@@ -154,7 +155,10 @@ class RemoteTools:
             return self._remember(key, read_list(stored.raw), _SHORTEST_LIFE_MS).digest
         loaded = run.loaded
         waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
-        if waited_ms >= server.patience.total_seconds() * 1000:
+        patience, now = server.patience.total_seconds(), self._services.monotonic()
+        if waited_ms >= patience * 1000:
+            self._given_up[key] = now + patience  # the next steps do without at once
+        if self._given_up.get(key, now) > now:
             return ""
         raise DriverError("mcp_server", str(answer), transient=True)
 
