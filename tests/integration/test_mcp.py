@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -84,13 +85,14 @@ def test_servers_are_killed_during_calls_and_come_back(
     lab: Lab, server: MCPServerProcess, worker: WorkerProcess
 ) -> None:
     works = [f"{name}3-{tool}" for name in "sh" for tool in ("put_keyed", "fire")]
-    with server.closed_gate():
-        job = submit(lab, [call(f"{w[0]}_{w[3:]}", work=w, gate=True) for w in works])
-        wait_for_lines(server, works, worker)
-        (stdio_server,) = {each["pid"] for each in server.lines() if each["work"] == "s3-fire"}
-        os.kill(stdio_server, signal.SIGKILL)
-        with server.away():
-            wait_until(lambda: "is away" in reason(lab, job), "it says why it waits", 30, details=worker.tail)
+    with contextlib.ExitStack() as restarted:
+        with server.closed_gate():
+            job = submit(lab, [call(f"{w[0]}_{w[3:]}", work=w, gate=True) for w in works])
+            wait_for_lines(server, works, worker)
+            (stdio_server,) = {each["pid"] for each in server.lines() if each["work"] == "s3-fire"}
+            os.kill(stdio_server, signal.SIGKILL)
+            restarted.enter_context(server.away())
+        wait_until(lambda: "is away" in reason(lab, job), "it says why it waits", 30, details=worker.tail)
     assert job.result(timeout=60).status == "completed"
     assert [each[0] for each in outcomes(lab, job)] == [ToolOutcome.OK, ToolOutcome.UNKNOWN] * 2
     assert server.effects(*works) == dict.fromkeys(works, 1)

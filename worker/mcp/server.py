@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -207,8 +207,11 @@ def require_servers(servers: Iterable[MCPServer]) -> None:
         ConfigurationError: A command does not exist.
     """
     for server in servers:
-        if find_spec("mcp") is None:
-            raise MissingExtra("mcp", f"MCP server {server.name!r}")
+        try:
+            # Loaded now: it takes a second or two, in which a running step would hold up all others.
+            import_module(".transports", __package__)
+        except ImportError as error:
+            raise MissingExtra("mcp", f"MCP server {server.name!r}") from error
         if server.words and shutil.which(server.words[0], path=server.env.get("PATH")) is None:
             raise ConfigurationError(
                 f"MCP server {server.name!r}: the program {server.words[0]!r} of command= is not found; install it, "
