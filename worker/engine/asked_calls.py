@@ -153,7 +153,7 @@ def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
 
 
 def memos_of(run: Run, index: int) -> tuple[Memo, ...]:
-    """What a call has left for itself, oldest first, with the replies to what it asked."""
+    """The memos that a call has left for itself, oldest first, with the replies to what it asked."""
     return tuple(
         Memo(thaw(memo_of(request)), None if is_timer(request) else _reply(request, answer))
         for request, answer in _answered(run, index)

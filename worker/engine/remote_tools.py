@@ -7,6 +7,7 @@ whatever the servers offer by then.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import threading
 from collections import OrderedDict
@@ -16,13 +17,14 @@ from typing import Final
 
 from ..agent import Agent
 from ..concurrency import fibers
-from ..errors import DriverError, StateUnreadable, StoreUnavailable
-from ..mcp import MCPServer, ToolList, read_list, tools_of
+from ..errors import DriverError, ModelCallRefused, StateUnreadable, StoreUnavailable
+from ..mcp import MCPServer, MCPTool, ToolList, read_list, tools_of
 from ..mcp.outages import ConnectionLost, MCPToolError, ServerAway
 from ..mcp.server import Credentials
 from .run import Run
 from .services import EngineServices
 
+_SERVERS: Final = 1024
 _LISTS: Final = 256
 _AGENTS: Final = 64
 _SHORTEST_LIFE_MS: Final = 5_000
@@ -58,6 +60,7 @@ class RemoteTools:
 
         Raises:
             DriverError: A server is away whose tools nobody has ever listed; the step is tried again later.
+            ModelCallRefused: The step was interrupted.
             Exception: A function of the user's that gives credentials has failed.
         """
         agent = run.agent
@@ -115,9 +118,8 @@ class RemoteTools:
             future = self._services.loop.submit(lambda: self._list_all(servers), limit)
             run.lease.on_interrupt(future.cancel)
             answers = fibers.result(future)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            answers = [ServerAway(each.name, "no answer in time") for each, _ in servers]
-            del error
+        except concurrent.futures.CancelledError as error:
+            raise ModelCallRefused("the step was interrupted") from error
         return {
             server.name: self._adopt_answer(run, server, credentials.key, answer)
             for (server, credentials), answer in zip(servers, answers, strict=True)
@@ -163,7 +165,11 @@ class RemoteTools:
         raise DriverError("mcp_server", str(answer), transient=True)
 
     def _remember(self, key: str, tools: ToolList, life_ms: int) -> ToolList:
-        self._known[key] = _Known(tools, self._services.monotonic() + life_ms / 1000)
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = _Known(tools, self._services.monotonic() + life_ms / 1000)
+            if len(self._known) > _SERVERS:
+                self._known.pop(next(iter(self._known)))
         return self._index(tools)
 
     def _index(self, tools: ToolList) -> ToolList:
@@ -203,7 +209,8 @@ class RemoteTools:
             found = self._agents.get(place)
         if found is not None:
             return found
-        tools, away = [], []
+        tools: list[MCPTool] = []
+        away: list[str] = []
         for server in agent.mcp:
             offered = self._list_of(pins.get(server.name, ""))
             if offered is None:

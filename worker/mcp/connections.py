@@ -11,10 +11,10 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from ..errors import MissingExtra
 from ..redaction import redact
@@ -49,8 +49,11 @@ class _Failures:
 class Connection:
     """The connection to one server with one set of credentials, opened again when it is needed. On one loop only."""
 
-    def __init__(self, server: MCPServer, credentials: Credentials, on_changed: Callable[[], None]) -> None:
+    def __init__(
+        self, server: MCPServer, credentials: Credentials, on_changed: Callable[[], None], on_idle: Callable[[], None]
+    ) -> None:
         self._on_changed = on_changed
+        self._on_idle = on_idle
         self._server = server
         self._credentials = credentials
         self._failures = _Failures()
@@ -61,7 +64,7 @@ class Connection:
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[ServerSession]:
+    async def use(self) -> AsyncGenerator[ServerSession]:
         """Use the open connection; it is not idle meanwhile.
 
         Raises:
@@ -76,7 +79,11 @@ class Connection:
             self._users -= 1
             if not self._users:
                 seconds = self._server.idle.total_seconds()
-                self._idle = asyncio.get_running_loop().call_later(seconds, self._closing.set)
+                self._idle = asyncio.get_running_loop().call_later(seconds, self._end_idle)
+
+    def _end_idle(self) -> None:
+        self._closing.set()
+        self._on_idle()
 
     async def close(self) -> None:
         """Close the connection and end its command; a later use opens it again."""
@@ -161,8 +168,17 @@ class Connections:
             found = known.get(credentials.key)
             if found is None:
                 key = credentials.key
-                found = known[key] = Connection(server, credentials, lambda: self.changed.add(key))
+                found = known[key] = Connection(
+                    server,
+                    credentials,
+                    on_changed=lambda: self.changed.add(key),
+                    on_idle=lambda: self._forget(loop, key),  # credentials change, and must not pile up
+                )
             return found
+
+    def _forget(self, loop: asyncio.AbstractEventLoop, key: str) -> None:
+        with self._lock:
+            self._by_loop.get(loop, {}).pop(key, None)
 
     @property
     def open_count(self) -> int:
@@ -190,11 +206,12 @@ async def _close_all(connections: list[Connection]) -> None:
 
 def _describe(error: BaseException) -> str:
     """The first of the reasons, in a line; the library wraps them in groups."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    if isinstance(error, ServerAway):
-        return error.why
-    if isinstance(error, TimeoutError):
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    if isinstance(first, ServerAway):
+        return first.why
+    if isinstance(first, TimeoutError):
         return "no answer in time"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]:.300}" if text else type(error).__name__
+    text = str(first).strip().splitlines()
+    return f"{type(first).__name__}: {text[0]:.300}" if text else type(first).__name__

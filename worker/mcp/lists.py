@@ -77,7 +77,10 @@ def read_list(raw: bytes) -> ToolList:
         StateUnreadable: It is damaged.
     """
     try:
-        tools = [RemoteTool(name, description, schema, hints) for name, description, schema, hints in json.loads(raw)]
+        tools = [
+            RemoteTool(name=name, description=description, schema=schema, annotations=hints)
+            for name, description, schema, hints in json.loads(raw)
+        ]
         return ToolList.of(tools)
     except (ValueError, TypeError, AttributeError) as error:
         raise StateUnreadable("list of tools", "it is no list of an MCP server's tools") from error

@@ -49,12 +49,13 @@ def ask_person(server: str, needed: InputNeeded) -> NoReturn:
     if needed.state is not None:
         memo["state"] = needed.state
     if not needed.questions:
-        raise NeedsTime(datetime.now(UTC) + _STATE_PAUSE, why=f"the MCP server {server!r} goes on later", memo=memo)
+        when = datetime.now(UTC) + _STATE_PAUSE
+        raise NeedsTime(when, why=f"the MCP server {server!r} goes on later").with_memo(memo)
     text = "\n".join(_text(each) for each in needed.questions)
     if len(needed.questions) == 1:
-        raise NeedsAnswer(text, needed.questions[0].schema or _VISIT, memo=memo)
+        raise NeedsAnswer(text, needed.questions[0].schema or _VISIT).with_memo(memo)
     fields = {each.key: dict(each.schema or _VISIT) for each in needed.questions}
-    raise NeedsAnswer(text, {"type": "object", "properties": fields, "required": list(fields)}, memo=memo)
+    raise NeedsAnswer(text, {"type": "object", "properties": fields, "required": list(fields)}).with_memo(memo)
 
 
 def earlier_answers(memos: Sequence[Memo]) -> EarlierAnswers:

@@ -29,7 +29,7 @@ _TIMES: Final = ("idle", "patience", "list_for", "connect_timeout")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a connection shows to its server, for one session's calls.
+    """Headers that a connection shows to its server, for one session's calls.
 
     Attributes:
         headers: HTTP headers, a token included; empty for a command.

@@ -5,10 +5,10 @@ Imported inside functions only, because it needs the library `mcp`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import mcp_types as types
 from mcp import Client, MCPError
@@ -71,7 +71,7 @@ async def _never_resolve(result: Any, context: Any) -> types.CallToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a server asks before it goes on with a call.
+    """A question that a server asks before it goes on with a call.
 
     Attributes:
         key: The server's name of the question.
@@ -165,7 +165,7 @@ class ServerSession:
         self.list_ms = 0
 
     @asynccontextmanager
-    async def connect(self, credentials: Credentials, on_end: Callable[[], None]) -> AsyncIterator[None]:
+    async def connect(self, credentials: Credentials, on_end: Callable[[], None]) -> AsyncGenerator[None]:
         """Be connected to the server, in one task from the beginning to the end."""
         from .transports import open_transport
 
@@ -204,16 +204,17 @@ class ServerSession:
             ConnectionLost: It may have been carried out.
             MCPToolError: The server answered with an error.
         """
-        responses = {name: answer.as_result() for name, answer in call.answers.items()} or None
+        responses: Any = {name: answer.as_result() for name, answer in call.answers.items()} or None
+        meta: Any = {KEY_META: call.key}
         self._running.append(call)
         try:
             result = await self._ask(
                 lambda: self._open.session.call_tool(
                     call.tool,
                     call.arguments,
-                    input_responses=responses,  # pyright: ignore[reportArgumentType] - one kind of several
+                    input_responses=responses,
                     request_state=call.state,
-                    meta={KEY_META: call.key},  # pyright: ignore[reportArgumentType] - an open map
+                    meta=meta,
                     allow_input_required=True,
                     allow_claimed=True,
                 )
@@ -235,14 +236,15 @@ class ServerSession:
             ServerAway, ConnectionLost: The server did not say; ask again.
             MCPToolError: The task failed, was cancelled, or is not known.
         """
-        state = await self._ask(
+        state: _TaskState = await self._ask(
             lambda: self._open.session.send_request(_GetTask(params=_TaskParams(task_id=task_id)), _TaskState)
         )
         if state.status == "completed" and state.result is not None:
             return read_result(types.CallToolResult.model_validate(state.result))
         if state.status in ("working", "submitted"):
             return TaskRunning(task_id, _seconds(state.poll_interval_ms))
-        why = (state.error or {}).get("message") or state.status_message or "the server gave no reason"
+        error: dict[str, Any] = state.error or {}
+        why = error.get("message") or state.status_message or "the server gave no reason"
         raise MCPToolError(f"the task of the call ended as {state.status}: {why}")
 
     async def cancel_task(self, task_id: str) -> None:
@@ -299,13 +301,13 @@ class ServerSession:
 
 def _remote_tool(tool: types.Tool) -> RemoteTool:
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
-    return RemoteTool(tool.name, tool.description or "", tool.input_schema, hints)
+    return RemoteTool(name=tool.name, description=tool.description or "", schema=tool.input_schema, annotations=hints)
 
 
 def _question(key: str, request: Any) -> Question:
     params = getattr(request, "params", request)
     if isinstance(params, types.ElicitRequestURLParams):
-        return Question(key, params.message, None, params.url)
+        return Question(key, params.message, None, url=params.url)
     if isinstance(params, types.ElicitRequestFormParams):
         return Question(key, params.message, dict(params.requested_schema))
     raise MCPToolError(f"the server asks for {type(request).__name__}, which this client does not offer")
@@ -324,10 +326,16 @@ def read_result(result: types.CallToolResult) -> Any:
     texts = [_as_text(each) for each in result.content]
     if result.is_error:
         raise MCPToolError("\n".join(texts) or "the server gave no reason")
-    structured = result.structured_content
-    if isinstance(structured, dict) and set(structured) == {"result"} and not isinstance(structured["result"], dict):
-        return structured["result"]  # the form in which servers wrap a plain value
-    return "\n".join(texts) if structured is None else structured
+    return "\n".join(texts) if result.structured_content is None else _unwrap(result.structured_content)
+
+
+def _unwrap(structured: Any) -> Any:
+    """The plain value that a server has wrapped as {"result": …}; other content as it is."""
+    match structured:
+        case {"result": (str() | int() | float() | bool() | list() | None) as value, **others} if not others:
+            return cast("Any", value)
+        case _:
+            return structured
 
 
 def _as_text(content: Any) -> str:

@@ -65,7 +65,7 @@ class MCPTool:
 
     @property
     def description(self) -> str:
-        """What the server says that it does."""
+        """The server's description."""
         return self.remote.description
 
     @property
@@ -75,7 +75,7 @@ class MCPTool:
 
     @property
     def annotations(self) -> Mapping[str, Any]:
-        """What a trusted server says of the tool's effects, which approval rules may look at."""
+        """The annotations of a trusted server, which approval rules may look at; empty for another one."""
         return self.remote.annotations if self.server.trust == "annotations" else {}
 
     @property
@@ -217,7 +217,7 @@ class MCPTool:
         pause = max(seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
         memo = {"away": since.isoformat(), **_kept(ctx)}
         text = f"the MCP server {self.server.name!r} is away: {why:.300}"
-        raise NeedsTime(now + timedelta(seconds=pause), why=text, memo=memo, has_begun=task is not None)
+        raise NeedsTime(now + timedelta(seconds=pause), why=text, has_begun=task is not None).with_memo(memo)
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
@@ -227,7 +227,7 @@ class MCPTool:
         pause = min(_LONGEST_POLL_SECONDS, task.poll_seconds * 2 ** max(0, polls - 3))
         why = f"the MCP server {self.server.name!r} works on a task"
         until = datetime.now(UTC) + timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
-        raise NeedsTime(until, why=why, memo={"task": task.task_id}, has_begun=True)
+        raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
 
     def _connection(self, ctx: ToolContext) -> Connection:
         return self.connections.to(self.server, self.server.credentials(ctx.state))
@@ -237,7 +237,7 @@ def tools_of(server: MCPServer, offered: ToolList, connections: Connections) -> 
     """The tools of a server that an agent may call; of two with one name for the model the first."""
     found: dict[str, MCPTool] = {}
     for remote in usable_tools(server, offered):
-        each = MCPTool(server, remote, offered, connections)
+        each = MCPTool(server=server, remote=remote, offered=offered, connections=connections)
         if each.name in found:
             log.warning("MCP server %s: tool %r is left out: %r has the same name for the model", server.name,
                         remote.name, found[each.name].remote.name)  # fmt: skip
@@ -252,7 +252,7 @@ def _newest(ctx: ToolContext, name: str) -> Any:
 
 
 def _outage(ctx: ToolContext) -> list[Any]:
-    """What the failed tries since the server's last answer have left, oldest first."""
+    """The memos of the failed tries since the server's last answer, oldest first."""
     found: list[Any] = []
     for each in reversed(ctx.replies.memos):
         if "away" not in each.value:

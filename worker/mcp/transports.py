@@ -6,7 +6,7 @@ its own instead, which says whether it was sent.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +97,7 @@ class _WatchedStream:
 @asynccontextmanager
 async def open_transport(
     server: MCPServer, credentials: Credentials, on_end: Callable[[], None]
-) -> AsyncIterator[tuple[Any, Any]]:
+) -> AsyncGenerator[tuple[Any, Any]]:
     """Open the way to a server.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from ..errors import ConfigurationError, InvalidInput
 from ..requests.questions import UserQuestionItem, check_items
@@ -18,7 +18,18 @@ from .approval import Ask, ExpiryRule, check_expiry
 
 
 class NeedsReply(Exception):
-    """The base of what a tool raises to be run again later."""
+    """The base of what a tool raises to be run again later.
+
+    Attributes:
+        memo: JSON that the call gets back when it runs again, in `ctx.replies.memos`; people who answer can see it.
+    """
+
+    memo: Mapping[str, Any] | None = None
+
+    def with_memo(self, memo: Mapping[str, Any]) -> Self:
+        """The same with JSON that the call leaves for its next run."""
+        self.memo = memo
+        return self
 
 
 class NeedsApproval(NeedsReply):
@@ -83,7 +94,6 @@ class NeedsAnswer(NeedsReply):
         to: The addressee. None: anybody.
         expires: The time in which somebody must answer. None: no end.
         on_expiry: The rule for the end of that time.
-        memo: JSON that the call gets back with the answer, in `Replies.memos`.
     """
 
     def __init__(
@@ -95,7 +105,6 @@ class NeedsAnswer(NeedsReply):
         to: str | None = None,
         expires: timedelta | None = None,
         on_expiry: ExpiryRule = "deny",
-        memo: Any = None,
     ) -> None:
         """Ask a person.
 
@@ -106,7 +115,6 @@ class NeedsAnswer(NeedsReply):
             to: The addressee. None: anybody.
             expires: The time in which somebody must answer. None: no end.
             on_expiry: The rule for the end of that time; a `UseValue` stands for the answer.
-            memo: JSON that the call gets back with the answer; people who answer can see it.
         """
         if questions is not None and schema is not None:
             raise ConfigurationError("NeedsAnswer: give schema= or questions=, not both")
@@ -118,7 +126,6 @@ class NeedsAnswer(NeedsReply):
         self.questions = questions
         self.to, self.expires = to, expires
         self.on_expiry: ExpiryRule = on_expiry
-        self.memo = memo
         super().__init__(prompt)
 
 
@@ -128,16 +135,14 @@ class NeedsTime(NeedsReply):
     Attributes:
         until: The time, with timezone.
         why: What the call waits for, for people; "" when only the time has to come.
-        memo: JSON that the call gets back when it runs again, in `Replies.memos`.
         has_begun: The effect goes on elsewhere meanwhile: where the execution is stopped, its outcome is unknown.
     """
 
-    def __init__(self, until: datetime, *, why: str = "", memo: Any = None, has_begun: bool = False) -> None:
+    def __init__(self, until: datetime, *, why: str = "", has_begun: bool = False) -> None:
         if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
         self.until = until
         self.why = why
-        self.memo = memo
         self.has_begun = has_begun
         super().__init__(f"the call goes on at {until.isoformat()}")
 

@@ -46,14 +46,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What a call has left for itself when it asked, or when it let time pass.
+    """JSON that a call has left for itself when it asked, or when it let time pass.
 
     Attributes:
-        value: The JSON that it left.
+        value: A JSON object, as the call left it.
         reply: The reply to what it asked; None after a wait for a time.
     """
 
-    value: Json
+    value: Mapping[str, Any]
     reply: Reply | None = None
 
 
