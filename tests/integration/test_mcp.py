@@ -146,6 +146,18 @@ def test_a_servers_question_waits_for_a_person_and_the_call_happens_once(
     assert server.deliveries("s-trip", "h-trip", "no-trip") == {"s-trip": 1, "h-trip": 1}
 
 
+def test_a_server_of_the_older_protocol_asks_in_its_call_and_tells_that_its_list_has_changed(
+    lab: Lab, server: MCPServerProcess, worker: WorkerProcess
+) -> None:
+    job = submit(lab, [call("old_reserve")], [call("old_grow")], [call("old_grown")], agent="legacy")
+    asked = wait_for_question(lab, job)
+    assert asked.text == "For whom?"
+    lab.client.answer(job.session_id, {asked.id: Answer({"name": "Ada"})}, by="reviewer")
+    assert job.result(timeout=60).status == "completed"
+    assert [outcomes(lab, job, step)[0][1] for step in (1, 2, 3)] == ["reserved for Ada", "grown", "here"]
+    assert server.deliveries("Ada") == {"Ada": 1}
+
+
 def test_a_list_that_changes_under_a_running_step_is_said_and_the_next_step_has_the_new_one(
     lab: Lab, server: MCPServerProcess, worker: WorkerProcess
 ) -> None:

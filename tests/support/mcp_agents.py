@@ -19,10 +19,13 @@ from .agents import _follow, keyed, pure
 URL = os.environ.get("TEST_MCP_URL", "http://127.0.0.1:9/mcp")
 SHORT = timedelta(seconds=2)
 
+LEDGER = os.environ.get("TEST_MCP_LEDGER", os.devnull)
+TESTS = str(Path(__file__).resolve().parents[1])
+
 over_stdio = MCPServer(
-    command=[sys.executable, "-m", "support.mcp_server", "stdio", os.environ.get("TEST_MCP_LEDGER", os.devnull)],
+    command=[sys.executable, "-m", "support.mcp_server", "stdio", LEDGER],
     name="s",
-    cwd=str(Path(__file__).resolve().parents[1]),
+    cwd=TESTS,
     trust="annotations",
 )
 over_http = MCPServer(URL, name="h", trust="annotations", connect_timeout=SHORT, list_for=timedelta(minutes=10))
@@ -39,6 +42,11 @@ careful = Agent(
     driver=_follow,
     mcp=[MCPServer(URL, name="c", trust="annotations")],
     capabilities=[Approvals([Rule(destructive=True)])],
+)
+legacy = Agent(
+    "legacy",
+    driver=_follow,
+    mcp=[MCPServer(command=[sys.executable, "-m", "support.mcp_legacy_server", LEDGER], name="old", cwd=TESTS)],
 )
 stuck = Agent(
     "stuck",
