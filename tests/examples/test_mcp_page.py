@@ -55,4 +55,4 @@ def test_the_example_asks_before_it_destroys(tmp_path: Path, redis_url: str, new
     assert asked.summary.tool == "notes_delete"
     client.answer(job.session_id, {asked.summary.id: Approve()}, by="reviewer")
     result = job.result(timeout=60)
-    assert result.response == "1: bread"
+    assert result.final_response == "1: bread"
