@@ -218,7 +218,10 @@ def test_twenty_idle_servers_cost_a_worker_no_cpu(lab: Lab, worker: WorkerProces
         return sum(process.cpu_times()[:2]) - before
 
     alone = idle_cpu()
-    job = submit(lab, [call(f"m{n}_look", work=f"many{n}") for n in range(20)], agent="many")
+    calls = [call(f"m{n}_look", work=f"many{n}") if n < 10 else call(f"m{n}_grow") for n in range(20)]
+    job = submit(lab, calls, agent="many")
     assert job.result(timeout=60).status == "completed"
+    assert {outcome for outcome, _ in outcomes(lab, job)} == {ToolOutcome.OK}
     time.sleep(1)
+    assert len(process.children(recursive=True)) >= 10
     assert idle_cpu() < alone + 0.3

@@ -53,5 +53,13 @@ stuck = Agent(
     driver=_follow,
     mcp=[MCPServer(os.environ.get("TEST_STUCK_URL", URL), name="stuck", connect_timeout=timedelta(seconds=1))],
 )
-many = Agent("many", driver=_follow, mcp=[MCPServer(URL, name=f"m{n}", only=["look"]) for n in range(20)])
+of_the_older_protocol = [sys.executable, "-S", "-m", "support.mcp_legacy_server", LEDGER]
+many = Agent(
+    "many",
+    driver=_follow,
+    mcp=[
+        *(MCPServer(URL, name=f"m{n}", only=["look"]) for n in range(10)),
+        *(MCPServer(command=of_the_older_protocol, name=f"m{n}", cwd=TESTS, only=["grow"]) for n in range(10, 20)),
+    ],
+)
 plain = Agent("planned", driver=_follow, tools=(pure, keyed))
