@@ -14,6 +14,7 @@ from support.agents import call
 from support.lab import Lab
 from support.mcp_process import MCPServerProcess, outcomes, submit, wait_for_lines
 from support.wait import wait_until
+from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,6 +50,27 @@ def test_worker_and_servers_are_killed_and_no_keyed_effect_doubles_and_no_unsafe
     assert [each[0] for each in outcomes(lab, job)] == [ToolOutcome.OK, ToolOutcome.UNKNOWN] * 2
     assert server.effects(*works) == dict.fromkeys(works, 1)
     assert server.deliveries(*works) == {"s2-put_keyed": 2, "h2-put_keyed": 2, "s2-fire": 1, "h2-fire": 1}
+
+
+def servers_of(worker: WorkerProcess) -> list[int]:
+    """Processes of servers that the worker has started."""
+    children = psutil.Process(worker.pid).children(recursive=True)
+    return [each.pid for each in children if "support.mcp_legacy_server" in " ".join(each.cmdline())]
+
+
+@pytest.mark.parametrize(
+    "pool", ["greenlets", *(pytest.param(name, marks=pytest.mark.long) for name in ("threads", "prefork"))]
+)
+def test_a_server_over_standard_streams_ends_when_it_is_idle_and_with_its_worker(lab: Lab, pool: str) -> None:
+    worker = lab.worker(CELERY_AGENTS_POOL=pool, CELERY_AGENTS_CONCURRENCY="1")
+    for _ in range(2):
+        assert submit(lab, [call("brief_grow")], agent="brief").result(timeout=60).status == "completed"
+        wait_until(lambda: not servers_of(worker), "the idle server has ended", 20)
+    assert submit(lab, [call("old_grow")], agent="legacy").result(timeout=60).status == "completed"
+    (left,) = servers_of(worker)
+    worker.terminate()
+    wait_until(lambda: not worker.alive, "the worker has ended", 20, details=worker.tail)
+    wait_until(lambda: not psutil.pid_exists(left), "its server has ended", 5)
 
 
 def test_a_task_is_begun_once_followed_by_another_worker_and_cancelled_by_a_stop(

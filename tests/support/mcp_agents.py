@@ -53,6 +53,18 @@ stuck = Agent(
     driver=_follow,
     mcp=[MCPServer(os.environ.get("TEST_STUCK_URL", URL), name="stuck", connect_timeout=timedelta(seconds=1))],
 )
+brief = Agent(
+    "brief",
+    driver=_follow,
+    mcp=[
+        MCPServer(
+            command=[sys.executable, "-S", "-m", "support.mcp_legacy_server", LEDGER],
+            name="brief",
+            cwd=TESTS,
+            idle=timedelta(seconds=0.5),
+        )
+    ],
+)
 of_the_older_protocol = [sys.executable, "-S", "-m", "support.mcp_legacy_server", LEDGER]
 many = Agent(
     "many",
