@@ -182,6 +182,17 @@ class Settings(BaseSettings):
         min_length=16,
         description="Key of the tokens that answer a request or complete a call. None: asking for one is refused.",
     )
+    http_address: str = Field("127.0.0.1:8080", description="Where `celery-agents serve` listens: host:port.")
+    http_token_secrets: str | None = Field(
+        None,
+        description="Bearer tokens of the HTTP interface and what each may do, comma separated: "
+        "<token>:<scope>+<scope>, with scopes submit, read, answer, stop, admin. None: only this machine may ask.",
+    )
+    http_origins: str = Field(
+        "", description="Origins whose pages may call the HTTP interface, comma separated. Empty: none but its own."
+    )
+    http_max_body_bytes: int = Field(2_000_000, ge=1000, description="Longer bodies of HTTP requests are refused.")
+    http_max_streams: int = Field(1_000, ge=1, description="Streams of events of one HTTP process at the same time.")
     webhook_allow: str = Field(
         "",
         description="Hosts and networks that webhooks may reach although they are not public, comma separated, such as "
@@ -215,6 +226,14 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':', maxsplit=1)[0]}://"
             )
+        return value
+
+    @field_validator("http_address")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+            raise ValueError(f"{value!r} is no address; write it like 127.0.0.1:8080 or [::]:8080")
         return value
 
     @field_validator("queues")
@@ -254,7 +273,8 @@ class Settings(BaseSettings):
     def secrets(self) -> tuple[str | None, ...]:
         """Values that must not be seen: secrets, and URLs whose passwords are."""
         named = (name for name in type(self).model_fields if "secret" in name)
-        return (self.redis_url, self.broker_url, *(getattr(self, name) for name in named))
+        tokens = (entry.strip().partition(":")[0] for entry in (self.http_token_secrets or "").split(","))
+        return (self.redis_url, self.broker_url, *(getattr(self, name) for name in named), *(t for t in tokens if t))
 
     @property
     def agent_modules(self) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ..client.json_values import result_value
 from .exits import ExitCode
 from .options import AsJson, By, RedisUrl, SessionArgument, client_for, duration, find_session, login
 from .progress import follow
-from .views import as_json, clean, job_line, plural, result_value
+from .views import as_json, clean, job_line, plural
 
 if TYPE_CHECKING:
     from ...worker.state import ExecutionBudget

@@ -23,6 +23,7 @@ from . import (
     read_commands,
     request_commands,
     run_commands,
+    serve_command,
     workers_command,
 )
 from .exits import EXPECTED, ExitCode, exit_code, sentence
@@ -56,8 +57,8 @@ program = typer.Typer(
 )
 
 _MODULES = (
-    run_commands, job_commands, request_commands, holding_commands, read_commands, workers_command, doctor_command,
-    health_command, new_command, demo_command,
+    run_commands, serve_command, job_commands, request_commands, holding_commands, read_commands, workers_command,
+    doctor_command, health_command, new_command, demo_command,
 )  # fmt: skip
 
 for commands in _MODULES:

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from ...config.escaping import indent
+from ..client.json_values import event_value, result_value, session_value
 from .exits import ExitCode
 from .options import AsJson, Cursor, RedisUrl, SessionArgument, client_for, duration, find_session
 from .progress import follow
-from .session_rows import HEAD, listed_sessions, listed_value, row
-from .session_views import session_lines, session_value, step_lines, step_numbers
+from .session_rows import HEAD, row
+from .session_views import session_lines, step_lines, step_numbers
 from .tree_commands import follow_tree, show_tree
-from .views import as_json, event_value, result_value, table
+from .views import as_json, table
 
 
 class Status(StrEnum):
@@ -140,6 +141,8 @@ def list_sessions(
       celery-agents list --status failed --since 1h --agent researcher
       celery-agents list --json | jq -r .session_id
     """
+    from ..observability.listed_sessions import listed_sessions, listed_value
+
     oldest = None if since is None else datetime.now(UTC) - since
     client = client_for(redis_url)
     page = client.list(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..client.json_values import answer_value, found_value
 from .answer_form import ask_value, fill_form
 from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login
-from .request_views import REQUESTS_HEAD, answer_line, answer_value, found_value, request_lines, request_row
+from .request_views import REQUESTS_HEAD, answer_line, request_lines, request_row
 from .views import as_json, table
 
 if TYPE_CHECKING:

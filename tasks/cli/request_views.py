@@ -1,4 +1,4 @@
-"""Requests as lines, rows and JSON. Pure: values in, text out."""
+"""Requests as lines and rows. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -31,20 +31,6 @@ def request_row(found: FoundRequest) -> list[str]:
         expires,
         one_line(summary.text, 60),
     ]
-
-
-def found_value(found: FoundRequest) -> dict[str, Any]:
-    """A request as JSON: in full where it is stored in full, with what became of it."""
-    shown = (found.request or found.summary).to_dict()
-    settled = found.answer or found.resolution
-    if settled is not None:
-        shown["answer"] = settled.to_dict()
-    return {**shown, "status": found.status.value}
-
-
-def answer_value(session_id: str, result: AnswerResult) -> dict[str, Any]:
-    """The reply to an answer as JSON."""
-    return {"session_id": session_id, "outcome": result.outcome, "requests": list(result.requests)}
 
 
 def answer_line(result: AnswerResult) -> str:

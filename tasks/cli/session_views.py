@@ -1,14 +1,13 @@
-"""A session as lines for people and as JSON. Pure.
+"""A session as lines for people. Pure.
 
 Text of a model, of a tool or of a user is always indented, so that it cannot look like a line of this program.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...worker.state import (
     AgentState,
@@ -22,7 +21,7 @@ from ...worker.state import (
     ToolExecution,
     ToolOutcome,
 )
-from .session_rows import header_value, moment
+from ..client.json_values import moment
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 _MAX_CHARACTERS: Final = 2_000
 _SHORT: Final = 200
 _INDENT: Final = "    "
-
-
-def session_value(header: Header, state: AgentState, reason: str) -> dict[str, Any]:
-    """A session with its whole state, as JSON."""
-    return {**header_value(header), "reason": reason, "state": json.loads(state.to_json())}
 
 
 def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bool = False) -> list[str]:

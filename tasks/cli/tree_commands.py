@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ..client.json_values import tree_event_value, tree_value
 from .event_lines import EventLines
-from .tree_views import tree_event_label, tree_event_value, tree_lines, tree_value
+from .tree_views import tree_event_label, tree_lines
 from .views import as_json
 
 if TYPE_CHECKING:

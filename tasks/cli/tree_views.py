@@ -1,12 +1,11 @@
-"""A tree of sessions as lines for people and as JSON, and its events with the place they come from. Pure."""
+"""A tree of sessions as lines for people, and its events with the place they come from. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .session_rows import header_value
-from .views import event_value, one_line, plural, table
+from .views import one_line, plural, table
 
 if TYPE_CHECKING:
     from ...worker.store import TreeNode
@@ -26,23 +25,6 @@ def tree_lines(tree: TreeNode, reasons: Mapping[str, str]) -> list[str]:
     cost = "" if tree.cost is None else f", ${tree.cost:.4f}"
     total = f"{plural(count, 'session')}, {plural(tree.steps, 'step')}, {plural(tree.tokens, 'token')}{cost}"
     return [*table(_HEAD, _rows(tree, reasons, 0)), total]
-
-
-def tree_value(tree: TreeNode, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """A tree as JSON; each session holds those below it."""
-    return {
-        **header_value(tree.header),
-        "steps": tree.steps,
-        "tokens": tree.tokens,
-        "cost": tree.cost,
-        "reason": reasons.get(tree.session_id, ""),
-        "children": [tree_value(child, reasons) for child in tree.children],
-    }
-
-
-def tree_event_value(found: TreeEvent) -> dict[str, Any]:
-    """An event of a tree as JSON, with the sessions from the root down to its own."""
-    return {**event_value(found.event), "path": list(found.path), "agent": found.agent}
 
 
 def tree_event_label(found: TreeEvent) -> str:

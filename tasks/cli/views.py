@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ...config.escaping import escape, escape_json
 
 if TYPE_CHECKING:
-    from ...worker.store import Event, Result
     from ..client.job import Job
     from ..observability.doctor import Finding
 
 _MAX_LINE: Final = 160
-_NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
 
 
 def clean(text: str) -> str:
@@ -63,24 +61,6 @@ def seconds(value: float) -> str:
 def job_line(job: Job) -> str:
     """The ids of a job."""
     return f"session {job.session_id}  execution {job.execution_id}"
-
-
-def event_value(event: Event) -> dict[str, Any]:
-    """An event as JSON."""
-    return {
-        "id": event.id,
-        "type": event.type,
-        "at": datetime.fromtimestamp(event.at_ms / 1000, UTC),
-        "session_id": event.session_id,
-        "execution_id": event.execution_id,
-        "step": event.step,
-        "data": dict(event.data),
-    }
-
-
-def result_value(result: Result) -> dict[str, Any]:
-    """A result as JSON."""
-    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SHOWN}
 
 
 def finding_value(finding: Finding) -> dict[str, str]:

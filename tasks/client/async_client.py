@@ -143,6 +143,10 @@ class AsyncAgentClient:
         made._client, made._threads = client, _Threads()
         return made
 
+    async def run(self, call: Callable[[AgentClient], T]) -> T:
+        """Call something on the client in a thread, such as several reads in one."""
+        return await self._threads.run(lambda: call(self._client))
+
     async def close(self) -> None:
         """Close the connections; see `AgentClient.close`."""
         await self._threads.run(self._client.close)
@@ -171,6 +175,8 @@ class AsyncAgentClient:
     grants = _run_in_thread(AgentClient.grants)
     revoke_grant = _run_in_thread(AgentClient.revoke_grant)
     token = _run_in_thread(AgentClient.token)
+    session_token = _run_in_thread(AgentClient.session_token)
+    read_session_token = _run_in_thread(AgentClient.read_session_token)
     request_of_token = _run_in_thread(AgentClient.request_of_token)
     answer_by_token = _run_in_thread(AgentClient.answer_by_token)
     complete = _run_in_thread(AgentClient.complete)

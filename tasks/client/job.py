@@ -33,8 +33,7 @@ class Job:
     def execution_id(self) -> str:
         """Id of the execution; "" as long as the message waits behind a running step."""
         if not self._execution_id:
-            for event in self._store.sessions.events(self.session_id):
-                self._note_execution(event)
+            self._execution_id = self._store.sessions.joined(self.session_id, self.operation_id)
         return self._execution_id
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> Generator[Event]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from ...worker.errors import InvalidInput
 from ...worker.requests import Grant, TokenClaims, TokenPurpose, TokenSigner, check_answer, check_remember, grants_of
@@ -28,6 +28,11 @@ from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind,
 from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
+
+SESSION_SCOPES: Final = ("submit", "read", "answer", "stop")
+"""Scopes that the token of a session may have."""
+
+_LONGEST_SESSION_TOKEN_MS: Final = 3_600_000
 
 
 class RequestVerbs(ClientConnection):
@@ -155,6 +160,42 @@ class RequestVerbs(ClientConnection):
             expires_at_ms=None if ttl_ms is None else self._now_ms() + ttl_ms,
         )
         return self._signer.sign(claims)
+
+    def session_token(self, session_id: str, scopes: Collection[str], ttl: timedelta = timedelta(hours=1)) -> str:
+        """Make a signed text whose bearer may use the HTTP interface for this session and those below it.
+
+        Args:
+            scopes: What the bearer may do: submit (further messages), read, answer, stop.
+            ttl: How long it is valid, an hour at most.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ConfigurationError: The setting `token_secret` is missing.
+            InvalidInput: An unknown scope, or too long a time.
+        """
+        session = read_session_id(session_id)
+        unknown = sorted(set(scopes) - set(SESSION_SCOPES))
+        if unknown or not scopes:
+            raise InvalidInput("scopes", sorted(scopes), f"give some of {', '.join(SESSION_SCOPES)}.")
+        ttl_ms = read_ttl_ms(ttl)
+        if ttl_ms is None or ttl_ms > _LONGEST_SESSION_TOKEN_MS:
+            raise InvalidInput("ttl", str(ttl), "a session's token is valid for an hour at most.")
+        self.store.sessions.header(session)
+        claims = TokenClaims(
+            session_id=session,
+            request_id="",
+            purpose=TokenPurpose.SESSION,
+            expires_at_ms=self._now_ms() + ttl_ms,
+            scopes=tuple(scope for scope in SESSION_SCOPES if scope in scopes),
+        )
+        return self._signer.sign(claims)
+
+    def read_session_token(self, token: str) -> TokenClaims:
+        """Check a session's token and return what it allows.
+
+        Raises:
+            InvalidToken: The token was forged or changed, is for something else, or its time is over.
+        """
+        return self._signer.read(token, TokenPurpose.SESSION, self._now_ms())
 
     def request_of_token(self, token: str) -> FoundRequest:
         """Read the request that a token answers, to show it to the token's bearer.

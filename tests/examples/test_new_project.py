@@ -43,6 +43,7 @@ def test_its_own_tests_pass(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_it_is_strictly_typed(project: Path) -> None:
     check_with_mypy(project)
     check_with_pyright(project)

@@ -43,6 +43,7 @@ def test_pyright_finds_nothing(examples: tuple[Path, list[str]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_mypy_finds_nothing(examples: tuple[Path, list[str]]) -> None:
     folder, paths = examples

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -40,7 +41,7 @@ from support.product import ROOT
 from support.redis_server import embedded_binary, find_binary
 from support.wait import wait_until
 
-ROLES = ("producer", "submitter", "worker", "monitor", "flower")
+ROLES = ("producer", "submitter", "worker", "monitor", "http", "flower")
 QUESTION = "What is a lease?"
 
 
@@ -54,7 +55,7 @@ class Deployment:
 
     def __init__(self, folder: Path, binary: str) -> None:
         self.folder = folder
-        self.port, self.metrics_port, self.flower_port = free_port(), free_port(), free_port()
+        self.port, self.metrics_port, self.flower_port, self.http_port = (free_port() for _ in range(4))
         self.secrets = folder / "secrets"
         self.programs = folder / "bin"
         self._make_programs(binary)
@@ -65,6 +66,7 @@ class Deployment:
         self.redis = self._redis()
         self.worker = self._service("worker")
         self.flower = self._service("flower")
+        self.http = self._service("http")
 
     def _make_programs(self, binary: str) -> None:
         """What the image and a machine have on PATH."""
@@ -104,6 +106,7 @@ class Deployment:
         given |= {key: value for key, value in places.items() if key in given}
         command = [*deployed.dockerfile("ENTRYPOINT"), *service["command"]]
         command = [str(self.flower_port) if word == "5555" else word for word in command]
+        command = [f"127.0.0.1:{self.http_port}" if word == "0.0.0.0:8080" else word for word in command]
         environment = self.environment({**given, "CREDENTIALS_DIRECTORY": mounted})
         return Process(name, command, self.folder, environment)
 
@@ -158,13 +161,13 @@ class Deployment:
     def start(self) -> None:
         self.redis.start()
         wait_until(lambda: self._redis_answers(), "Redis answers", 20, details=self.redis.tail)
-        for service in (self.worker, self.flower):
+        for service in (self.worker, self.flower, self.http):
             service.start()
         wait_until(self._worker_is_known, "the worker is known", 60, interval=0.1, details=self.worker.tail)
         wait_until(self._flower_answers, "Flower answers", 60, interval=0.1, details=self.flower.tail)
 
     def end(self) -> None:
-        for process in (self.flower, self.worker, self.redis):
+        for process in (self.http, self.flower, self.worker, self.redis):
             process.end(patience=3.0)
 
     def _redis_answers(self) -> bool:
@@ -450,9 +453,38 @@ def test_metrics_are_where_prometheus_asks_for_them(deployment: Deployment) -> N
     assert "celery_agents_due_sessions" in text
 
 
+def test_the_http_interface_does_everything_within_its_role(deployment: Deployment) -> None:
+    deployment.http.wait_for_text("celery-agents serves", 30)
+    operator, admin = (each.partition(":")[0] for each in (deployment.secrets / "http-tokens").read_text().split(","))
+    with httpx.Client(base_url=f"http://127.0.0.1:{deployment.http_port}", trust_env=False, timeout=60) as http:
+        assert http.get("/v1/agents").status_code == 401
+        http.headers["Authorization"] = f"Bearer {operator}"
+        job = http.post("/v1/agents/support/jobs", params={"wait": 60}, json={"message": QUESTION}).json()
+        assert job["status"] == "completed", job
+        session = f"/v1/sessions/{job['session_id']}"
+        for path in ("", "/state", "/messages", "/steps", "/tree", "/executions", "/requests", "/grants"):
+            assert http.get(session + path).status_code == 200, path
+        with http.stream("GET", f"{session}/events", params={"until": "end"}) as stream:
+            assert "execution_completed" in stream.read().decode()
+        again = http.post(f"{session}/messages", params={"wait": 60}, json={"message": QUESTION})
+        assert again.json()["status"] == "completed"
+        assert http.post(f"{session}/stop").status_code == 200
+        assert http.put(f"{session}/metadata/a", json={"value": 1}).status_code == 204
+        for path in ("/v1/sessions", "/v1/requests", "/v1/agents", "/v1/workers", "/v1/health"):
+            assert http.get(path).status_code == 200, path
+        assert http.post(f"{session}/tokens", json={"scopes": ["read"]}).status_code == 403
+        http.headers["Authorization"] = f"Bearer {admin}"
+        assert http.post(f"{session}/tokens", json={"scopes": ["read"]}).status_code == 201
+    test = [
+        word.replace("8080", str(deployment.http_port)) for word in compose()["services"]["http"]["healthcheck"]["test"]
+    ]
+    assert deployment.run(*test[1:], more={}).returncode == 0
+
+
 def test_systemd_and_kubernetes_start_what_compose_starts() -> None:
     entry = deployed.dockerfile("ENTRYPOINT")
     services = compose()["services"]
+    assert container("Deployment", "celery-agents-http")["args"] == services["http"]["command"]
     for name in ("worker", "flower"):
         assert [*entry, *container("Deployment", f"celery-agents-{name}")["args"]] == [
             *entry,
@@ -503,6 +535,11 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", "/0.celeryev/*"), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
         ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
         ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"),
+    ],
+    "http": [
+        ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("INFO",), ("PUBLISH", PIDBOX, "{}"), ("SUBSCRIBE", "ca:wake:x"),
+        ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("HGET", "unacked", "x"), ("HSET", "unacked", "x", "y"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
+        ("SADD", "_kombu.binding.celery", "x"), ("LPUSH", "x.reply.celery.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
     ],
     "flower": [
         ("HGETALL", SESSION), ("HGET", SESSION, "state"), ("LRANGE", SESSION + ":m:messages:0", "0", "-1"), ("GET", "ca:shards"),

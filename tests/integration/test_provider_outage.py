@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.cli.program import program
-from celery_agents.tasks.cli.session_rows import listed_sessions
 from celery_agents.tasks.observability.doctor.checks import examine
+from celery_agents.tasks.observability.listed_sessions import listed_sessions
 from celery_agents.worker.store import EventType
 
 from support.lab import Lab

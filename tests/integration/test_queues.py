@@ -98,6 +98,7 @@ def test_a_lost_message_of_an_agents_queue_is_published_to_it_again(
 # --- two services -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_two_services_on_one_redis_run_at_full_speed(new_worker: NewWorker, redis_url: str) -> None:
     new_worker(agents="support.alpha_agents")
     client = AgentClient(redis_url)

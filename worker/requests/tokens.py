@@ -1,4 +1,4 @@
-"""Signed tokens: each lets its bearer answer one request without other credentials.
+"""Signed tokens: each lets its bearer do one thing without other credentials, such as answer one request.
 
 A token is `ca1.<claims>.<signature>`: the claims as JSON, and their HMAC-SHA256 under the setting `token_secret`, both
 in base64url without padding. It holds no secret, is stored nowhere, and the same claims always give the same token: a
@@ -38,6 +38,9 @@ class TokenPurpose(StrEnum):
     COMPLETE = "complete"
     """Complete or fail one call whose result comes later, as a service may."""
 
+    SESSION = "session"
+    """Use the HTTP interface for one session, as a browser may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenClaims:
@@ -45,15 +48,17 @@ class TokenClaims:
 
     Attributes:
         session_id: The session that asks.
-        request_id: The one request that the token answers.
+        request_id: The one request that the token answers; "" in a token of a session.
         purpose: The way in which it may be answered.
         expires_at_ms: When the token ends (Redis ms). None: with the request.
+        scopes: What the bearer of a session's token may do.
     """
 
     session_id: str
     request_id: str
     purpose: TokenPurpose
     expires_at_ms: int | None = None
+    scopes: tuple[str, ...] = ()
 
 
 class TokenSigner:
@@ -77,9 +82,11 @@ class TokenSigner:
         Raises:
             ConfigurationError: The setting `token_secret` is missing.
         """
-        values = {"s": claims.session_id, "r": claims.request_id, "p": claims.purpose.value}
+        values: dict[str, Any] = {"s": claims.session_id, "r": claims.request_id, "p": claims.purpose.value}
         if claims.expires_at_ms is not None:
-            values["e"] = claims.expires_at_ms  # pyright: ignore[reportArgumentType]
+            values["e"] = claims.expires_at_ms
+        if claims.scopes:
+            values["c"] = list(claims.scopes)
         text = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
         signed = f"{_VERSION}.{_encode(text)}"
         return f"{signed}.{_encode(self._signature(signed))}"
@@ -100,7 +107,7 @@ class TokenSigner:
             raise InvalidToken("it was not signed with this installation's token_secret, or was changed.")
         claims = _read_claims(signed)
         if claims.purpose is not purpose:
-            advice = "use client.complete or client.fail with a completion token, client.answer with the others."
+            advice = f"it is a token to {claims.purpose.value}, and was given where one to {purpose.value} is needed."
             raise InvalidToken(advice)
         if claims.expires_at_ms is not None and claims.expires_at_ms <= now_ms:
             raise InvalidToken("its time is over; ask for another one.")
@@ -126,6 +133,7 @@ def _read_claims(signed: str) -> TokenClaims:
         request_id=values["r"],
         purpose=TokenPurpose(values["p"]),
         expires_at_ms=values.get("e"),
+        scopes=tuple(values.get("c", ())),
     )
 
 

@@ -69,6 +69,11 @@ def root_of(session_id: str) -> str:
     return session_id.partition(".")[0]
 
 
+def joined_field(operation_id: str) -> str:
+    """The field of a session's hash with the execution that a message has joined."""
+    return f"o:{operation_id}"
+
+
 def tree_range(root: str) -> tuple[str, str]:
     """The bounds in which the index `children` holds the sessions below a root, for ZRANGEBYLEX and ZLEXCOUNT."""
     return f"[{root}.", f"({root}/"  # "/" follows "."

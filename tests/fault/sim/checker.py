@@ -116,19 +116,20 @@ def _session(sim: Simulation, session: str) -> None:
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
     committed = Counter((e.execution_id, e.step) for e in events if e.type == "step_committed")
+    # A full Redis makes room for a paid answer by trimming the session's events to the last of them.
+    least = 0 if sim.client.context.keys(session).events in history.trimmed else 1
     for execution, done in steps.items():
         record = store.sessions.record(session, execution)
         retried = sum(1 for e in events if e.type == "step_retried" and e.execution_id == execution)
         world.expect(record is not None, "I8", f"{execution} ended without a record")
-        world.expect(
-            ended[execution] == 1 + retried, "I1", f"{execution} ended {ended[execution]} times, retried {retried}"
-        )
+        is_right = ended[execution] == 1 + retried or not least
+        world.expect(is_right, "I1", f"{execution} ended {ended[execution]} times, retried {retried}")
         # One that was stopped before it began, and is retried, goes on.
-        is_told = begun[execution] == 1 or (not begun[execution] and (retried or not done))
+        is_told = begun[execution] == 1 or (not begun[execution] and (retried or not done or not least))
         world.expect(is_told, "I1", f"{execution} has begun {begun[execution]} times")
         for number in range(1, len(done) + 1):
             count = committed[execution, number]
-            world.expect(count == 1, "I1", f"{execution}.{number} has {count} events of its commit")
+            world.expect(least <= count <= 1, "I1", f"{execution}.{number} has {count} events of its commit")
         if record is not None:
             world.expect(
                 record.step_count == len(done), "I1", f"{execution}: {record.step_count} steps, stored {len(done)}"
@@ -144,7 +145,9 @@ def _session(sim: Simulation, session: str) -> None:
     for action in sim.actions:
         if action.session == session and action.kind in ("submit", "message", "twice") and not action.refused:
             count = joined[action.operation]
-            world.expect(count == 1, "I8", f"the handle of {action.operation} finds {count} executions")
+            world.expect(least <= count <= 1, "I8", f"{action.operation} has {count} events of what it became part of")
+            found = store.sessions.joined(session, action.operation)
+            world.expect(found in steps, "I8", f"the handle of {action.operation} finds {found!r}")
 
 
 def _poison(sim: Simulation, session: str, execution: str, status: str, reason: str | None) -> None:

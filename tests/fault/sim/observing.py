@@ -58,6 +58,8 @@ class History:
         self.begun: dict[tuple[str, int, int, str], int] = {}
         self.stops: dict[str, int] = {}
         self.closed: dict[str, tuple[int, str]] = {}
+        # The event streams that a full Redis made shorter.
+        self.trimmed: set[str] = set()
         self.stop_read = 0
         self.leases: dict[str, float] = {}
         self.journals: dict[str, float] = {}
@@ -238,6 +240,7 @@ class History:
 
     def _by_script(self, command: Command, reply: Reply) -> None:
         """Redis was full, and the script has written: EVALSHA sha 2 journal events field value …"""
+        self.trimmed.add(str(command[4]))
         *_, execution, step = str(command[3]).split(":")
         for field, value, first in zip(command[5::2], command[6::2], reply, strict=True):
             written: Command = ("HSETNX", command[3], field, value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from celery_agents.tasks.cli.session_rows import ListedSession, listed_value, row
-from celery_agents.tasks.cli.session_views import session_lines, session_value, step_lines, step_numbers
+from celery_agents.tasks.cli.session_rows import row
+from celery_agents.tasks.cli.session_views import session_lines, step_lines, step_numbers
+from celery_agents.tasks.client.json_values import session_value
+from celery_agents.tasks.observability.listed_sessions import ListedSession, listed_value
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,

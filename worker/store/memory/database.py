@@ -9,7 +9,7 @@ import bisect
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 from ...errors import WRONG_TYPE, StateUnreadable
@@ -351,13 +351,19 @@ class MemoryDatabase:
         return [[_stream_id(entry_id), fields] for entry_id, fields in chosen]
 
     def _xread(self, *args: Word) -> Reply:
-        key, after = str(args[-2]), str(args[-1])
-        after = _stream_id(self._stream_ids.get(key, (0, 0))).decode() if after == "$" else after
-        found = self._xrange(key, f"({after}", "+")
+        named = [str(word) for word in args[args.index("STREAMS") + 1 :]]
+        keys, positions = named[: len(named) // 2], named[len(named) // 2 :]
+        newest = {key: _stream_id(self._stream_ids.get(key, (0, 0))).decode() for key in keys}
+        after = {key: newest[key] if at == "$" else at for key, at in zip(keys, positions, strict=True)}
+        found = self._read_streams(after)
         if not found and "BLOCK" in args:
             self.grown.wait(int(args[args.index("BLOCK") + 1]) / 1000)
-            found = self._xrange(key, f"({after}", "+")
-        return [[key.encode(), found]] if found else None
+            found = self._read_streams(after)
+        return found or None
+
+    def _read_streams(self, after: Mapping[str, str]) -> list[Reply]:
+        found = ((key.encode(), self._xrange(key, f"({at}", "+")) for key, at in after.items())
+        return [[key, entries] for key, entries in found if entries]
 
     def _xrevrange(self, key: str, last: str, first: str, *options: Word) -> list[Reply]:
         found = list(reversed(self._xrange(key, first, last)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import SessionNotFound, StateUnreadable
@@ -13,7 +13,7 @@ from ..context import StoreContext
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..events import parse_events
-from ..keys import SessionKeys
+from ..keys import SessionKeys, joined_field
 from ..records import Event, Header, Result, SessionState, SessionSummary
 
 _BATCH: Final = 5_000
@@ -168,6 +168,38 @@ def record(context: StoreContext, session_id: str, execution_id: str) -> Result 
     return _result(session_id, *reply)
 
 
+def records(context: StoreContext, session_id: str) -> list[Result]:
+    """Read how the executions that are kept have ended, the oldest first; those that never have are left out.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    keys = context.keys(session_id)
+    ((version, named),) = context.database.pipeline("records", [("HMGET", keys.session, "version", "executions")])
+    if version is None:
+        raise SessionNotFound(session_id)
+    names = [f"e:{execution_id}" for execution_id in fields.strings(named)]
+    if not names:
+        return []
+    (stored,) = context.database.pipeline("records.read", [("HMGET", keys.session, *names)])
+    found = [_result(session_id, version, each) for each in stored]
+    return [each for each in found if each is not None]
+
+
+def joined(context: StoreContext, session_id: str, operation_id: str) -> str:
+    """Read which execution a message has joined; "" while it waits in the inbox, and when it is long forgotten.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
+    keys = context.keys(session_id)
+    reads = [("HMGET", keys.session, "version", joined_field(operation_id))]
+    ((version, execution_id),) = context.database.pipeline("joined", reads)
+    if version is None:
+        raise SessionNotFound(session_id)
+    return fields.text(execution_id)
+
+
 def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result | None:
     """Read how an execution ended; None while it has not, or goes on after a retry.
 
@@ -247,6 +279,15 @@ def watch(context: StoreContext, session_id: str, after: str, block_ms: int) -> 
         "watch", [("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", keys.events, after)]
     )
     return parse_events(session_id, reply[0][1]) if reply else []
+
+
+def watch_many(context: StoreContext, positions: Mapping[str, str], block_ms: int) -> dict[str, list[Event]]:
+    """Read the events of several sessions, each after an event id, and wait for the first of them."""
+    names = {context.keys(session_id).events: session_id for session_id in positions}
+    command = ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *names, *positions.values())
+    (reply,) = context.database.pipeline("watch.many", [command])
+    found = [(names[fields.name(name)], entries) for name, entries in reply or ()]
+    return {session_id: parse_events(session_id, entries) for session_id, entries in found}
 
 
 def dead(context: StoreContext, limit: int) -> list[dict[str, str]]:

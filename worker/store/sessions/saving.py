@@ -20,7 +20,7 @@ from ..control import LONGEST_WAIT_MS
 from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
-from ..keys import callback_note
+from ..keys import callback_note, joined_field
 from ..records import REQUEST_KINDS, NextState, Result, StepRef
 from .lists import append_commands, session_key_names
 
@@ -118,6 +118,7 @@ class SessionSave:
             *appended,
             ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
             *self._forget_executions(known.executions),
+            *self._forget_operations(known.operations),
             *event_commands(scope, self.next_state.events),
             *self._set_lives(known.executions),
             *self._schedule_callbacks(),
@@ -195,7 +196,7 @@ class SessionSave:
         if next_state.definition is not None:
             words += ["definition", next_state.definition]
         if next_state.operations:
-            words += ["ops", fields.to_json(known.operations)]
+            words += ["ops", fields.to_json(known.operations), *self._joined()]
         if known.executions != self.bookkeeping.executions:
             words += ["executions", fields.to_json(known.executions)]
         if next_state.notify:
@@ -262,6 +263,19 @@ class SessionSave:
             if execution_id not in kept:
                 yield ("DEL", self.scope.keys.steps(execution_id))
                 yield ("HDEL", self.scope.keys.session, f"e:{execution_id}")
+
+    def _joined(self) -> Iterator[Word]:
+        """The execution that the operations are part of now."""
+        execution = self.next_state.state.execution
+        if execution is not None:
+            for operation in self.next_state.operations:
+                yield from (joined_field(operation), execution.execution_id)
+
+    def _forget_operations(self, kept: Sequence[str]) -> Iterator[Command]:
+        """Delete what is stored of operations that are too many."""
+        gone = [joined_field(known) for known in self.bookkeeping.operations if known not in kept]
+        if gone:
+            yield ("HDEL", self.scope.keys.session, *gone)
 
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
         """Give no key of a session a TTL while an execution is active, and all of them when none is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..context import StoreContext
@@ -163,6 +163,14 @@ class SessionActions:
         """Read how an execution ended last, whether it was retried since or not; None when it never has."""
         return reads.record(self._context, session_id, execution_id)
 
+    def records(self, session_id: str) -> list[Result]:
+        """Read how the executions that are kept have ended, the oldest first."""
+        return reads.records(self._context, session_id)
+
+    def joined(self, session_id: str, operation_id: str) -> str:
+        """Read which execution a message has joined; "" while it waits behind a running step."""
+        return reads.joined(self._context, session_id, operation_id)
+
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
         """Read how an execution ended; None while it has not, or goes on after a retry."""
         return reads.outcome(self._context, session_id, execution_id)
@@ -174,3 +182,7 @@ class SessionActions:
     def watch(self, session_id: str, after: str, block_ms: int) -> list[Event]:
         """Read events after an event id ("0": all, "$": those to come); wait no longer than `block_ms` for one."""
         return reads.watch(self._context, session_id, after, block_ms)
+
+    def watch_many(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[Event]]:
+        """Read events of several sessions, each after an event id; wait no longer than `block_ms` for the first."""
+        return reads.watch_many(self._context, positions, block_ms)

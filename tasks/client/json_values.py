@@ -1,0 +1,90 @@
+"""What a client returns, as JSON values: for `--json` of the command line, and for HTTP. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ...worker.state import AgentState
+    from ...worker.store import AnswerResult, Event, FoundRequest, Header, Result, TreeNode
+    from .trees import TreeEvent
+
+_NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
+
+
+def event_value(event: Event) -> dict[str, Any]:
+    """An event as JSON."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "at": datetime.fromtimestamp(event.at_ms / 1000, UTC),
+        "session_id": event.session_id,
+        "execution_id": event.execution_id,
+        "step": event.step,
+        "data": dict(event.data),
+    }
+
+
+def result_value(result: Result) -> dict[str, Any]:
+    """A result as JSON."""
+    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SHOWN}
+
+
+def header_value(header: Header) -> dict[str, Any]:
+    """A session without its content, as JSON."""
+    return {
+        "session_id": header.session_id,
+        "agent": header.agent,
+        "status": header.status,
+        "execution_id": header.execution_id,
+        "step": header.step,
+        "version": header.version,
+        "created_at": moment(header.created_ms),
+        "updated_at": moment(header.updated_ms),
+        "problem": header.problem,
+        "unoffered_since": moment(header.unoffered_since_ms) if header.unoffered_since_ms else None,
+    }
+
+
+def moment(milliseconds: int) -> datetime:
+    """Unix time in milliseconds as a datetime."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def session_value(header: Header, state: AgentState, reason: str) -> dict[str, Any]:
+    """A session with its whole state, as JSON."""
+    return {**header_value(header), "reason": reason, "state": json.loads(state.to_json())}
+
+
+def found_value(found: FoundRequest) -> dict[str, Any]:
+    """A request as JSON: in full where it is stored in full, with what became of it."""
+    shown = (found.request or found.summary).to_dict()
+    settled = found.answer or found.resolution
+    if settled is not None:
+        shown["answer"] = settled.to_dict()
+    return {**shown, "status": found.status.value}
+
+
+def answer_value(session_id: str, result: AnswerResult) -> dict[str, Any]:
+    """The reply to an answer as JSON."""
+    return {"session_id": session_id, "outcome": result.outcome, "requests": list(result.requests)}
+
+
+def tree_value(tree: TreeNode, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """A tree as JSON; each session holds those below it."""
+    return {
+        **header_value(tree.header),
+        "steps": tree.steps,
+        "tokens": tree.tokens,
+        "cost": tree.cost,
+        "reason": reasons.get(tree.session_id, ""),
+        "children": [tree_value(child, reasons) for child in tree.children],
+    }
+
+
+def tree_event_value(found: TreeEvent) -> dict[str, Any]:
+    """An event of a tree as JSON, with the sessions from the root down to its own."""
+    return {**event_value(found.event), "path": list(found.path), "agent": found.agent}

@@ -1,0 +1,153 @@
+"""`create_http_app`: the HTTP interface as an ASGI application, to be served alone or mounted in another one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..client.async_client import AsyncAgentClient
+from ..client.client import AgentClient
+from . import job_endpoints, request_endpoints, session_endpoints, system_endpoints
+from .access import NOTHING, AccessRules, allowed_origins
+from .endpoints import Call, Endpoint, read_body, read_query, send
+from .event_hub import EventHub
+from .openapi import describe
+from .problems import EXPECTED, HttpProblem, problem_of, respond
+from .request_limits import RequestLimits
+
+_log = logging.getLogger(__name__)
+
+ENDPOINTS: Final = (
+    *job_endpoints.ENDPOINTS,
+    *session_endpoints.ENDPOINTS,
+    *request_endpoints.ENDPOINTS,
+    *system_endpoints.ENDPOINTS,
+)
+"""All operations."""
+
+
+def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Starlette:
+    """Make the HTTP interface of a client, with the client's settings.
+
+    Args:
+        client: None: one with the settings of the environment.
+    Returns:
+        An ASGI application. Mounted in another one, its routes are below the path of the mount.
+    Raises:
+        SettingsError: A setting is wrong, such as `http_token_secrets`.
+    """
+    wrapped = client if isinstance(client, AsyncAgentClient) else AsyncAgentClient.of(client or AgentClient())
+    interface = _Interface(wrapped)
+    settings = wrapped.settings
+    middleware = [Middleware(RequestLimits, most_bytes=settings.http_max_body_bytes)]
+    if origins := allowed_origins(settings):
+        middleware.insert(
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
+                expose_headers=["ETag", "Location", "Retry-After"],
+            ),
+        )
+    routes = [Route(each.path, interface.handler_of(each), methods=[each.method]) for each in ENDPOINTS]
+    return Starlette(
+        routes=[*routes, Route("/openapi.json", interface.show_document)],
+        middleware=middleware,
+        exception_handlers={HTTPException: _refuse_route, HttpProblem: _refuse, Exception: _fail},
+        lifespan=interface.lifespan,
+    )
+
+
+class _Interface:
+    """What all requests of one application share."""
+
+    def __init__(self, client: AsyncAgentClient) -> None:
+        self._client = client
+        self._rules = AccessRules(client.settings)
+        self._hub = EventHub(client, client.settings.http_max_streams)
+        self._document = describe(ENDPOINTS)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncGenerator[None]:
+        """End the reading of events with the application."""
+        del app
+        yield
+        await self._hub.close()
+
+    def handler_of(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """The function that serves an endpoint's requests."""
+
+        async def serve(request: Request) -> Response:
+            began = time.perf_counter()
+            try:
+                response = await self._serve(endpoint, request)
+            except (HttpProblem, *EXPECTED) as error:
+                response = respond(problem_of(error))
+            # The path as it is declared: the one of the request may hold a token.
+            took = (time.perf_counter() - began) * 1000
+            _log.info("%s %s %d %.0f ms", endpoint.method, endpoint.path, response.status_code, took)
+            return response
+
+        return serve
+
+    async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
+        path = dict(request.path_params)
+        access = await self._rules.access_of(request, self._client) if endpoint.scope is not None else NOTHING
+        if endpoint.scope is not None:
+            access.check(endpoint.scope, path.get("session_id"))
+        call = Call(
+            client=self._client,
+            hub=self._hub,
+            request=request,
+            access=access,
+            path=path,
+            query=read_query(request, endpoint.query),
+            body=await read_body(request, endpoint.body),
+        )
+        return await endpoint.handler(call)
+
+    async def show_document(self, request: Request) -> Response:
+        """Show the OpenAPI document to whoever has a token."""
+        try:
+            await self._rules.access_of(request, self._client)
+        except HttpProblem as problem:
+            return respond(problem)
+        return send(self._document)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    del request
+    return respond(problem_of(error))
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)
+    kind, detail = _ROUTING.get(error.status_code, ("refused", str(error.detail)))
+    return respond(HttpProblem(error.status_code, kind, detail, headers=dict(error.headers or {})))
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    del request
+    _log.error("a request failed", exc_info=error)
+    detail = "Something went wrong that this program did not expect. Its log says what."
+    return respond(HttpProblem(500, "internal-error", detail))
+
+
+_ROUTING: Final = {
+    404: ("not-found", "There is nothing at this path. See /openapi.json."),
+    405: ("method-not-allowed", "This path has no such method. See /openapi.json."),
+}

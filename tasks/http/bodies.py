@@ -1,0 +1,245 @@
+"""Bodies and queries of requests."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AwareDatetime, Field
+
+from ...worker.state import ExecutionBudget, LLMConfig, Message
+from ...worker.state.execution.answers import GivenAnswer
+from ..client.answer_inputs import read_answer
+from .endpoints import Body, NoQuery
+
+_LONGEST_WAIT: Final = 60
+_MOST_TEXT: Final = 10_000_000
+
+EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
+"""The ids of events, as a pattern."""
+
+WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
+By = Annotated[str | None, Field(max_length=200, description="Who asks, for the events.")]
+Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]
+Cursor = Annotated[str | None, Field(description="From the page before.")]
+
+
+class Budget(Body):
+    """Limits of an execution. A missing one is unlimited; 0 stops before the first step."""
+
+    max_steps: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=0)
+    max_seconds: float | None = Field(None, ge=0)
+    max_cost: float | None = Field(None, ge=0, description="US dollars.")
+    deadline: AwareDatetime | None = None
+
+    def value(self) -> ExecutionBudget:
+        """The budget as the client takes it."""
+        return ExecutionBudget(**self.model_dump())
+
+
+class TranscriptMessage(Body):
+    """A message that was said before the session began."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str = Field(max_length=_MOST_TEXT)
+
+    def value(self) -> Message:
+        """The message as the client takes it."""
+        return Message.from_dict(self.model_dump())
+
+
+class NewMessage(Body):
+    """A message of the user."""
+
+    message: str = Field(max_length=_MOST_TEXT)
+    budget: Budget | None = None
+    webhook: str | None = Field(None, description="URL to which the result is posted, signed.")
+    request_webhook: str | None = Field(None, description="URL to which each request is posted, signed.")
+
+    @property
+    def given_budget(self) -> ExecutionBudget | None:
+        """The budget as the client takes it."""
+        return None if self.budget is None else self.budget.value()
+
+
+class NewJob(NewMessage):
+    """A job for an agent: a new session, or the next message of an existing one."""
+
+    session_id: str | None = Field(None, description="None: a new one, or the one that follows from Idempotency-Key.")
+    metadata: dict[str, Any] | None = Field(None, description="JSON kept with a new session.")
+    messages: list[TranscriptMessage] = Field(default=[], description="What was said before; a new session only.")
+    start_at: AwareDatetime | None = Field(None, description="The first step begins at this time.")
+    delay_seconds: float | None = Field(None, ge=0, description="The same as a time from now.")
+
+    @property
+    def delay(self) -> timedelta | None:
+        """The delay as the client takes it."""
+        return None if self.delay_seconds is None else timedelta(seconds=self.delay_seconds)
+
+
+class Stop(Body):
+    """Which execution to stop, and for how long to wait for its running step."""
+
+    execution_id: str | None = Field(None, description="Only this one. None: the one that runs.")
+    timeout_seconds: float = Field(30.0, ge=0, le=_LONGEST_WAIT, description="0 does not wait.")
+    by: By = None
+
+
+class Retry(Body):
+    """New limits for an execution that failed or was stopped."""
+
+    budget: Budget | None = None
+    by: By = None
+
+
+class Suspend(Body):
+    """Why a session is held, and for how long."""
+
+    reason: str = Field(min_length=1, max_length=1000)
+    until: AwareDatetime | None = Field(None, description="When the hold ends, and the execution. None: in 30 days.")
+    by: By = None
+
+
+class Resume(Body):
+    """Who lets a session go on."""
+
+    by: By = None
+
+
+class Metadata(Body):
+    """A value kept with the session."""
+
+    value: Any
+
+
+class SystemPrompt(Body):
+    """A system prompt of the session's own; "" returns to the agent's."""
+
+    prompt: str = Field(max_length=_MOST_TEXT)
+
+
+class Model(Body):
+    """A model of the session's own."""
+
+    model: str = Field(min_length=1, description="As provider:name.")
+    base_url: str | None = None
+    settings: dict[str, Any] = Field(default={}, description="Temperature and the like. Never a key.")
+
+    def value(self) -> LLMConfig:
+        """The model as the client takes it."""
+        return LLMConfig.from_dict(self.model_dump())
+
+
+class Answers(Body):
+    """Answers to requests of a session: all of them are stored, or none."""
+
+    answers: dict[str, dict[str, Any]] = Field(
+        min_length=1,
+        description='By request id: {"approve": true}, {"approve": {"args": {…}}}, {"deny": "why"} or {"answer": {…}}.',
+    )
+    by: By = None
+    note: str = ""
+    expect: str | dict[str, str] | None = Field(None, description="Digest of the arguments that were looked at.")
+    remember: Literal["call", "execution", "session"] = "call"
+
+
+class TokenAnswer(Body):
+    """The answer to the one request that a token is for."""
+
+    answer: dict[str, Any] = Field(description='{"approve": true}, {"deny": "reason"} or {"answer": {…}}.')
+    by: By = None
+    note: str = ""
+
+    def value(self) -> GivenAnswer:
+        """The answer as the client takes it."""
+        return read_answer(self.answer)
+
+
+class Completion(Body):
+    """The result of a call that a service brings later, or its error."""
+
+    value: Any = None
+    error: str | None = Field(None, description="Instead of a value: why the call failed. The model reads it.")
+    by: By = None
+
+
+class NewLink(Body):
+    """How long a link to answer one request is valid."""
+
+    ttl_seconds: float | None = Field(None, gt=0, description="None: as long as the request is open.")
+
+
+class NewSessionToken(Body):
+    """What the bearer of a session's token may do."""
+
+    scopes: list[Literal["submit", "read", "answer", "stop"]] = Field(min_length=1)
+    ttl_seconds: float = Field(3600, gt=0, le=3600)
+
+
+class WaitQuery(Body):
+    """For how long to wait."""
+
+    wait: WaitSeconds = 0
+
+
+class SessionsQuery(Body):
+    """Which sessions to list."""
+
+    status: str | None = None
+    agent: str | None = None
+    since: datetime | None = Field(None, description="Updated at or after this time, with its zone.")
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class RequestsQuery(Body):
+    """Which requests to list."""
+
+    to: str | None = Field(None, description="Only those to this addressee.")
+    kind: str | None = Field(None, description="approval, question, external or child.")
+    status: str | None = Field("open", description="open, answered, expired or cancelled; all for one session only.")
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class MessagesQuery(Body):
+    """Which messages to read."""
+
+    offset: int = Field(0, ge=0)
+    limit: Limit = 100
+
+
+class EventsQuery(Body):
+    """From where to follow, and until when."""
+
+    after: str | None = Field(None, pattern=f"^{EVENT_ID}$", description="Id of the last event seen.")
+    until: Literal["end"] | None = Field(None, description="end: the stream ends with the execution.")
+
+
+__all__ = [
+    "EVENT_ID",
+    "Answers",
+    "Body",
+    "Budget",
+    "Completion",
+    "EventsQuery",
+    "MessagesQuery",
+    "Metadata",
+    "Model",
+    "NewJob",
+    "NewLink",
+    "NewMessage",
+    "NewSessionToken",
+    "NoQuery",
+    "RequestsQuery",
+    "Resume",
+    "Retry",
+    "SessionsQuery",
+    "Stop",
+    "Suspend",
+    "SystemPrompt",
+    "TokenAnswer",
+    "TranscriptMessage",
+    "WaitQuery",
+]

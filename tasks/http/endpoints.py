@@ -1,0 +1,153 @@
+"""`Endpoint`: one operation of the interface, with everything that routing and the OpenAPI document need to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...worker.known_secrets import redact_known
+from ..client.async_client import AsyncAgentClient
+from .access import Access, Scope
+from .event_hub import EventHub
+from .problems import HttpProblem, problem_of_validation
+
+JSON: Final = "application/json"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Body(BaseModel):
+    """A body or a query of a request: fields that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoBody(Body):
+    """A body without fields; it may be left out."""
+
+
+class NoQuery(Body):
+    """A query without parameters."""
+
+
+class Reply(BaseModel):
+    """The body of a response. Later versions may add fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request that was let in, with its checked body and query.
+
+    Attributes:
+        path: Values of the path's parameters.
+    """
+
+    client: AsyncAgentClient
+    hub: EventHub
+    request: Request
+    access: Access
+    path: Mapping[str, str]
+    body: Any
+    query: Any
+
+    @property
+    def session_id(self) -> str:
+        """The session of the path."""
+        return self.path["session_id"]
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The header `Idempotency-Key`."""
+        return self.request.headers.get("idempotency-key") or None
+
+    def url(self, path: str) -> str:
+        """The path of a resource, below the path at which the interface is mounted."""
+        return f"{self.request.scope.get('root_path', '')}{path}"
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An operation.
+
+    Attributes:
+        scope: What a token must allow. None: the token in the path is all that is needed.
+        summary: One sentence.
+        replies: Models of the bodies of responses by status; None: without a body.
+        body: None: a body is not read.
+        is_stream: The response is a stream of events.
+    """
+
+    method: str
+    path: str
+    scope: Scope | None
+    handler: Handler
+    summary: str
+    replies: Mapping[int, type[BaseModel] | None]
+    body: type[Body] | None = None
+    query: type[Body] = NoQuery
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_stream: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return self.handler.__name__
+
+
+def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Write a value as JSON. Known secrets are redacted."""
+    text = redact_known(json.dumps(value, ensure_ascii=False, default=_write_other))
+    return Response(text, status_code=status, media_type=JSON, headers={"Cache-Control": "no-store", **(headers or {})})
+
+
+async def read_body(request: Request, model: type[Model] | None) -> Model | None:
+    """Read and check the body of a request.
+
+    Raises:
+        HttpProblem: It is no JSON, of another media type, or does not fit.
+    """
+    if model is None:
+        return None
+    raw = await request.body()
+    if not raw and all(not each.is_required() for each in model.model_fields.values()):
+        return model()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != JSON:  # a form of another site cannot send this one without being asked first
+        raise HttpProblem(415, "unsupported-media-type", f"Send the body as {JSON}.")
+    try:
+        return model.model_validate_json(raw, strict=False)
+    except ValidationError as error:
+        if any(item["type"] == "json_invalid" for item in error.errors(include_url=False, include_input=False)):
+            raise HttpProblem(400, "malformed-json", f"The body is no JSON. {error.errors()[0]['msg']}.") from None
+        raise problem_of_validation(error, "body") from None
+
+
+def read_query(request: Request, model: type[Model]) -> Model:
+    """Read and check the query of a request.
+
+    Raises:
+        HttpProblem: A parameter is not known, is given twice, or does not fit.
+    """
+    items = request.query_params.multi_items()
+    values = dict(items)
+    if len(values) != len(items):
+        raise HttpProblem(422, "invalid-input", "A parameter of the query is given twice.")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise problem_of_validation(error, "query") from None
+
+
+def _write_other(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

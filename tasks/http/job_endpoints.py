@@ -1,0 +1,222 @@
+"""Handing over jobs and messages, waiting for their ends, and acting on executions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from ...worker.store import Event
+from ..client.json_values import result_value
+from . import bodies, replies
+from .access import Scope
+from .endpoints import Call, Endpoint, send
+
+if TYPE_CHECKING:
+    from ..client.async_client import AsyncJob
+
+_ENDS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
+_KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
+
+
+async def submit_job(call: Call) -> Response:
+    """Hand a job to an agent: a new session, or the next message of an existing one."""
+    body: bodies.NewJob = call.body
+    if body.session_id is not None:
+        call.access.check(Scope.SUBMIT, body.session_id)
+    job = await call.client.submit(
+        call.path["agent"],
+        body.message,
+        session_id=body.session_id,
+        idempotency_key=call.idempotency_key,
+        budget=body.given_budget,
+        metadata=body.metadata,
+        messages=[message.value() for message in body.messages],
+        webhook=body.webhook,
+        request_webhook=body.request_webhook,
+        start_at=body.start_at,
+        delay=body.delay,
+    )
+    return await _reply_to(call, job)
+
+
+async def send_message(call: Call) -> Response:
+    """Send a further message. A running execution takes it up at its next step; else a new one starts."""
+    body: bodies.NewMessage = call.body
+    job = await call.client.send_message(
+        call.session_id,
+        body.message,
+        idempotency_key=call.idempotency_key,
+        budget=body.given_budget,
+        webhook=body.webhook,
+        request_webhook=body.request_webhook,
+    )
+    return await _reply_to(call, job)
+
+
+async def retry_execution(call: Call) -> Response:
+    """Continue a failed or stopped execution from the step it ended at."""
+    body: bodies.Retry = call.body
+    budget = None if body.budget is None else body.budget.value()
+    job = await call.client.retry(call.session_id, budget=budget, by=body.by)
+    return await _reply_to(call, job)
+
+
+async def show_execution(call: Call) -> Response:
+    """Read how an execution ended, and wait for its end if wanted."""
+    execution_id = call.path["execution_id"]
+    result = await _wait_for_end(call, call.session_id, execution_id, call.query.wait)
+    value = {
+        "session_id": call.session_id,
+        "execution_id": execution_id,
+        "ended": result is not None,
+        "result": result,
+    }
+    return send(value)
+
+
+async def list_executions(call: Call) -> Response:
+    """List the executions that are kept, with how they ended."""
+    found = await call.client.run(lambda client: client.store.sessions.records(call.session_id))
+    return send({"executions": [result_value(each) for each in found]})
+
+
+async def stop_execution(call: Call) -> Response:
+    """End the running execution, with all sessions below it. What it has obtained is kept."""
+    body: bodies.Stop = call.body
+    timeout = body.timeout_seconds
+    try:
+        result = await call.client.stop(call.session_id, execution_id=body.execution_id, timeout=timeout, by=body.by)
+    except TimeoutError:
+        return send({"stopped": False, "result": None}, 202)
+    value = None if result is None else result_value(result)
+    return send({"stopped": value is not None, "result": value}, 202 if timeout == 0 else 200)
+
+
+async def suspend_session(call: Call) -> Response:
+    """Hold a session: its running step ends, and nothing begins after it until it is resumed."""
+    body: bodies.Suspend = call.body
+    changed = await call.client.suspend(call.session_id, reason=body.reason, by=body.by, until=body.until)
+    return send({"changed": changed})
+
+
+async def resume_session(call: Call) -> Response:
+    """Let a held session go on, with the answers that came meanwhile."""
+    return send({"changed": await call.client.resume(call.session_id, by=call.body.by)})
+
+
+async def _reply_to(call: Call, job: AsyncJob) -> Response:
+    """Reply with a job: 202, or 200 with its result when it ends while the caller waits."""
+    execution_id = await job.execution_id()
+    result = None
+    if execution_id:
+        result = await _wait_for_end(call, job.session_id, execution_id, call.query.wait)
+    path = f"/v1/sessions/{job.session_id}"
+    headers = {"Location": call.url(f"{path}/executions/{execution_id}" if execution_id else path)}
+    value = {
+        "session_id": job.session_id,
+        "execution_id": execution_id,
+        "status": "submitted" if result is None else result["status"],
+        "result": result,
+    }
+    return send(value, 202 if result is None else 200, headers)
+
+
+async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:
+    """Read how an execution ended; wait for it no longer than so many seconds. None: it has not ended."""
+
+    async def read() -> dict[str, Any] | None:
+        found = await call.client.run(lambda client: client.store.sessions.outcome(session_id, execution_id))
+        return None if found is None else result_value(found)
+
+    result = await read()
+    if result is not None or not seconds:
+        return result
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), call.hub.subscribe(session_id, None) as events:
+            async for event in events:
+                if isinstance(event, Event) and event.type in _ENDS and (result := await read()) is not None:
+                    return result
+    return await read()
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        method="POST",
+        path="/v1/agents/{agent}/jobs",
+        scope=Scope.SUBMIT,
+        handler=submit_job,
+        summary="Hand a job to an agent: a new session, or the next message of an existing one.",
+        body=bodies.NewJob,
+        query=bodies.WaitQuery,
+        headers=_KEY,
+        replies={200: replies.JobReply, 202: replies.JobReply},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/sessions/{session_id}/messages",
+        scope=Scope.SUBMIT,
+        handler=send_message,
+        summary="Send a further message. A running execution takes it up at its next step; else a new one starts.",
+        body=bodies.NewMessage,
+        query=bodies.WaitQuery,
+        headers=_KEY,
+        replies={200: replies.JobReply, 202: replies.JobReply},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/sessions/{session_id}/retry",
+        scope=Scope.SUBMIT,
+        handler=retry_execution,
+        summary="Continue a failed or stopped execution from the step it ended at.",
+        body=bodies.Retry,
+        query=bodies.WaitQuery,
+        replies={200: replies.JobReply, 202: replies.JobReply},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/sessions/{session_id}/executions",
+        scope=Scope.READ,
+        handler=list_executions,
+        summary="List the executions that are kept, with how they ended.",
+        replies={200: replies.ExecutionsReply},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/sessions/{session_id}/executions/{execution_id}",
+        scope=Scope.READ,
+        handler=show_execution,
+        summary="Read how an execution ended, and wait for its end if wanted.",
+        query=bodies.WaitQuery,
+        replies={200: replies.ExecutionReply},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/sessions/{session_id}/stop",
+        scope=Scope.STOP,
+        handler=stop_execution,
+        summary="End the running execution, with all sessions below it. What it has obtained is kept.",
+        body=bodies.Stop,
+        replies={200: replies.StopReply, 202: replies.StopReply},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/sessions/{session_id}/suspend",
+        scope=Scope.STOP,
+        handler=suspend_session,
+        summary="Hold a session: its running step ends, and nothing begins after it until it is resumed.",
+        body=bodies.Suspend,
+        replies={200: replies.ChangedReply},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/sessions/{session_id}/resume",
+        scope=Scope.STOP,
+        handler=resume_session,
+        summary="Let a held session go on, with the answers that came meanwhile.",
+        body=bodies.Resume,
+        replies={200: replies.ChangedReply},
+    ),
+)

@@ -1,0 +1,97 @@
+"""The OpenAPI 3.1 document, made from the endpoints and the models of their bodies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from ... import __version__
+from .endpoints import JSON, Endpoint
+from .problems import MEDIA_TYPE
+from .replies import Problem
+
+_REF: Final = "#/components/schemas/{model}"
+_DESCRIPTION: Final = (
+    "Durable AI-agent jobs. A job is handed to an agent and carried on by workers, one step at a time, for minutes or "
+    "days. Errors are problem documents (RFC 9457)."
+)
+
+
+def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Make the document of these endpoints."""
+    models = {model for each in endpoints for model in _models(each)} | {Problem}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for each in endpoints:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "celery-agents", "version": __version__, "description": _DESCRIPTION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _models(endpoint: Endpoint) -> list[type[BaseModel]]:
+    found: list[type[BaseModel]] = [reply for reply in endpoint.replies.values() if reply is not None]
+    return [*found, endpoint.body] if endpoint.body is not None else found
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint), *_header_parameters(endpoint)],
+        "responses": {
+            **{str(status): _response(endpoint, reply) for status, reply in endpoint.replies.items()},
+            "default": {"description": "An error.", "content": {MEDIA_TYPE: {"schema": _ref(Problem)}}},
+        },
+    }
+    if endpoint.scope is not None:
+        operation["security"] = [{"token": []}]
+        operation["description"] = f"Needs the scope `{endpoint.scope.value}`."
+    if endpoint.body is not None:
+        is_required = any(each.is_required() for each in endpoint.body.model_fields.values())
+        operation["requestBody"] = {"required": is_required, "content": {JSON: {"schema": _ref(endpoint.body)}}}
+    return operation
+
+
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = re.findall(r"{(\w+)}", endpoint.path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    schema = endpoint.query.model_json_schema()
+    return [
+        {"name": name, "in": "query", "required": False, "schema": {k: v for k, v in each.items() if k != "title"}}
+        for name, each in schema.get("properties", {}).items()
+    ]
+
+
+def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in endpoint.headers.items()
+    ]
+
+
+def _response(endpoint: Endpoint, reply: type[BaseModel] | None) -> dict[str, Any]:
+    if reply is None:
+        return {"description": "Done."}
+    if endpoint.is_stream:
+        return {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    description = (reply.__doc__ or "").splitlines()[0]
+    return {"description": description, "content": {JSON: {"schema": _ref(reply)}}}
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REF.format(model=model.__name__)}

@@ -1,0 +1,185 @@
+"""Bodies of responses. Optional fields are null where there is no value."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from .endpoints import Reply
+
+
+class Problem(Reply):
+    """An error (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong, and what to do.")
+    errors: list[dict[str, str]] | None = Field(None, description="Fields that do not fit: field and message.")
+
+
+class ResultReply(Reply):
+    """How an execution ended."""
+
+    session_id: str
+    execution_id: str
+    status: str = Field(description="completed, stopped or failed.")
+    final_response: str
+    output: Any = None
+    stop_reason: str | None
+    stop_message: str
+    usage: dict[str, int]
+    cost: float | None = Field(description="US dollars; null when the price is not known.")
+    step_count: int
+    errors: list[str]
+    finish_reason: str | None
+
+
+class JobReply(Reply):
+    """An execution that was handed over, or a message that will be part of one."""
+
+    session_id: str
+    execution_id: str = Field(description="Empty as long as the message waits behind a running step.")
+    status: str | None = None
+    result: ResultReply | None = Field(None, description="When it ended within `wait`.")
+
+
+class SessionReply(Reply):
+    """A session without its content."""
+
+    session_id: str
+    agent: str
+    status: str
+    execution_id: str
+    step: int
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    problem: str | None = Field(description="Why it cannot be read; null when it can.")
+    unoffered_since: datetime | None
+    reason: str = Field(description="Why it has not ended yet; empty when it has.")
+
+
+class ListedSessionReply(SessionReply):
+    """A session of a listing."""
+
+    first_message: str
+    steps: int | None
+    cost: float | None
+
+
+class SessionsReply(Reply):
+    """A page of sessions, the last changed first."""
+
+    sessions: list[ListedSessionReply]
+    cursor: str | None
+
+
+class StateReply(SessionReply):
+    """A session with its whole state."""
+
+    state: dict[str, Any]
+
+
+class MessagesReply(Reply):
+    """Messages of the conversation, the oldest first."""
+
+    messages: list[dict[str, Any]]
+    total: int
+
+
+class ExecutionsReply(Reply):
+    """The executions of a session whose results are kept, the oldest first."""
+
+    executions: list[ResultReply]
+
+
+class ExecutionReply(Reply):
+    """An execution."""
+
+    session_id: str
+    execution_id: str
+    ended: bool
+    result: ResultReply | None
+
+
+class StepsReply(Reply):
+    """The steps of an execution."""
+
+    steps: list[dict[str, Any]]
+
+
+class TreeReply(SessionReply):
+    """A session with the sessions that its agents have started."""
+
+    steps: int
+    tokens: int
+    cost: float | None
+    children: list[TreeReply]
+
+
+class StopReply(Reply):
+    """What became of a stop."""
+
+    stopped: bool = Field(description="False: nothing was running, or it has not ended yet.")
+    result: ResultReply | None
+
+
+class ChangedReply(Reply):
+    """Whether an action changed anything."""
+
+    changed: bool
+
+
+class RequestReply(Reply):
+    """Something that a session waits for."""
+
+    id: str
+    session_id: str
+    kind: str
+    status: str
+
+
+class RequestsReply(Reply):
+    """A page of requests, the oldest first."""
+
+    requests: list[RequestReply]
+    cursor: str | None
+
+
+class AnswerReply(Reply):
+    """What became of an answer."""
+
+    session_id: str
+    outcome: str = Field(description="woken, recorded or again.")
+    requests: list[str]
+
+
+class GrantsReply(Reply):
+    """Remembered approvals that count now."""
+
+    grants: list[dict[str, Any]]
+
+
+class TokenReply(Reply):
+    """A signed token."""
+
+    token: str
+
+
+class NamedReply(Reply):
+    """Facts by name."""
+
+
+class HealthReply(Reply):
+    """Whether the interface and its Redis answer."""
+
+    ok: bool
+
+
+class OutcomeReply(Reply):
+    """What became of the answer that a token allowed."""
+
+    outcome: str = Field(description="woken, recorded or again.")

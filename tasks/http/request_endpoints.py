@@ -1,0 +1,162 @@
+"""The inbox of requests, answers to them, links for others, and remembered approvals."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from ..client.json_values import answer_value, found_value
+from . import bodies, replies
+from .access import Scope
+from .endpoints import Call, Endpoint, send
+
+
+async def list_requests(call: Call) -> Response:
+    """List open requests of all sessions, oldest first."""
+    return await _list(call, None)
+
+
+async def list_session_requests(call: Call) -> Response:
+    """List requests of a session and of those below it, oldest first."""
+    return await _list(call, call.session_id)
+
+
+async def show_request(call: Call) -> Response:
+    """Read one request in full, and what became of it."""
+    return send(found_value(await call.client.request(call.session_id, call.path["request_id"])))
+
+
+async def answer_requests(call: Call) -> Response:
+    """Answer requests of a session: all of the given answers are stored, or none."""
+    body: bodies.Answers = call.body
+    result = await call.client.answer(
+        call.session_id,
+        body.answers,
+        by=body.by,
+        note=body.note,
+        expect=body.expect,
+        remember=body.remember,
+        idempotency_key=call.idempotency_key,
+    )
+    return send(answer_value(call.session_id, result))
+
+
+async def create_link(call: Call) -> Response:
+    """Make a token whose bearer may answer this one request and do nothing else."""
+    found = await call.client.request(call.session_id, call.path["request_id"])
+    seconds = call.body.ttl_seconds
+    token = await call.client.token(found, None if seconds is None else timedelta(seconds=seconds))
+    return send({"token": token}, 201, {"Location": call.url(f"/v1/answers/{token}")})
+
+
+async def show_asked(call: Call) -> Response:
+    """Read the request that a token answers."""
+    return send(found_value(await call.client.request_of_token(call.path["token"])))
+
+
+async def answer_by_token(call: Call) -> Response:
+    """Answer the one request that a token is for."""
+    body: bodies.TokenAnswer = call.body
+    result = await call.client.answer_by_token(call.path["token"], body.value(), by=body.by, note=body.note)
+    return send({"outcome": result.outcome})
+
+
+async def complete_call(call: Call) -> Response:
+    """Bring the result of a call whose tool has handed out this completion token, or its error."""
+    body: bodies.Completion = call.body
+    token = call.path["token"]
+    if body.error is not None:
+        result = await call.client.fail(token, body.error, by=body.by)
+    else:
+        result = await call.client.complete(token, body.value, by=body.by)
+    return send({"outcome": result.outcome})
+
+
+async def list_grants(call: Call) -> Response:
+    """List the remembered approvals that count now."""
+    return send({"grants": [grant.to_dict() for grant in await call.client.grants(call.session_id)]})
+
+
+async def revoke_grant(call: Call) -> Response:
+    """Take a remembered approval back: from the next step on, calls of its tool ask again."""
+    await call.client.revoke_grant(call.session_id, call.path["grant_id"])
+    return Response(status_code=204)
+
+
+async def _list(call: Call, session_id: str | None) -> Response:
+    query: bodies.RequestsQuery = call.query
+    status = None if query.status == "all" else query.status
+    page = await call.client.requests(
+        session_id, to=query.to, kind=query.kind, status=status, limit=query.limit, cursor=query.cursor
+    )
+    return send({"requests": [found_value(found) for found in page.requests], "cursor": page.cursor})
+
+
+def _endpoint(method: str, path: str, scope: Scope | None, handler: Any, **more: Any) -> Endpoint:
+    """An endpoint whose summary is the first line of its function's docstring."""
+    summary = (handler.__doc__ or "").splitlines()[0]
+    return Endpoint(method=method, path=path, scope=scope, handler=handler, summary=summary, **more)
+
+
+_SESSION: Final = "/v1/sessions/{session_id}"
+_KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
+
+ENDPOINTS: Final = (
+    _endpoint(
+        "GET",
+        "/v1/requests",
+        Scope.READ,
+        list_requests,
+        query=bodies.RequestsQuery,
+        replies={200: replies.RequestsReply},
+    ),
+    _endpoint(
+        "GET",
+        f"{_SESSION}/requests",
+        Scope.READ,
+        list_session_requests,
+        query=bodies.RequestsQuery,
+        replies={200: replies.RequestsReply},
+    ),
+    _endpoint(
+        "GET", f"{_SESSION}/requests/{{request_id}}", Scope.READ, show_request, replies={200: replies.RequestReply}
+    ),
+    _endpoint(
+        "POST",
+        f"{_SESSION}/requests/{{request_id}}/links",
+        Scope.ADMIN,
+        create_link,
+        body=bodies.NewLink,
+        replies={201: replies.TokenReply},
+    ),
+    _endpoint(
+        "POST",
+        f"{_SESSION}/answers",
+        Scope.ANSWER,
+        answer_requests,
+        body=bodies.Answers,
+        headers=_KEY,
+        replies={200: replies.AnswerReply},
+    ),
+    _endpoint("GET", f"{_SESSION}/grants", Scope.READ, list_grants, replies={200: replies.GrantsReply}),
+    _endpoint("DELETE", f"{_SESSION}/grants/{{grant_id}}", Scope.ANSWER, revoke_grant, replies={204: None}),
+    _endpoint("GET", "/v1/answers/{token}", None, show_asked, replies={200: replies.RequestReply}),
+    _endpoint(
+        "POST",
+        "/v1/answers/{token}",
+        None,
+        answer_by_token,
+        body=bodies.TokenAnswer,
+        replies={200: replies.OutcomeReply},
+    ),
+    _endpoint(
+        "POST",
+        "/v1/completions/{token}",
+        None,
+        complete_call,
+        body=bodies.Completion,
+        replies={200: replies.OutcomeReply},
+    ),
+)

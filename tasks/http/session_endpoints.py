@@ -1,0 +1,221 @@
+"""Reading sessions, following their events, and changing what they keep."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.responses import Response
+
+from ...worker.known_secrets import redact_known
+from ...worker.store import Event
+from ..client.json_values import event_value, header_value, session_value, tree_value
+from ..observability.listed_sessions import listed_sessions, listed_value
+from ..observability.waiting_reasons import waiting_reason
+from . import bodies, replies
+from .access import Scope
+from .endpoints import Call, Endpoint, send
+from .event_hub import Gap
+from .problems import HttpProblem
+
+if TYPE_CHECKING:
+    from ..client.client import AgentClient
+
+_PING_SECONDS: Final = 15
+_RETRY_MS: Final = 1000
+# A reader who takes nothing for so long is dropped; it comes back with the last id that it has seen.
+_SEND_SECONDS: Final = 30
+_ENDS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
+
+
+async def list_sessions(call: Call) -> Response:
+    """List sessions by last update, newest first."""
+    query: bodies.SessionsQuery = call.query
+
+    def read(client: AgentClient) -> dict[str, Any]:
+        page = client.list(
+            status=query.status, agent=query.agent, since=query.since, limit=query.limit, cursor=query.cursor
+        )
+        rows = listed_sessions(client.store, page.items)
+        return {"sessions": [listed_value(each) for each in rows], "cursor": page.cursor}
+
+    return send(await call.client.run(read))
+
+
+async def show_session(call: Call) -> Response:
+    """Read a session without its content, and why it waits."""
+    value = await call.client.run(lambda client: _read_session(client, call.session_id))
+    return send(value, headers={"ETag": f'"{value["version"]}"'})
+
+
+async def show_state(call: Call) -> Response:
+    """Read a session with its whole state."""
+
+    def read(client: AgentClient) -> dict[str, Any]:
+        header = client.header(call.session_id)
+        stored = client.show(header.session_id)
+        return session_value(header, stored.state, _reason(client, header))
+
+    return send(await call.client.run(read))
+
+
+async def list_messages(call: Call) -> Response:
+    """Read the messages of the conversation, the oldest first."""
+    query: bodies.MessagesQuery = call.query
+    stored = await call.client.show(call.session_id)
+    messages = stored.state.store.section().messages
+    chosen = messages[query.offset : query.offset + query.limit]
+    return send({"messages": [message.to_dict() for message in chosen], "total": len(messages)})
+
+
+async def list_steps(call: Call) -> Response:
+    """Read the steps of the session's latest execution."""
+    execution = (await call.client.show(call.session_id)).state.execution
+    steps = () if execution is None else execution.step_executions
+    return send({"steps": [step.to_dict() for step in steps]})
+
+
+async def show_tree(call: Call) -> Response:
+    """Read a session with the sessions below it, what they have used, and why they have not ended."""
+
+    def read(client: AgentClient) -> dict[str, Any]:
+        found, workers = client.tree(call.session_id), client.store.registry.workers()
+        reasons = {node.session_id: waiting_reason(client.store, node.header, workers) for node in found.walk()}
+        return tree_value(found, reasons)
+
+    return send(await call.client.run(read))
+
+
+async def follow_events(call: Call) -> Response:
+    """Follow the events of a session as a stream of Server-Sent Events."""
+    query: bodies.EventsQuery = call.query
+    after = call.request.headers.get("last-event-id") or query.after
+    if after is not None and not re.fullmatch(bodies.EVENT_ID, after):
+        raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
+    subscription = call.hub.subscribe(call.session_id, after)
+    events = await subscription.__aenter__()
+
+    async def write() -> AsyncGenerator[ServerSentEvent]:
+        try:
+            yield ServerSentEvent(retry=_RETRY_MS, comment="events")
+            async for event in events:
+                if isinstance(event, Event):
+                    yield ServerSentEvent(_text(event_value(event)), event=str(event.type), id=event.id)
+                    if query.until == "end" and event.type in _ENDS and await _has_ended(call):
+                        return
+                elif isinstance(event, Gap):
+                    snapshot = await call.client.run(lambda client: _read_session(client, call.session_id))
+                    yield ServerSentEvent(_text(snapshot), event="snapshot")
+        finally:
+            await subscription.__aexit__(None, None, None)
+
+    return EventSourceResponse(
+        write(),
+        ping=_PING_SECONDS,
+        ping_message_factory=lambda: ServerSentEvent(comment="ping"),
+        send_timeout=_SEND_SECONDS,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def write_metadata(call: Call) -> Response:
+    """Keep a JSON value with the session."""
+    await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
+    return Response(status_code=204)
+
+
+async def change_system_prompt(call: Call) -> Response:
+    """Give the session a system prompt of its own."""
+    await call.client.change_system_prompt(call.session_id, call.body.prompt)
+    return Response(status_code=204)
+
+
+async def change_model(call: Call) -> Response:
+    """Give the session a model of its own, from its next step on."""
+    await call.client.change_model(call.session_id, call.body.value())
+    return Response(status_code=204)
+
+
+async def create_session_token(call: Call) -> Response:
+    """Make a token with which a browser may use the interface for this session alone."""
+    body: bodies.NewSessionToken = call.body
+    ttl = timedelta(seconds=body.ttl_seconds)
+    return send({"token": await call.client.session_token(call.session_id, body.scopes, ttl)}, 201)
+
+
+async def _has_ended(call: Call) -> bool:
+    header = await call.client.header(call.session_id)
+    return str(header.status) in ("completed", "stopped", "failed", "idle", "parked")
+
+
+def _read_session(client: AgentClient, session_id: str) -> dict[str, Any]:
+    header = client.header(session_id)
+    return {**header_value(header), "reason": _reason(client, header)}
+
+
+def _reason(client: AgentClient, header: Any) -> str:
+    return waiting_reason(client.store, header, client.store.registry.workers())
+
+
+def _text(value: Any) -> str:
+    return redact_known(json.dumps(value, ensure_ascii=False, default=lambda other: other.isoformat()))
+
+
+def _change(path: str, handler: Any, summary: str, body: type[bodies.Body], scope: Scope) -> Endpoint:
+    """An endpoint that changes what a session keeps."""
+    return Endpoint(
+        method="PUT", path=path, scope=scope, handler=handler, summary=summary, body=body, replies={204: None}
+    )
+
+
+def _read(path: str, handler: Any, summary: str, reply: type[replies.Reply], query: type[bodies.Body]) -> Endpoint:
+    """An endpoint that only reads."""
+    return Endpoint(
+        method="GET", path=path, scope=Scope.READ, handler=handler, summary=summary, query=query, replies={200: reply}
+    )
+
+
+_SESSION: Final = "/v1/sessions/{session_id}"
+
+ENDPOINTS: Final = (
+    _read(
+        "/v1/sessions",
+        list_sessions,
+        "List sessions by last update, newest first.",
+        replies.SessionsReply,
+        bodies.SessionsQuery,
+    ),
+    _read(_SESSION, show_session, "Read a session without its content.", replies.SessionReply, bodies.NoQuery),
+    _read(f"{_SESSION}/state", show_state, "Read its whole state.", replies.StateReply, bodies.NoQuery),
+    _read(f"{_SESSION}/messages", list_messages, "Read the conversation.", replies.MessagesReply, bodies.MessagesQuery),
+    _read(f"{_SESSION}/steps", list_steps, "Read the latest execution's steps.", replies.StepsReply, bodies.NoQuery),
+    _read(f"{_SESSION}/tree", show_tree, "Read it with the sessions below it.", replies.TreeReply, bodies.NoQuery),
+    Endpoint(
+        method="GET",
+        path=f"{_SESSION}/events",
+        scope=Scope.READ,
+        handler=follow_events,
+        summary="Follow its events as a stream.",
+        query=bodies.EventsQuery,
+        headers={"Last-Event-ID": "Id of the last event seen; the stream goes on after it."},
+        replies={200: replies.NamedReply},
+        is_stream=True,
+    ),
+    _change(f"{_SESSION}/metadata/{{key}}", write_metadata, "Keep a JSON value.", bodies.Metadata, Scope.SUBMIT),
+    _change(f"{_SESSION}/system-prompt", change_system_prompt, "Give it a prompt.", bodies.SystemPrompt, Scope.ADMIN),
+    _change(f"{_SESSION}/model", change_model, "Give it a model.", bodies.Model, Scope.ADMIN),
+    Endpoint(
+        method="POST",
+        path=f"{_SESSION}/tokens",
+        scope=Scope.ADMIN,
+        handler=create_session_token,
+        summary="Make a token with which a browser may use the interface for this session alone.",
+        body=bodies.NewSessionToken,
+        replies={201: replies.TokenReply},
+    ),
+)
