@@ -37,7 +37,7 @@ def notes() -> Generator[dict[str, Any]]:
 @server.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=False))
 def write(text: str, ctx: Context[Any, Any]) -> str:
     """Write a note, and get its number."""
-    key = (ctx.request_context.meta or {}).get(KEY, "")
+    key = str((ctx.request_context.meta or {}).get(KEY, ""))
     with notes() as stored:
         if key not in stored["done"]:
             stored["done"][key] = str(stored["next"])

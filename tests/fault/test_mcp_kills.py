@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -75,15 +76,20 @@ def test_no_keyed_effect_doubles_and_no_unsafe_call_runs_again(lab: Lab, server:
                 time.sleep(chance.uniform(0, 0.5))
     for job, _ in jobs.values():
         assert job.result(timeout=240).status == "completed"
-    delivered = server.lines()
+    delivered, counts = server.lines(), Counter[tuple[str, str]]()
     for job, calls in jobs.values():
         ended = [each for step in (1, 2) for each in outcomes(lab, job, step)]
         for asked, (outcome, text) in zip(calls, ended, strict=True):
             work, tool = asked["arguments"]["work"], asked["tool"][2:]
             lines = [each for each in delivered if each["work"] == work]
+            counts[tool, outcome.value] += 1
             assert sum(each["effect"] for each in lines) <= 1 or tool == "look", (seed, work, lines)
             if tool in ("look", "put_keyed"):
                 assert outcome is ToolOutcome.OK, (seed, work, text)
             else:
                 assert outcome in (ToolOutcome.OK, ToolOutcome.UNKNOWN), (seed, work, text)
                 assert len(lines) == 1 or (outcome is ToolOutcome.UNKNOWN and not lines), (seed, work, lines)
+    keys = [each["key"] for each in delivered if each["kind"] != "cancel"]
+    repeated = len(keys) - len(set(keys))
+    print(f"outcomes {dict(counts)}, {repeated} deliveries were repeated")
+    assert repeated, "no kill has met a call; the test shows nothing"
