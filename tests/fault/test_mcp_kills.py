@@ -19,11 +19,12 @@ from celery_agents.worker.state import ToolOutcome
 from support.agents import call
 from support.lab import Lab
 from support.mcp_process import MCPServerProcess, outcomes, submit
+from support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JOBS = 60
-KILLS = 24
+JOBS_A_KILL = 4
+KILLS = 18
 
 
 @pytest.fixture
@@ -58,14 +59,16 @@ def test_no_keyed_effect_doubles_and_no_unsafe_call_runs_again(lab: Lab, server:
     lab.worker()
     lab.worker()
     jobs = {}
-    for number in range(JOBS):
-        calls = [
-            call(tool, work=f"{number}.{place}.{tool}", **({"seconds": 1} if "render" in tool else {"before": 0.3}))
-            for place, tool in enumerate(chance.sample(tools, 4))
-        ]
-        jobs[number] = (submit(lab, calls[:2], calls[2:]), calls)
     for kill in range(KILLS):
-        time.sleep(chance.uniform(0.2, 1.5))
+        seen = len(server.lines())
+        for number in range(kill * JOBS_A_KILL, (kill + 1) * JOBS_A_KILL):
+            calls = [
+                call(tool, work=f"{number}.{place}.{tool}", **({"seconds": 1} if "render" in tool else {"before": 0.6}))
+                for place, tool in enumerate(chance.sample(tools, 4))
+            ]
+            jobs[number] = (submit(lab, calls[:2], calls[2:]), calls)
+        wait_until(lambda: len(server.lines()) > seen + 1, "calls run", 60)  # noqa: B023
+        time.sleep(chance.uniform(0, 0.5))
         if kill % 3 == 0:
             chance.choice([each for each in lab.workers if each.alive]).kill_alone()
             lab.worker(wait=False)
