@@ -91,3 +91,17 @@ def test_a_task_is_begun_once_followed_by_another_worker_and_cancelled_by_a_stop
     assert outcomes(lab, stopped)[0][0] is ToolOutcome.UNKNOWN
     assert [each["work"].partition(".")[1] for each in server.lines() if each["kind"] == "cancel"] == ["."]
     assert server.deliveries("film", "long film") == {"film": 1, "long film": 1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("point", "outcome"), [("c5", "unknown"), ("w0", "ok"), ("w1", "ok"), ("w3", "ok")])
+def test_a_worker_killed_at_any_point_begins_a_task_once(
+    lab: Lab, server: MCPServerProcess, point: str, outcome: str
+) -> None:
+    doomed = lab.worker(wait=False, crash=f"{point}:1:1")
+    job = submit(lab, [call("h_render", work="film", seconds=2)])
+    doomed.wait(60)
+    lab.worker()
+    assert job.result(timeout=60).status == "completed"
+    assert outcomes(lab, job)[0][0] == outcome
+    assert server.deliveries("film") == {"film": 1}
