@@ -27,6 +27,7 @@ LOST: Final = -31902
 REFUSED: Final = -31903
 """Code of the error that a request gets which the server refused by its HTTP status."""
 
+_SESSION: Final = "mcp-session-id"
 _BUSY: Final = (429,)
 _UNCLEAR: Final = (500, 502, 503, 504)
 # A response that is open for so long without a byte is given up; the timeout of a call is shorter.
@@ -34,7 +35,15 @@ _READ_SECONDS: Final = 3600.0
 
 
 class _Client(httpx2.AsyncClient):
-    """An HTTP client whose failures are responses that hold an error of the protocol."""
+    """An HTTP client whose failures are responses that hold an error of the protocol.
+
+    Args:
+        on_forgotten: Called when the server does not know the connection's session any more; a new one is needed.
+    """
+
+    def __init__(self, *, on_forgotten: Callable[[], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._on_forgotten = on_forgotten
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
@@ -43,6 +52,10 @@ class _Client(httpx2.AsyncClient):
             return _failure(request, NOT_SENT, _describe(error))
         except httpx2.TransportError as error:
             return _failure(request, LOST, _describe(error))
+        if response.status_code == 404 and _SESSION in request.headers:
+            await response.aclose()
+            self._on_forgotten()
+            return _failure(request, NOT_SENT, "the server has forgotten the session, as after a restart")
         if response.status_code < 400 or _says_why(response):
             return response
         code = response.status_code
@@ -115,7 +128,7 @@ async def open_transport(
     seconds = server.connect_timeout.total_seconds()
     limits = httpx2.Timeout(seconds, read=_READ_SECONDS)
     async with (
-        _Client(headers=dict(credentials.headers), timeout=limits) as client,
+        _Client(on_forgotten=on_end, headers=dict(credentials.headers), timeout=limits) as client,
         streamable_http_client(server.url, http_client=client) as (read, write),
     ):
         yield _WatchedStream(read, on_end), write

@@ -13,10 +13,14 @@ from celery_agents.worker.mcp.transports import LOST, NOT_SENT, REFUSED, _Client
 URL = "https://crm.example/mcp"
 
 
-def send(handler: Callable[[httpx2.Request], httpx2.Response]) -> httpx2.Response:
+def send(
+    handler: Callable[[httpx2.Request], httpx2.Response],
+    on_forgotten: Callable[[], None] = lambda: pytest.fail("no session was forgotten"),
+    **headers: str,
+) -> httpx2.Response:
     async def post() -> httpx2.Response:
-        async with _Client(transport=httpx2.MockTransport(handler)) as client:
-            return await client.post(URL, json={})
+        async with _Client(on_forgotten=on_forgotten, transport=httpx2.MockTransport(handler)) as client:
+            return await client.post(URL, json={}, headers=headers)
 
     return asyncio.run(post())
 
@@ -55,3 +59,11 @@ def test_an_error_of_the_protocol_and_an_answer_pass_as_they_are() -> None:
     body = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}}
     assert send(lambda _: httpx2.Response(404, json=body)).json() == body
     assert send(lambda _: httpx2.Response(200, json={"id": 1})).json() == {"id": 1}
+
+
+def test_a_server_that_has_forgotten_the_session_needs_a_new_connection_and_has_not_run_the_call() -> None:
+    forgotten: list[bool] = []
+    body = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}
+    answer = send(lambda _: httpx2.Response(404, json=body), lambda: forgotten.append(True), **{"mcp-session-id": "1"})
+    assert answer.json()["error"]["code"] == NOT_SENT
+    assert forgotten == [True]
