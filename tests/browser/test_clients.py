@@ -1,0 +1,63 @@
+"""Clients in JavaScript against a real `serve` and a real worker; `make test-browser` runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.lab import Lab
+from support.serve_process import ServeProcess
+
+HERE = Path(__file__).parent
+TOKEN = "token-of-admin-0123456789"
+ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
+NODE = shutil.which("node")
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(NODE is None, reason="there is no Node.js on PATH")]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    agents = "support.agents,support.asking_agents"
+    with Lab(tmp_path_factory.mktemp("browser") / "lab", agents=agents, env=ENV) as started:
+        started.worker()
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(lab: Lab) -> Iterator[ServeProcess]:
+    env = {**ENV, "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin"}
+    process = ServeProcess(lab.directory / "serve", lab.store_url, env)
+    process.start()
+    yield process
+    process.end()
+
+
+def run_node(script: str, *arguments: str) -> Any:
+    assert NODE is not None
+    done = subprocess.run([NODE, script, *arguments], cwd=HERE, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_official_client_of_ag_ui_talks_and_answers(served: ServeProcess, lab: Lab) -> None:
+    if not (HERE / "node_modules").exists():
+        pytest.skip("npm install --prefix tests/browser brings the official client")
+    found = run_node("agui.mjs", served.url, TOKEN)
+    assert found["first"]["outcome"] == {"type": "success"}
+    assert [each.get("content") for each in found["messages"] if each["role"] == "assistant"] == [
+        None,  # the message that calls the tool
+        "it is done",
+        "and again",
+    ]
+    assert found["asked"]["outcome"]["type"] == "interrupt"
+    assert found["resumed"]["outcome"] == {"type": "success"}
+    assert found["refunded"] == "refunded"
+    assert found["failed"]["error"]
+    assert len([each for each in lab.ledger.entries() if each.get("work") == "by the official client"]) == 1
