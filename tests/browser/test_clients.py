@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from support.agents import call, plan
 from support.lab import Lab
+from support.product import ROOT
 from support.serve_process import ServeProcess
+from support.wait import wait_until
 
 HERE = Path(__file__).parent
 TOKEN = "token-of-admin-0123456789"
@@ -61,3 +64,54 @@ def test_the_official_client_of_ag_ui_talks_and_answers(served: ServeProcess, la
     assert found["refunded"] == "refunded"
     assert found["failed"]["error"]
     assert len([each for each in lab.ledger.entries() if each.get("work") == "by the official client"]) == 1
+
+
+class Page:
+    """The example's page in a document of its own process."""
+
+    def __init__(self, served: ServeProcess) -> None:
+        assert NODE is not None
+        page = ROOT / "examples" / "chat_page" / "chat.html"
+        command = [NODE, "chat_page.mjs", str(page), served.url, TOKEN, "asking"]
+        self.process = subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(self, **command: Any) -> dict[str, Any]:
+        """Give a command, and return what is shown after it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def wait_for(self, kind: str, text: str, timeout: float = 30) -> dict[str, Any]:
+        """Wait until a message is shown."""
+        wait_until(lambda: [kind, text] in self.do(look=True)["messages"], f"{text!r} is shown", timeout)
+        return self.do(look=True)
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+def test_the_example_page_talks_asks_and_comes_back(served: ServeProcess) -> None:
+    if not (HERE / "node_modules" / "jsdom").exists():
+        pytest.skip("npm install --prefix tests/browser brings a document for Node.js")
+    page = Page(served)
+    try:
+        page.do(say=plan([call("refund", work="by the page")], answer="refunded"))
+        wait_until(lambda: page.do(look=True)["buttons"] == ["Approve", "Deny"], "it asks", 30)
+        page.do(click="Approve")
+        shown = page.wait_for("assistant", "refunded")
+        assert shown["buttons"] == []
+
+        served.kill()
+        page.do(say=plan(answer="sent while nobody listened"))
+        served.start()
+        page.wait_for("assistant", "sent while nobody listened")
+
+        again = page.do(reload=True)
+        assert again["session"] == shown["session"]
+        assert len(page.wait_for("assistant", "refunded")["messages"]) == len(shown["messages"]) + 2
+    finally:
+        page.end()
