@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -115,3 +117,26 @@ def test_the_example_page_talks_asks_and_comes_back(served: ServeProcess) -> Non
         assert len(page.wait_for("assistant", "refunded")["messages"]) == len(shown["messages"]) + 2
     finally:
         page.end()
+
+
+def test_the_javascript_of_the_page_gets_an_answer_and_the_events(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "http.md").read_text()
+    blocks = [each for each in re.findall(r"```js\n(.*?)```", text, re.DOTALL) if "import " not in each]
+    assert len(blocks) == 2
+    (tmp_path / "page.mjs").write_text("\n".join(blocks))
+    with Lab(tmp_path / "lab", agents="support.page_agents", env=ENV) as own:
+        own.worker()
+        process = ServeProcess(
+            tmp_path / "serve", own.store_url, {"CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin"}
+        )
+        process.start()
+        try:
+            assert NODE is not None
+            env = {**os.environ, "API": process.url, "TOKEN": TOKEN}
+            command = [NODE, str(tmp_path / "page.mjs")]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        finally:
+            process.end()
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("completed How can I help?", "execution_completed")
