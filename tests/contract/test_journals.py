@@ -134,8 +134,10 @@ def test_a_result_is_dropped_by_the_claim_that_read_it_and_only_as_it_was_read(b
     assert bench.claim().loaded.journal.results == {1: b"one"}
 
 
+@pytest.mark.parametrize("lost", ["", "journal.past", "journal.bury"])
 @pytest.mark.parametrize("write", ["answer", "results", "failure", "begin"])
-def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write: str) -> None:
+def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write: str, lost: str) -> None:
+    bench.spy.lose(lost)
     slept = bench.claim().claim
     bench.end_lease(slept)
     bench.commit(bench.claim(), final=True)

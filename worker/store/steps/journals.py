@@ -19,7 +19,7 @@ from ..database import Changed, Command, Reply, Word
 from ..events import event_commands
 from ..journal import BeginRecord
 from ..records import Claim, NewEvent
-from ..retrying import TooManyConflicts
+from ..retrying import LOST_REPLIES, TooManyConflicts
 
 # The control fields that tell whether a step is past.
 _PLACE: Final = ("execution", "step", "phase")
@@ -203,7 +203,7 @@ class StepJournal:
         if place is not None and not self._is_past(place):
             return
         try:
-            self.scope.retry(self._expire, purpose="expire a journal")
+            self.scope.retry(self._expire, purpose="expire a journal", lost_replies=LOST_REPLIES)
         except TooManyConflicts:
             return
 
