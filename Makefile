@@ -8,12 +8,13 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-flat clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-flat clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         a refund whose worker is killed -9, beside the same job on plain Celery; needs no key"
 	@echo "make test         the test suite: real Redis, real worker processes (a quarter of an hour on two cores)"
+	@echo "make test-browser JavaScript against the HTTP interface: Node.js, AG-UI's official client, and Chromium if there is one"
 	@echo "make walk         the wheel in a fresh environment: what a newcomer types, beside other services (ten minutes)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
@@ -55,8 +56,13 @@ demo: $(VENV)/installed
 	$(BIN)/celery-agents demo $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -n 4 --dist worksteal -m "not alone and not long" $(ARGS)
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -n 4 --dist worksteal -m "not alone and not long" $(ARGS)
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+
+# Needs Node.js; npm brings the official client of AG-UI. Without them the tests say what is missing.
+test-browser: $(VENV)/installed-dev
+	if command -v npm >/dev/null; then npm install --prefix tests/browser --no-package-lock --no-audit --no-fund --silent; fi
+	$(PYTEST) tests/browser -rs $(ARGS)
 
 walk: $(VENV)/installed-dev
 	$(PYTEST) tests/walk --timeout 600 $(ARGS)
@@ -81,7 +87,7 @@ lock: $(VENV)/installed-dev
 	$(LOCK) --extra all --extra dev --output-file tests/requirements.txt $(ARGS)
 
 faults: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk -m long -n 2
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -m long -n 2
 	$(BIN)/python tests/fault/campaign.py $(ARGS)
 
 faults-long: $(VENV)/installed-dev

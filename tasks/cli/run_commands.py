@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed
+from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed, http_is_installed
 from .options import RedisUrl, settings_for
 
 Agents = Annotated[
@@ -47,8 +47,14 @@ def up(
     with_flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Start Flower when it is installed.")
     ] = True,
+    http_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the HTTP interface; another when taken.")
+    ] = 8080,
+    with_http: Annotated[
+        bool, typer.Option("--http/--no-http", help="Start the HTTP interface when it is installed.")
+    ] = True,
 ) -> None:
-    """Run everything on this machine: an embedded Redis, a worker and Flower. Ctrl-C ends it.
+    """Run everything on this machine: an embedded Redis, a worker, the HTTP interface and Flower. Ctrl-C ends it.
 
     What ends by itself is started again. The data stay in the folder of --data-dir: a job that was not done goes on
     when the command runs the next time. Everything listens on the loopback interface only. Flower gets a generated
@@ -76,7 +82,9 @@ def up(
         development = Development(stack, modules=offered, say=_say, watcher=watcher)
         try:
             _say(f"starting a worker with the agents of {offered}")
-            ready = development.start(flower_port if with_flower and _has_flower() else None)
+            ready = development.start(
+                flower_port if with_flower and _has_flower() else None, http_port if with_http and _has_http() else None
+            )
             for line in ready.lines(elsewhere=ready.redis_url != settings.redis_url, reload=reload):
                 print(line, flush=True)
             development.run()
@@ -95,6 +103,13 @@ def _prepare_folder(data: Path) -> None:
 def _has_flower() -> bool:
     if not flower_is_installed():
         _say("Flower is not installed (pip install 'celery-agents[flower]'); everything else runs without it")
+        return False
+    return True
+
+
+def _has_http() -> bool:
+    if not http_is_installed():
+        _say("the HTTP interface is not installed (pip install 'celery-agents[http]'); everything else runs without it")
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""What a client returns, as JSON values: for `--json` of the command line, and for HTTP. Pure."""
+"""Values that a client returns, as JSON: for `--json` of the command line, and for HTTP. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
-from . import job_endpoints, request_endpoints, session_endpoints, system_endpoints
+from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, system_endpoints
 from .access import NOTHING, AccessRules, allowed_origins
 from .endpoints import Call, Endpoint, read_body, read_query, send
 from .event_hub import EventHub
@@ -33,6 +33,7 @@ ENDPOINTS: Final = (
     *session_endpoints.ENDPOINTS,
     *request_endpoints.ENDPOINTS,
     *system_endpoints.ENDPOINTS,
+    *agui_endpoints.ENDPOINTS,
 )
 """All operations."""
 
@@ -72,7 +73,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
 
 
 class _Interface:
-    """What all requests of one application share."""
+    """Serves the requests of one application, and holds what they share."""
 
     def __init__(self, client: AsyncAgentClient) -> None:
         self._client = client
@@ -106,8 +107,12 @@ class _Interface:
     async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
         path = dict(request.path_params)
         access = await self._rules.access_of(request, self._client) if endpoint.scope is not None else NOTHING
+        in_body = endpoint.session_field
         if endpoint.scope is not None:
-            access.check(endpoint.scope, path.get("session_id"))
+            access.check(endpoint.scope, path.get("session_id") if in_body is None else access.session_id)
+        body = await read_body(request, endpoint.body)
+        if endpoint.scope is not None and in_body is not None:
+            access.check(endpoint.scope, getattr(body, in_body))
         call = Call(
             client=self._client,
             hub=self._hub,
@@ -115,7 +120,7 @@ class _Interface:
             access=access,
             path=path,
             query=read_query(request, endpoint.query),
-            body=await read_body(request, endpoint.body),
+            body=body,
         )
         return await endpoint.handler(call)
 

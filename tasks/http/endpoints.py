@@ -85,6 +85,7 @@ class Endpoint:
         summary: One sentence.
         replies: Models of the bodies of responses by status; None: without a body.
         body: None: a body is not read.
+        session_field: The field of the body that names the session. None: the path does, or nothing.
         is_stream: The response is a stream of events.
     """
 
@@ -94,7 +95,8 @@ class Endpoint:
     handler: Handler
     summary: str
     replies: Mapping[int, type[BaseModel] | None]
-    body: type[Body] | None = None
+    body: type[BaseModel] | None = None
+    session_field: str | None = None
     query: type[Body] = NoQuery
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     is_stream: bool = False

@@ -120,7 +120,7 @@ class EventHub:
                 position = event.id
                 yield event
             async for event in self._live(session_id, reader):
-                if event is None or _order(event.id) > _order(position):
+                if event is None or event_order(event.id) > event_order(position):
                     position = position if event is None else event.id
                     yield event
         finally:
@@ -143,7 +143,7 @@ class EventHub:
             return after is not None
         if after is None:
             return first[0].type != EventType.EXECUTION_SUBMITTED
-        return _order(after) < _order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
+        return event_order(after) < event_order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
 
     async def _read_page(self, session_id: str, position: str) -> list[Event]:
         return await self._client.run(lambda client: client.store.sessions.events(session_id, position, _PAGE))
@@ -197,7 +197,7 @@ class EventHub:
         if topic is None:
             return
         for event in events:
-            if _order(event.id) <= _order(topic.position):
+            if event_order(event.id) <= event_order(topic.position):
                 continue  # the topic was given up and begun again meanwhile
             topic.position = event.id
             for reader in topic.readers:
@@ -208,6 +208,7 @@ def _read_events(positions: Mapping[str, str], client: AgentClient) -> dict[str,
     return client.store.sessions.watch_many(positions, _BLOCK_MS)
 
 
-def _order(event_id: str) -> tuple[int, int]:
+def event_order(event_id: str) -> tuple[int, int]:
+    """Turn the id of an event into what sorts as the events were stored."""
     milliseconds, _, number = event_id.partition("-")
     return int(milliseconds), int(number or 0)

@@ -94,9 +94,7 @@ async def show_tree(call: Call) -> Response:
 async def follow_events(call: Call) -> Response:
     """Follow the events of a session as a stream of Server-Sent Events."""
     query: bodies.EventsQuery = call.query
-    after = call.request.headers.get("last-event-id") or query.after
-    if after is not None and not re.fullmatch(bodies.EVENT_ID, after):
-        raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
+    after = read_last_event_id(call) or query.after
     subscription = call.hub.subscribe(call.session_id, after)
     events = await subscription.__aenter__()
 
@@ -114,12 +112,34 @@ async def follow_events(call: Call) -> Response:
         finally:
             await subscription.__aexit__(None, None, None)
 
+    return stream_events(write())
+
+
+def read_last_event_id(call: Call) -> str | None:
+    """Read the header by which a reader says what it has seen last; None without it.
+
+    Raises:
+        HttpProblem: It is no id of an event.
+    """
+    after = call.request.headers.get("last-event-id") or None
+    if after is not None and not re.fullmatch(bodies.EVENT_ID, after):
+        raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
+    return after
+
+
+def stream_events(events: AsyncGenerator[ServerSentEvent], separator: str | None = None) -> Response:
+    """Respond with a stream: with comments while nothing happens, and without a reader that takes nothing.
+
+    Args:
+        separator: Of the lines. None: as the specification's authors write it.
+    """
     return EventSourceResponse(
-        write(),
+        events,
         ping=_PING_SECONDS,
-        ping_message_factory=lambda: ServerSentEvent(comment="ping"),
+        ping_message_factory=lambda: ServerSentEvent(comment="ping", sep=separator),
         send_timeout=_SEND_SECONDS,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        sep=separator,
     )
 
 

@@ -1,4 +1,4 @@
-"""`DevStack`: an embedded Redis, workers and Flower as child processes on this machine."""
+"""`DevStack`: an embedded Redis, workers, the HTTP interface and Flower as child processes on this machine."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ class DevStack:
         self.redis = EmbeddedRedis(data, redis_port)
         self.workers: list[Child] = []
         self.flower_url: str | None = None
+        self.http_url: str | None = None
         self.environment = dict(environment)
         self._drain_seconds = drain_seconds
         self._logs = logs
         self._parts: list[tuple[Child, float]] = []
         self._flower_port = 0
+        self._http_port = 0
         self._is_kept = False
 
     def start_worker(self, number: int | None = None) -> Child:
@@ -79,6 +81,16 @@ class DevStack:
     def restart_flower(self) -> Child:
         """Start Flower on the port that it had."""
         return self.start("flower", [*_COMMAND, "flower", "--port", str(self._flower_port)])
+
+    def start_http(self, preferred_port: int) -> Child:
+        """Start the HTTP interface on the loopback interface, where it needs no token."""
+        self._http_port = free_port(preferred_port)
+        self.http_url = f"http://{LOOPBACK}:{self._http_port}"
+        return self.restart_http()
+
+    def restart_http(self) -> Child:
+        """Start the HTTP interface on the port that it had."""
+        return self.start("http", [*_COMMAND, "serve", "--address", f"{LOOPBACK}:{self._http_port}"])
 
     def start(self, name: str, command: Sequence[str], timeout_seconds: float = _STOP_SECONDS) -> Child:
         """Start a further part, with the stack's environment. It gets SIGTERM before the parts that started earlier."""
@@ -147,6 +159,11 @@ class DevStack:
 def flower_is_installed() -> bool:
     """Whether the extra `flower` is installed."""
     return importlib.util.find_spec("flower") is not None
+
+
+def http_is_installed() -> bool:
+    """Whether the extra `http` is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("starlette", "sse_starlette", "uvicorn"))
 
 
 def new_credentials() -> str:

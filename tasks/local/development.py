@@ -1,4 +1,4 @@
-"""Run `celery-agents up`: Redis, a worker and Flower, kept running until Ctrl-C."""
+"""Run `celery-agents up`: Redis, a worker, the HTTP interface and Flower, kept running until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class ReadyStack:
 
     Attributes:
         agents: Names of the agents.
+        http_url: Of the HTTP interface; None without it.
         credentials: `user:password` of Flower; None without Flower.
     """
 
@@ -41,6 +42,7 @@ class ReadyStack:
     data: Path
     worker_pid: int
     slots: int
+    http_url: str | None
     flower_url: str | None
     credentials: str | None
 
@@ -56,6 +58,8 @@ class ReadyStack:
             "Redis": f"{self.redis_url}  (data and logs: {self.data})",
             "Worker": f"process {self.worker_pid}, {self.slots} slots",
         }
+        if self.http_url is not None:
+            parts["HTTP"] = f"{self.http_url}  (described at {self.http_url}/openapi.json)"
         if self.flower_url is not None:
             parts["Flower"] = f"{self.flower_url}  (user and password: {self.credentials})"
         if reload:
@@ -103,11 +107,12 @@ class Development:
         )
         self._parts = [self._redis]
 
-    def start(self, flower_port: int | None) -> ReadyStack:
-        """Start the worker and Flower, and wait until the worker takes jobs.
+    def start(self, flower_port: int | None, http_port: int | None) -> ReadyStack:
+        """Start the worker, the HTTP interface and Flower, and wait until the worker takes jobs.
 
         Args:
             flower_port: Preferred port of Flower; None: without Flower.
+            http_port: Preferred port of the HTTP interface; None: without it.
 
         Raises:
             ConfigurationError: The worker cannot start; the message ends with the worker's own reason.
@@ -117,6 +122,8 @@ class Development:
         worker, facts = self._start_worker()
         self._follower.skip()
         self._worker = self._supervise("the worker", self._restart_worker, worker)
+        if http_port is not None:
+            self._supervise("the HTTP interface", stack.restart_http, stack.start_http(http_port))
         if flower_port is not None:
             credentials = new_credentials()
             self._supervise("Flower", stack.restart_flower, stack.start_flower(flower_port, credentials))
@@ -127,6 +134,7 @@ class Development:
             data=stack.redis.data,
             worker_pid=worker.pid,
             slots=int(facts["slots"]),
+            http_url=stack.http_url,
             flower_url=stack.flower_url,
             credentials=credentials,
         )

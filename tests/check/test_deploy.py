@@ -284,7 +284,7 @@ def seconds(text: str) -> float:
     return float(text.removesuffix("s"))
 
 
-@pytest.mark.parametrize("name", ["worker", "flower", "redis"])
+@pytest.mark.parametrize("name", ["worker", "http", "flower", "redis"])
 def test_no_container_can_do_more_than_it_needs(name: str) -> None:
     service = deployed.compose()["services"][name]
     assert service["read_only"] is True
@@ -380,7 +380,7 @@ def test_the_page_names_files_that_are_there() -> None:
     assert named
     assert [name for name in named if not (ROOT / name.rstrip(".")).exists()] == []
     units = {path.stem for path in (DEPLOY / "systemd").iterdir()}
-    assert set(re.findall(r"\bcelery-agents-(?:worker|flower|health)\b", PAGE.read_text())) <= units
+    assert set(re.findall(r"\bcelery-agents-(?:worker|http|flower|health)\b", PAGE.read_text())) <= units
 
 
 def test_the_commands_of_the_page_are_the_shell_s() -> None:

@@ -245,7 +245,7 @@ def test_everything_on_this_machine_starts_with_one_command(shell: Shell, tmp_pa
         "echo = Agent('echo', driver=lambda state: 'you said ' + state.messages[-1].content)\n"
     )
     started = shell.start(
-        "up", "--agents", "my_agents", "--port", str(free_port()), "--no-flower", "--data-dir", "data"
+        "up", "--agents", "my_agents", "--port", str(free_port()), "--no-flower", "--no-http", "--data-dir", "data"
     )
     assert started.stdout is not None
     url = next(found[0] for line in started.stdout if (found := re.findall(r"redis://\S+", line)))

@@ -429,6 +429,8 @@ def test_a_sessions_token_reaches_its_session_and_nothing_else(
             concrete = re.sub(r"{\w+}", "x", path.replace("{session_id}", other))
             if scope is not None:
                 body = {"message": plan(), "session_id": other} if path.endswith("/jobs") else {}
+                if path.startswith("/agui/"):
+                    body = {"threadId": other, "runId": "x", "messages": []}
                 assert bearer.request(method, concrete, json=body).status_code == 403, (method, path)
         problem(bearer.put(f"/v1/sessions/{mine}/system-prompt", json={"prompt": "x"}), 403, "missing-scope")
         problem(bearer.post(f"/v1/sessions/{mine}/tokens", json={"scopes": ["read"]}), 403, "missing-scope")

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,12 +67,17 @@ def new_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         each.end(patience=10.0)
 
 
+def _read(url: str) -> bytes:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+        return answer.read()
+
+
 def worker_pid(text: str) -> int:
     return int(re.findall(r"process (\d+)", text)[-1])
 
 
 def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: Callable[..., Up]) -> None:
-    up = new_up("--agents", "my_agents", "--no-flower")
+    up = new_up("--agents", "my_agents", "--no-flower", "--no-http")
     block = up.wait_until_ready()
     assert re.search(r"Agents +echo +\(from my_agents\)", block)
     assert f"redis://127.0.0.1:{up.port}/0" in block
@@ -91,9 +97,11 @@ def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: 
     assert up.run("submit", "echo", "once more", "--wait", "--timeout", "40s") == "you said once more\n"
     up.leave()
 
-    second = new_up("--agents", "my_agents", "--no-flower")
-    second.wait_until_ready()
+    port = free_port()
+    second = new_up("--agents", "my_agents", "--no-flower", "--http-port", str(port))
+    assert f"http://127.0.0.1:{port}" in second.wait_until_ready()
     assert len(second.run("list", "--json").splitlines()) == 3
+    wait_until(lambda: b"echo" in _read(f"http://127.0.0.1:{port}/v1/agents"), "HTTP answers", 30, ignoring=OSError)
     third = subprocess.run(
         [sys.executable, "-P", "-m", "celery_agents", "up", "--agents", "my_agents"],
         cwd=up.folder, capture_output=True, text=True, timeout=60, check=False,
@@ -105,7 +113,7 @@ def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: 
 def test_a_changed_file_restarts_the_worker_and_a_broken_one_waits_for_the_next_change(
     new_up: Callable[..., Up],
 ) -> None:
-    up = new_up("--agents", "my_agents", "--no-flower", "--reload")
+    up = new_up("--agents", "my_agents", "--no-flower", "--no-http", "--reload")
     up.wait_until_ready()
     agents = up.folder / "my_agents.py"
     agents.write_text("this is no Python\n")

@@ -331,11 +331,10 @@ def read_result(result: types.CallToolResult) -> Any:
 
 def _unwrap(structured: Any) -> Any:
     """The plain value that a server has wrapped as {"result": …}; other content as it is."""
-    match structured:
-        case {"result": (str() | int() | float() | bool() | list() | None) as value, **others} if not others:
-            return cast("Any", value)
-        case _:
-            return structured
+    if isinstance(structured, dict) and set(cast("dict[str, Any]", structured)) == {"result"}:
+        value: Any = structured["result"]
+        return structured if isinstance(value, dict) else value
+    return structured
 
 
 def _as_text(content: Any) -> str:

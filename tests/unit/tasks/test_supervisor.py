@@ -92,11 +92,13 @@ def test_the_block_names_agents_addresses_and_the_next_commands() -> None:
         data=Path("/data"),
         worker_pid=7,
         slots=100,
+        http_url="http://127.0.0.1:8080",
         flower_url="http://127.0.0.1:5555",
         credentials="agents:secret",
     )
     text = "\n".join(ready.lines(elsewhere=True, reload=True))
-    for part in ("poet, weather", "redis://127.0.0.1:40001/0", "/data", "http://127.0.0.1:5555", "agents:secret"):
+    shown = ("redis://127.0.0.1:40001/0", "/data", "http://127.0.0.1:8080", "http://127.0.0.1:5555", "agents:secret")
+    for part in ("poet, weather", *shown):
         assert part in text
     assert "export CELERY_AGENTS_REDIS_URL=redis://127.0.0.1:40001/0" in text
     assert "celery-agents submit poet" in text

@@ -1,0 +1,164 @@
+"""AG-UI 1.0, the protocol between agents and user interfaces: a run is a message or answers, told until its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from ag_ui import core
+from sse_starlette.event import ServerSentEvent
+from starlette.responses import Response
+
+from ... import __version__
+from ...worker.errors import SessionNotFound, UnknownAgent
+from ...worker.known_secrets import redact_known
+from ...worker.state import GivenAnswer
+from ...worker.store import Event, EventType
+from . import bodies, replies
+from .access import Scope
+from .agui_input import check_first, check_input, new_message, read_resume
+from .agui_run import AguiRun
+from .endpoints import Call, Endpoint, send
+from .session_endpoints import read_last_event_id, stream_events
+
+_PAGE: Final = 1000
+_DATA_END: Final = "\n"
+"""The official client splits a stream at empty lines of this kind, and at no others."""
+
+
+async def run_agent(call: Call) -> Response:
+    """Run an agent for a user interface that speaks AG-UI: send a message, or answer what it asked, and follow it."""
+    given: core.RunAgentInput = call.body
+    call.access.check(Scope.READ, given.thread_id)
+    if given.resume:
+        call.access.check(Scope.ANSWER, given.thread_id)
+    check_input(given)
+    run = await _begin(call, given, read_last_event_id(call))
+    subscription = call.hub.subscribe(run.thread_id, run.after)
+    events = await subscription.__aenter__()
+
+    async def write() -> AsyncGenerator[ServerSentEvent]:
+        try:
+            async with contextlib.aclosing(run.tell(events)) as told:
+                async for some, cursor in told:
+                    for number, event in enumerate(some, 1):
+                        text = redact_known(event.model_dump_json(by_alias=True))
+                        yield ServerSentEvent(text, id=cursor if number == len(some) else None, sep=_DATA_END)
+        finally:
+            await subscription.__aexit__(None, None, None)
+
+    return stream_events(write(), separator=_DATA_END)
+
+
+async def describe_agent(call: Call) -> Response:
+    """Read what an agent can do, in AG-UI's words."""
+    name = call.path["agent"]
+    agents = await call.client.agents()
+    if name not in agents:
+        raise UnknownAgent(name, tuple(agents))
+    found = core.AgentCapabilities(
+        identity=core.IdentityCapabilities(name=name, type="celery-agents", version=__version__),
+        transport=core.TransportCapabilities(streaming=True, resumable=True, websocket=False, http_binary=False),
+        tools=core.ToolsCapabilities(supported=True, client_provided=False),
+        state=core.StateCapabilities(snapshots=False, deltas=False),
+        multi_agent=core.MultiAgentCapabilities(supported=True, delegation=True),
+        human_in_the_loop=core.HumanInTheLoopCapabilities(
+            supported=True, approvals=True, interventions=True, interrupts=True, approve_with_edits=True
+        ),
+    )
+    return send(found.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> AguiRun:
+    """Do what the run asks for, once for each run id, and find from where it is told.
+
+    Args:
+        cursor: Id of the last event that the caller has seen; None: it does not say.
+    """
+    key = f"agui:{given.thread_id}:{given.run_id}"
+    text = None if given.resume else new_message(given)
+    run = AguiRun(client=call.client, thread_id=given.thread_id, run_id=given.run_id)
+    if text is not None:
+        await _check_thread(call, given)
+        job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
+        run.operation_id, run.execution_id = job.operation_id, await job.execution_id()
+        if cursor is not None:
+            run.begin_after(cursor, await _stored_events(call, given.thread_id))
+        return run
+    run.execution_id = (await call.client.header(given.thread_id)).execution_id or ""
+    stored = await _stored_events(call, given.thread_id)
+    open_before = {found.summary.id for found in await run.list_asked()}
+    is_new = await _answer(call, given, key)
+    if cursor is None and is_new:  # the run before this one has ended where the execution began to wait
+        waits = [event.id for event in stored if event.type == EventType.EXECUTION_WAITING]
+        cursor = waits[-1] if waits else None
+    run.with_history = cursor is None
+    run.begin_after(cursor or (stored[-1].id if stored else "0"), stored)
+    if is_new:  # how it goes on is told as it comes, unless others are asked, too
+        run.looks_first = bool(open_before - {entry.interrupt_id for entry in given.resume or ()})
+    run.waits = True
+    return run
+
+
+async def _check_thread(call: Call, given: core.RunAgentInput) -> None:
+    try:
+        await call.client.header(given.thread_id)
+    except SessionNotFound:
+        check_first(given)
+
+
+async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
+    """Answer the interrupts that the run names.
+
+    Returns:
+        Whether this request did it; not when there is nothing to answer, and when it comes again.
+    """
+    by_session: dict[str, dict[str, GivenAnswer]] = {}
+    for entry in given.resume or ():
+        found = await call.client.request(given.thread_id, entry.interrupt_id)
+        by_session.setdefault(found.summary.session_id, {})[found.summary.id] = read_resume(entry, found)
+    outcomes = [
+        (await call.client.answer(session, answers, idempotency_key=f"{key}:{session}")).outcome
+        for session, answers in by_session.items()
+    ]
+    return any(outcome != "again" for outcome in outcomes)
+
+
+async def _stored_events(call: Call, session_id: str) -> list[Event]:
+    """All events of a session that are stored now."""
+
+    found: list[Event] = []
+    while True:
+        position = found[-1].id if found else None
+        page = await call.client.run(
+            lambda client, after=position: client.store.sessions.events(session_id, after, _PAGE)
+        )
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        method="POST",
+        path="/agui/{agent}",
+        scope=Scope.SUBMIT,
+        handler=run_agent,
+        summary="Run an agent for a user interface that speaks AG-UI, and follow the run as a stream.",
+        body=core.RunAgentInput,
+        session_field="thread_id",
+        headers={"Last-Event-ID": "Id of the last event seen; the same run goes on after it."},
+        replies={200: replies.NamedReply},
+        is_stream=True,
+    ),
+    Endpoint(
+        method="GET",
+        path="/agui/{agent}",
+        scope=Scope.READ,
+        handler=describe_agent,
+        summary="Read what an agent can do, in AG-UI's words.",
+        query=bodies.NoQuery,
+        replies={200: replies.NamedReply},
+    ),
+)

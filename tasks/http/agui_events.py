@@ -1,0 +1,213 @@
+"""Events of AG-UI, made from what a session keeps. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ag_ui import core
+
+from ...worker.state import AgentState, Message, RequestKind
+from ...worker.store import Event, EventType, FoundRequest, Result
+from ..client.json_values import event_value, result_value
+
+ASKED: Final = (RequestKind.APPROVAL, RequestKind.QUESTION)
+"""Kinds of requests that a person at a screen answers; a run ends with them."""
+
+_EVENT_PREFIX: Final = "celery_agents."
+_TOOL_ID: Final = ":tool"
+
+
+def messages_of_step(state: AgentState, execution_id: str, step: int) -> list[Message]:
+    """The messages that a committed step has put into the conversation, the oldest first.
+
+    Args:
+        step: From 1 within its execution.
+    """
+    execution = state.execution
+    if execution is not None and execution.execution_id == execution_id:
+        return [
+            message for each in execution.step_executions if each.step.number == step
+            for message in each.step.output_messages
+        ]  # fmt: skip
+    # A later execution has begun: the conversation still has the messages, in the order of their steps.
+    steps: dict[Any, list[Message]] = {}
+    for message in state.store.section().messages:
+        if message.metadata.get("execution_id") == execution_id and "step_id" in message.metadata:
+            steps.setdefault(message.metadata["step_id"], []).append(message)
+    return list(steps.values())[step - 1] if step <= len(steps) else []
+
+
+def events_of_messages(messages: Sequence[Message], step: int, skipped: set[str]) -> Iterator[core.BaseEvent]:
+    """The events by which a reader learns the messages of a step.
+
+    Args:
+        skipped: Ids of messages that the reader has.
+    """
+    name = f"step {step}"
+    yield core.StepStartedEvent(step_name=name)
+    for message, message_id in _with_ids(messages):
+        if message_id not in skipped:
+            yield from _events_of(message, message_id)
+    yield core.StepFinishedEvent(step_name=name)
+
+
+def snapshot(messages: Sequence[Message]) -> core.MessagesSnapshotEvent:
+    """The whole conversation."""
+    return core.MessagesSnapshotEvent(messages=[_message(each, name) for each, name in _with_ids(messages)])
+
+
+def interrupt(found: FoundRequest, root: str) -> core.Interrupt:
+    """A request as what a run waits for.
+
+    Args:
+        found: Read in full.
+        root: The session of the run; the request of another one belongs to a subagent.
+    """
+    request = found.request
+    assert request is not None
+    expires = request.expires_at_ms
+    return core.Interrupt(
+        id=request.id,
+        reason=request.kind.value,
+        message=request.text or found.summary.call or None,
+        tool_call_id=request.call_id,
+        response_schema=_response_schema(found),
+        expires_at=None if expires is None else datetime.fromtimestamp(expires / 1000, UTC).isoformat(),
+        subagent_run_id=None if request.session_id == root else request.session_id,
+        metadata={
+            "tool": request.tool,
+            "args": request.to_dict()["args"],
+            "options": request.to_dict()["options"],
+            "digest": request.digest,
+            "to": request.to,
+        },
+    )
+
+
+def custom_event(event: Event) -> core.CustomEvent:
+    """An event that AG-UI has no name for, in our own form."""
+    value = json.loads(json.dumps(event_value(event), default=lambda other: other.isoformat()))
+    return core.CustomEvent(name=f"{_EVENT_PREFIX}{event.type}", value=value, timestamp=event.at_ms)
+
+
+def child_started(event: Event) -> core.SubagentStartedEvent:
+    """A child session as a subagent."""
+    return core.SubagentStartedEvent(
+        subagent_run_id=str(event.data["session"]), name=str(event.data["agent"]), timestamp=event.at_ms
+    )
+
+
+def child_ended(event: Event) -> core.BaseEvent:
+    """The end of a child session."""
+    child, status = str(event.data["session"]), str(event.data.get("status", ""))
+    if status == "completed":
+        return core.SubagentFinishedEvent(subagent_run_id=child, timestamp=event.at_ms)
+    reason = str(event.data.get("reason") or status)
+    return core.SubagentErrorEvent(subagent_run_id=child, message=f"{status}: {reason}", code=reason)
+
+
+def run_ended(thread_id: str, run_id: str, result: Result) -> core.BaseEvent:
+    """The end of an execution as the end of a run."""
+    usage = [_usage(result)]
+    reason = None if result.stop_reason is None else result.stop_reason.value
+    if str(result.status) == "failed":
+        message = result.stop_message or (result.errors[-1] if result.errors else "The execution has failed.")
+        return core.RunErrorEvent(message=message, code=reason, usage=usage)
+    outcome: core.RunFinishedOutcome = core.RunFinishedSuccessOutcome()
+    if reason == "user_requested":
+        outcome = core.RunFinishedCancelledOutcome()
+    value = json.loads(json.dumps(result_value(result), default=str))
+    return core.RunFinishedEvent(thread_id=thread_id, run_id=run_id, result=value, outcome=outcome, usage=usage)
+
+
+def open_children(events: Sequence[Event], execution_id: str) -> dict[str, Event]:
+    """The children of an execution that have not ended by the last of these events, with the event of their start."""
+    found: dict[str, Event] = {}
+    for event in events:
+        if event.execution_id == execution_id and event.type == EventType.CHILD_STARTED:
+            found[str(event.data["session"])] = event
+        elif event.type == EventType.CHILD_ENDED:
+            found.pop(str(event.data["session"]), None)
+    return found
+
+
+def _with_ids(messages: Sequence[Message]) -> Iterator[tuple[Message, str]]:
+    """Messages with ids that are the same at each reading: of their step, or of their place."""
+    counts: dict[Any, int] = {}
+    for place, message in enumerate(messages):
+        step = message.metadata.get("step_id")
+        if step is None:
+            yield message, f"message-{place}"
+            continue
+        number = counts[step] = counts.get(step, -1) + 1
+        yield message, f"{step}-{number}"
+
+
+def _events_of(message: Message, message_id: str) -> Iterator[core.BaseEvent]:
+    if message.role.value == "tool":
+        yield core.ToolCallResultEvent(
+            message_id=message_id, tool_call_id=message.tool_call_id or "", content=message.content, role="tool"
+        )
+        return
+    if message.role.value != "assistant":
+        return  # what a hook or a capability has said to the model
+    if message.content:
+        yield core.TextMessageStartEvent(message_id=message_id, role="assistant")
+        yield core.TextMessageContentEvent(message_id=message_id, delta=message.content)
+        yield core.TextMessageEndEvent(message_id=message_id)
+    for call in message.tool_calls:
+        arguments = json.dumps(call.to_dict()["args"], ensure_ascii=False)
+        yield core.ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.name, parent_message_id=message_id)
+        yield core.ToolCallArgsEvent(tool_call_id=call.id, delta=arguments)
+        yield core.ToolCallEndEvent(tool_call_id=call.id)
+
+
+def _message(message: Message, message_id: str) -> Any:
+    match message.role.value:
+        case "tool":
+            error = message.content if message.is_error else None
+            call_id = message.tool_call_id or ""
+            return core.ToolMessage(id=message_id, content=message.content, tool_call_id=call_id, error=error)
+        case "assistant":
+            return core.AssistantMessage(
+                id=message_id, content=message.content or None, tool_calls=_calls(message) or None
+            )
+        case "system":
+            return core.SystemMessage(id=message_id, content=message.content)
+        case _:
+            return core.UserMessage(id=message_id, content=message.content)
+
+
+def _calls(message: Message) -> list[core.ToolCall]:
+    return [
+        core.ToolCall(
+            id=call.id,
+            function=core.FunctionCall(
+                name=call.name, arguments=json.dumps(call.to_dict()["args"], ensure_ascii=False)
+            ),
+        )
+        for call in message.tool_calls
+    ]
+
+
+def _response_schema(found: FoundRequest) -> dict[str, Any]:
+    """The form that the payload of a resume entry must have."""
+    request = found.request
+    assert request is not None
+    asked = request.to_dict()["answer_schema"]
+    if request.kind is RequestKind.QUESTION:
+        return asked or {}
+    fields: dict[str, Any] = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
+    if request.edits_allowed:
+        fields["editedArgs"] = asked or {"type": "object"}
+    return {"type": "object", "properties": fields, "required": ["approved"], "additionalProperties": False}
+
+
+def _usage(result: Result) -> core.TokenUsage:
+    count = result.usage.get
+    return core.TokenUsage(
+        input_tokens=count("input_tokens"), output_tokens=count("output_tokens"), total_tokens=count("total_tokens")
+    )

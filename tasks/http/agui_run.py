@@ -1,0 +1,214 @@
+"""`AguiRun`: a run of AG-UI. It follows an execution until that ends, or until somebody is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ag_ui import core
+
+from ...worker.store import Event, EventType, FoundRequest
+from ..client.async_client import AsyncAgentClient
+from . import agui_events
+from .event_hub import Gap, event_order
+
+_LOOK_SECONDS: Final = 1.0
+_ENDS: Final = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED)
+_JOINS: Final = (EventType.EXECUTION_SUBMITTED, EventType.MESSAGE_JOINED)
+_STOPS: Final = (*_ENDS, EventType.EXECUTION_WAITING)
+_OWN_NAMES: Final = frozenset({*_ENDS, EventType.EXECUTION_SUBMITTED, EventType.EXECUTION_STARTED})
+"""Events that AG-UI tells in words of its own."""
+
+Told = tuple[list[core.BaseEvent], str | None]
+"""Events of AG-UI, and the id of the stored event after which a reader may continue; None: as before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AguiRun:
+    """A run, and how far it is told.
+
+    Attributes:
+        operation_id: Of the message that the run sends; "" when it sends none.
+        execution_id: The execution that it follows; "" as long as its message waits behind a running step.
+        after: Id of the stored event after which it begins. None: at the first one.
+        has_joined: Whether its message, if any, is part of the execution by then.
+        looks_first: The execution's end, or its wait, may be stored already, and not come after that event.
+        waits: The execution waits; whether somebody is asked meanwhile is looked at from time to time.
+        with_history: Begin with the whole conversation: the caller does not say what it has seen.
+        children: Subagents that have not ended by then, by their sessions.
+    """
+
+    client: AsyncAgentClient
+    thread_id: str
+    run_id: str
+    operation_id: str = ""
+    execution_id: str = ""
+    after: str | None = None
+    has_joined: bool = False
+    looks_first: bool = False
+    waits: bool = False
+    with_history: bool = False
+    children: dict[str, Event] = field(default_factory=dict[str, Event])
+    _seen: set[str] = field(default_factory=set[str])
+
+    def begin_after(self, cursor: str, stored: Sequence[Event]) -> None:
+        """Tell what comes after this event.
+
+        Args:
+            stored: All events of the session.
+        """
+        order = event_order(cursor)
+        seen = [event for event in stored if event_order(event.id) <= order]
+        later = [event for event in stored[len(seen) :] if event.execution_id == self.execution_id]
+        self.after = cursor
+        self.children = agui_events.open_children(seen, self.execution_id)
+        self.has_joined = not self.operation_id or any(self._is_join(event) for event in seen)
+        self.looks_first = self.has_joined and not any(event.type in _STOPS for event in later)
+
+    async def tell(self, events: AsyncGenerator[Event | Gap | None]) -> AsyncGenerator[Told]:
+        """Tell the run, from the events of its session.
+
+        The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
+        Last-Event-ID goes on.
+        """
+        yield [self._started()], None
+        if before := await self._told_before():
+            yield before, None
+        if self.looks_first and (end := await self._end()):
+            yield end, None
+            return
+        async with contextlib.aclosing(_with_looks(events)) as found:
+            async for event in found:
+                told = await self._tell_one(event)
+                if told[0]:
+                    yield told
+                if told[0] and isinstance(told[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
+                    return
+
+    def _started(self) -> core.BaseEvent:
+        return core.RunStartedEvent(
+            thread_id=self.thread_id, run_id=self.run_id, protocol_version=core.PROTOCOL_VERSION
+        )
+
+    async def _told_before(self) -> list[core.BaseEvent]:
+        """The conversation, for a reader that may not have it, and the subagents that still work."""
+        history = [await self._history()] if self.with_history else []
+        return [*history, *(agui_events.child_started(event) for event in self.children.values())]
+
+    async def _history(self) -> core.BaseEvent:
+        stored = await self.client.show(self.thread_id)
+        found = agui_events.snapshot(stored.state.store.section().messages)
+        self._seen = {message.id for message in found.messages}
+        return found
+
+    async def _tell_one(self, event: Event | Gap | None) -> Told:
+        if event is None:
+            return (await self._interruption() if self.waits else []), None
+        if isinstance(event, Gap):
+            self.has_joined = bool(self.execution_id)
+            return [await self._history(), *(await self._end() if self.has_joined else [])], None
+        if not self._belongs(event):
+            return [], None
+        self.waits = event.type == EventType.EXECUTION_WAITING or (
+            self.waits and event.type != EventType.EXECUTION_RESUMED
+        )
+        told = await self._translate(event)
+        if event.type == EventType.EXECUTION_WAITING:
+            told += await self._interruption()
+        return told, event.id
+
+    def _belongs(self, event: Event) -> bool:
+        """Whether the event is one of the run's: of its execution, once its message is part of that."""
+        if not self.has_joined and self._is_join(event):
+            self.has_joined, self.execution_id = True, event.execution_id
+        return self.has_joined and event.execution_id == self.execution_id
+
+    def _is_join(self, event: Event) -> bool:
+        return event.type in _JOINS and event.data.get("operation") == self.operation_id
+
+    async def _translate(self, event: Event) -> list[core.BaseEvent]:
+        match event.type:
+            case EventType.STEP_COMMITTED:
+                stored = await self.client.show(self.thread_id)
+                messages = agui_events.messages_of_step(stored.state, self.execution_id, event.step)
+                return list(agui_events.events_of_messages(messages, event.step, self._seen))
+            case EventType.CHILD_STARTED:
+                self.children[str(event.data["session"])] = event
+                return [agui_events.child_started(event)]
+            case EventType.CHILD_ENDED:
+                known = self.children.pop(str(event.data["session"]), None)
+                return [] if known is None else [agui_events.child_ended(event)]
+            case kind if kind in _ENDS:
+                return await self._end()
+            case kind if kind in _OWN_NAMES:
+                return []
+            case _:
+                return [agui_events.custom_event(event)]
+
+    async def _end(self) -> list[core.BaseEvent]:
+        """The end of the run, when the execution has ended or waits for somebody; else nothing."""
+        thread, execution = self.thread_id, self.execution_id
+        result = await self.client.run(lambda client: client.store.sessions.outcome(thread, execution))
+        if result is None:
+            return await self._interruption()
+        left = [
+            core.SubagentErrorEvent(subagent_run_id=child, message="It was stopped with the run.", code="stopped")
+            for child in self.children
+        ]
+        return [*left, agui_events.run_ended(thread, self.run_id, result)]
+
+    async def _interruption(self) -> list[core.BaseEvent]:
+        """The end of the run by open requests; nothing when nobody is asked."""
+        asked = await self._asked()
+        if not asked:
+            return []
+        interrupts = [agui_events.interrupt(found, self.thread_id) for found in asked]
+        suspended: list[core.BaseEvent] = [
+            core.SubagentFinishedEvent(
+                subagent_run_id=child,
+                outcome=core.SubagentFinishedSuspendedOutcome(
+                    interrupt_ids=[each.id for each in interrupts if each.subagent_run_id == child]
+                ),
+            )
+            for child in self.children
+        ]
+        outcome = core.RunFinishedInterruptOutcome(interrupts=interrupts)
+        end = core.RunFinishedEvent(thread_id=self.thread_id, run_id=self.run_id, outcome=outcome)
+        return [*suspended, end]
+
+    async def _asked(self) -> list[FoundRequest]:
+        """Read those requests in full."""
+        found = await self.list_asked()
+        read = [await self.client.request(each.summary.session_id, each.summary.id) for each in found]
+        return [each for each in read if each.request is not None]
+
+    async def list_asked(self) -> list[FoundRequest]:
+        """List open requests of the session and of those below it that a person answers."""
+        page = await self.client.requests(self.thread_id, limit=1000)
+        return [each for each in page.requests if each.summary.kind in agui_events.ASKED]
+
+
+async def _with_looks(events: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+    """Add None whenever no event has come for a second: that a subagent asks is no event of the session."""
+    following: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait({following}, timeout=_LOOK_SECONDS)
+            if not done:
+                yield None
+                continue
+            try:
+                event = following.result()
+            except StopAsyncIteration:
+                return
+            following = None
+            yield event
+    finally:
+        if following is not None and not following.done():
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await following
