@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the bearer of a request may do.
+    """The rights of a request's bearer.
 
     Attributes:
         scopes: Allowed scopes.
