@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-flat clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-flat clean
 .DEFAULT_GOAL := help
 
 help:
@@ -101,6 +101,9 @@ bench: $(VENV)/installed-bench
 
 bench-waiting: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/waiting.py --write $(ARGS)
+
+bench-children: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/children.py $(ARGS)
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py $(ARGS)

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from .worker.hooks import Hook, HookContext, HookPoint
+    from .worker.mcp import MCPServer
     from .worker.requests import Grant, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
     from .worker.state import (
         AgentState,
@@ -159,6 +160,7 @@ if TYPE_CHECKING:
         LookupResult,
         NeedsAnswer,
         NeedsApproval,
+        OutcomeUnknown,
         PassOn,
         Replies,
         StopExecution,
@@ -234,6 +236,7 @@ __all__ = [
     "ListPart",
     "LookupResult",
     "LoopDetection",
+    "MCPServer",
     "MaxIterations",
     "MemoryFact",
     "MemoryFacts",
@@ -242,6 +245,7 @@ __all__ = [
     "NeedsAnswer",
     "NeedsApproval",
     "NoToolCalls",
+    "OutcomeUnknown",
     "Page",
     "ParentLink",
     "PartItem",
@@ -392,6 +396,7 @@ _HOME = {
     "ListPart": ".worker.state",
     "LookupResult": ".worker.tools",
     "LoopDetection": ".worker.capabilities",
+    "MCPServer": ".worker.mcp",
     "MaxIterations": ".worker.capabilities",
     "MemoryFact": ".worker.state",
     "MemoryFacts": ".worker.capabilities",
@@ -400,6 +405,7 @@ _HOME = {
     "NeedsAnswer": ".worker.tools",
     "NeedsApproval": ".worker.tools",
     "NoToolCalls": ".worker.capabilities",
+    "OutcomeUnknown": ".worker.tools",
     "Page": ".tasks.client.listing",
     "ParentLink": ".worker.state",
     "PartItem": ".worker.state",

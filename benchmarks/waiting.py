@@ -82,12 +82,12 @@ def many_waiting(url: str, running: Running, sessions: int) -> dict[str, object]
 
     client = AgentClient(redis_url=url)
     database = redis.Redis.from_url(url)
-    nobody_waits = _idle_cpu(running, database)
+    nobody_waits = idle_cpu(running, database)
     before = int(database.info("memory")["used_memory"])
     jobs = [client.submit("asking", "Do it.") for _ in range(sessions)]
-    _wait_until(lambda: client.store.requests.count_open().open == sessions)
+    wait_until(lambda: client.store.requests.count_open().open == sessions)
     used = (int(database.info("memory")["used_memory"]) - before) / sessions
-    all_wait = _idle_cpu(running, database)
+    all_wait = idle_cpu(running, database)
     written = statistics.mean(_written(database, job.session_id) for job in jobs[:: max(1, sessions // SAMPLES)])
     return {
         "waiting_sessions": sessions,
@@ -133,7 +133,7 @@ def _answer_all(client: Any, database: Any, sessions: list[str]) -> dict[str, ob
         cursor = page.cursor
         if cursor is None:
             break
-    _wait_until(lambda: not database.zcard("ca:{0}:due"))
+    wait_until(lambda: not database.zcard("ca:{0}:due"))
     took = time.perf_counter() - began
     ended = {client.header(session).status for session in sessions}
     assert ended == {"completed"}, ended
@@ -141,7 +141,7 @@ def _answer_all(client: Any, database: Any, sessions: list[str]) -> dict[str, ob
     return {"answered_and_complete_per_second": round(len(sessions) / took, 1)}
 
 
-def _idle_cpu(running: Running, database: Any) -> tuple[float, float]:
+def idle_cpu(running: Running, database: Any) -> tuple[float, float]:
     """Percent of a core that the worker and Redis use while nobody asks for anything."""
     before = _cpu(running), _redis_cpu(database)
     time.sleep(IDLE_SECONDS)
@@ -167,11 +167,11 @@ def _first_event(job: Any, began: float, after: str) -> float:
 
 
 def _wait_for_requests(client: Any, session_id: str) -> Any:
-    _wait_until(lambda: client.header(session_id).status == "waiting")
+    wait_until(lambda: client.header(session_id).status == "waiting")
     return client.requests(session_id, tree=False).requests[0]
 
 
-def _wait_until(holds: Any) -> None:
+def wait_until(holds: Any) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, "it takes too long"

@@ -23,6 +23,7 @@ from ..worker.engine import (
 )
 from ..worker.errors import CeleryAgentsError
 from ..worker.known_secrets import remember_secrets
+from ..worker.mcp import Connections, require_servers
 from ..worker.store import offered_queues, redis_store
 from ..worker.store.housekeeping.registry import worker_name
 from .agent_modules import import_agents
@@ -59,6 +60,8 @@ class Runtime:
             settings, name=f"celery-agents-{self.name}", publisher=self.publisher, plain_socket=plain_socket
         )
         self.agents = import_agents(settings)
+        require_servers(server for agent in self.agents for server in agent.mcp)
+        self.connections = Connections()
         self.observers = Observers(settings)
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()
@@ -67,7 +70,7 @@ class Runtime:
         self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
         services = EngineServices(
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
-            threads=ToolThreads.of(settings), observer=self.observers.observer,
+            threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
         )  # fmt: skip
         self.runner = StepRunner(services, self.agents, worker=self.name)
         self._wake_ups = WakeUpListener(settings, self.name, self.keeper.wake)
@@ -84,6 +87,7 @@ class Runtime:
         self._wake_ups.close()
         self.callbacks.close()
         self.keeper.close()
+        self.connections.close()
         self.loop.close()
         self.observers.close()
 

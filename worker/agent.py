@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +20,14 @@ from .drivers import Driver, FunctionDriver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
+from .mcp import MCPServer, check_servers
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
 from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
 
 if TYPE_CHECKING:
     from .capabilities import RuntimeProfile
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -57,6 +62,7 @@ class Agent:
             common queue.
         profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
             agent is not given its own. None: neither.
+        mcp: MCP servers whose tools the agent may call, each with the server's name in front.
     """
 
     name: str
@@ -81,10 +87,12 @@ class Agent:
     max_depth: int = 3
     handoffs: Sequence[Handoff | Agent] = ()
     profile: str | RuntimeProfile | None = None
+    mcp: Sequence[MCPServer] = ()
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
     policies: tuple[CallPolicy, ...] = field(init=False, repr=False)
+    notice: str = field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -115,6 +123,7 @@ class Agent:
             limits = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
             object.__setattr__(self, name, min(limits, default=getattr(self, name)))
         object.__setattr__(self, "toolset", ToolSet(tools))
+        object.__setattr__(self, "mcp", check_servers(self.name, self.mcp))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
         object.__setattr__(self, "all_guards", (BudgetGuard(), *guards))
@@ -170,6 +179,25 @@ class Agent:
             approval=approval,
         )
 
+    def with_remote_tools(self, tools: Sequence[Tool], away: Sequence[str] = ()) -> Agent:
+        """The same agent with tools that are known at run time only; a tool of its own goes before one of that name.
+
+        Args:
+            away: Names of servers whose tools are missing; a notice behind the system prompt tells the model.
+        """
+        _ = self.answering, self.definition, self.stored_definition, self.definition_hash  # those of the definition
+        made = copy.copy(self)
+        own = [tool.name for tool in self.toolset]
+        for tool in tools:
+            if tool.name in own:
+                log.warning("agent %s: tool %s of an MCP server is left out: the agent has one", self.name, tool.name)
+        remote = [tool for tool in tools if tool.name not in own]
+        object.__setattr__(made, "toolset", ToolSet((*self.toolset, *remote)))
+        if away:
+            notice = f"The MCP servers {', '.join(away)} cannot be reached: their tools are missing now."
+            object.__setattr__(made, "notice", notice)
+        return made
+
     @cached_property
     def answering(self) -> Driver:
         """The driver that answers: the given one, one made of a function, or the model's.
@@ -209,6 +237,7 @@ class Agent:
     @cached_property
     def definition(self) -> Mapping[str, Any]:
         """The definition as plain JSON."""
+        servers = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
         return {
             "name": self.name,
             "description": self.description,
@@ -217,6 +246,7 @@ class Agent:
             "system_prompt": self.system_prompt,
             "tools": [_describe_tool(tool) for tool in self.toolset],
             "budget": self.limits.to_dict(),
+            **servers,
         }
 
     @cached_property
@@ -241,6 +271,12 @@ def _describe_tool(tool: Tool) -> dict[str, Any]:
     if getattr(tool, "later", None) is not None:
         described["result"] = "later"
     return described
+
+
+def _describe_server(server: MCPServer) -> dict[str, Any]:
+    """The definition of an MCP server, without anything that may be secret."""
+    effects = {name: str(effect) for name, effect in server.effects.items()}
+    return {"name": server.name, "trust": server.trust, "only": list(server.only), "effects": effects}
 
 
 def _check_kinds(agent: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from ...worker.state import ExpiryAction, RequestKind, RequestSummary
+from ...worker.state import CLOCK, ExpiryAction, RequestKind, RequestSummary
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 _AT_EXPIRY: Final = {
@@ -50,6 +50,8 @@ def describe_time(at_ms: int, now_ms: int) -> str:
 def _describe(request: RequestSummary) -> str:
     by = request.to or "anybody"
     match request.kind:
+        case RequestKind.APPROVAL if request.to == CLOCK and request.on_expiry is ExpiryAction.APPROVE:
+            return f"a time: {request.text}"
         case RequestKind.APPROVAL:
             return f"an approval of {request.call} by {by}"
         case RequestKind.QUESTION:

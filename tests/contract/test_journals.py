@@ -45,6 +45,18 @@ def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
     assert failure == b'{"kind":"timeout"}', "kept for those who account for model calls"
 
 
+def test_the_first_pins_to_lists_of_tools_win_and_are_there_for_the_next_claim(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    current = bench.claim().claim
+    assert bench.store.steps.record_tools(slept, b'{"crm":"a"}') == b'{"crm":"a"}'
+    assert bench.store.steps.record_tools(current, b'{"crm":"b"}') == b'{"crm":"a"}'
+    bench.end_lease(current)
+    journal = bench.claim().loaded.journal
+    assert journal.tools == b'{"crm":"a"}'
+    assert not journal.holds_something, "the model has not been asked"
+
+
 def test_the_first_result_of_a_call_wins(bench: Bench) -> None:
     claim = bench.claim().claim
     bench.store.steps.record_results(claim, {0: b"one"})

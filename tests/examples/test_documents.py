@@ -26,6 +26,7 @@ PAGES = (
             "smart",
             "children",
             "people",
+            "mcp",
             "services",
             "sessions",
             "operating",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.events import EventReceiver
 
 from celery_agents import AgentClient
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
@@ -60,6 +64,22 @@ async def think(state):
 
 
 thinker = Agent("thinker", driver=think, tools=[weigh, measure, breaking])
+"""
+
+
+TREE_AGENTS = """
+from celery_agents import Agent
+from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.tools import AgentTool
+
+def above(name):
+    def driver(state):
+        return "done" if state.step_count else [CallTool(name, prompt="go"), CallTool(name, prompt="go")]
+    return driver
+
+leaf = Agent("leaf", driver=lambda state: "leaf")
+middle = Agent("middle", driver=above("leaf"), tools=[AgentTool("leaf", name="leaf")])
+top = Agent("top", driver=above("middle"), tools=[AgentTool("middle", name="middle")])
 """
 
 
@@ -195,3 +215,70 @@ def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerPr
     worker = new_worker(env={"CELERY_AGENTS_METRICS_PORT": port}, wait=False)
     assert worker.wait(30) != 0
     assert "choose another CELERY_AGENTS_METRICS_PORT" in worker.text()
+
+
+@contextlib.contextmanager
+def received_tasks(url: str) -> Iterator[dict[str, dict[str, Any]]]:
+    """The events of received tasks by id, as Flower hears them."""
+    found: dict[str, dict[str, Any]] = {}
+    is_listening = threading.Event()
+
+    def note(event: dict[str, Any]) -> None:
+        found[event["uuid"]] = event
+
+    with Celery(broker=url).connection_for_read() as connection:
+        receiver = EventReceiver(connection, handlers={"task-received": note})
+        receiver.on_iteration = is_listening.set
+        thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
+        thread.start()
+        assert is_listening.wait(10)
+        yield found
+        receiver.should_stop = True
+        thread.join(15)
+
+
+def test_a_trace_and_the_ids_of_tasks_span_a_tree_of_agents(
+    new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str, collector: Collector
+) -> None:
+    (tmp_path / "tree.py").write_text(TREE_AGENTS, encoding="utf-8")
+    env = {
+        "PYTHONPATH": str(tmp_path), "CELERY_AGENTS_TRACES": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "200", "CELERY_AGENTS_STICKY_SECONDS": "0",
+    }  # fmt: skip
+    for _ in range(2):
+        new_worker(agents="tree", env=env, arguments=("-c", "2"))
+    client = AgentClient(redis_url)
+    with received_tasks(redis_url) as found:
+        job = client.submit("top", "go")
+        assert job.result(timeout=30).status == "completed"
+        nodes = list(client.tree(job.session_id).walk())
+        wanted = {f"{node.header.execution_id}.1" for node in nodes}
+        wait_until(lambda: wanted <= set(found), "each first task was received", 15)
+    assert len(nodes) == 7
+
+    # --- Celery's task events, which Flower links by
+    first = f"{job.execution_id}.1"
+    firsts = {node.header.agent: f"{node.header.execution_id}.1" for node in nodes}
+    assert {event["root_id"] for event in found.values()} == {first}
+    assert found[first]["parent_id"] is None
+    assert found[firsts["middle"]]["parent_id"] == first
+    middles = [f"{node.header.execution_id}.1" for node in nodes if node.header.agent == "middle"]
+    leaves = [f"{node.header.execution_id}.1" for node in nodes if node.header.agent == "leaf"]
+    assert all(found[leaf]["parent_id"] in middles for leaf in leaves)
+
+    # --- spans
+    trace_id = derive_trace_id(job.execution_id).to_bytes(16, "big")
+
+    def roots() -> dict[bytes, Any]:
+        return {
+            span.span_id: span
+            for _, span in collector.spans
+            if span.trace_id == trace_id and span.name.startswith("invoke_agent")
+        }
+
+    wait_until(lambda: len(roots()) == 7, "the spans of all executions have arrived in one trace", 15)
+    spans = roots()
+    above = {span.name.removeprefix("invoke_agent "): spans.get(span.parent_span_id) for span in spans.values()}
+    assert above["top"] is None
+    assert above["middle"].name == "invoke_agent top"
+    assert above["leaf"].name == "invoke_agent middle"

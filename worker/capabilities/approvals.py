@@ -23,11 +23,14 @@ class Rule:
         tool: Names of tools that it is about, as a pattern with `*`, `?` and `[…]`.
         when: A function of context and arguments that says whether the rule applies. None: to each call.
         then: The decision about the calls that it applies to.
+        destructive: True: only calls of MCP tools whose server does not say that they destroy nothing; False: only
+            other calls. None: both.
     """
 
     tool: str = "*"
     when: Callable[[ApprovalContext, Mapping[str, Any]], object] | None = None
     then: Decision = _ASK
+    destructive: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tool, str) or not self.tool:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -40,9 +43,13 @@ class Rule:
             )
         if not isinstance(self.then, (Allow, Ask, Deny)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"Rule({self.tool!r}): then={self.then!r:.60} must be Ask(…), Deny(…) or Allow()")
+        if self.destructive not in (None, True, False):
+            raise ConfigurationError(f"Rule({self.tool!r}): destructive={self.destructive!r:.60} must be True or False")
 
     def applies_to(self, context: ApprovalContext, args: Mapping[str, Any]) -> bool:
         """Whether the rule decides about this call."""
+        if self.destructive is not None and self.destructive != context.is_destructive:
+            return False
         return fnmatchcase(context.tool, self.tool) and (self.when is None or bool(self.when(context, args)))
 
 

@@ -200,4 +200,5 @@ def _derive(parent: Agent, wanted: Subagent) -> Agent:
         queue=parent.queue,
         max_children=parent.max_children,
         max_depth=parent.max_depth,
+        mcp=parent.mcp if wanted.tools is None else (),
     )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 from ...config.settings import Settings
 from ..errors import StateUnreadable
 from ..redaction import redact
-from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome
-from ..tools import Reply, UnusableResult
+from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome, thaw
+from ..tools import Memo, Reply, UnusableResult
 from .call_records import (
     CallTimes,
     RequestedCall,
@@ -28,6 +28,13 @@ from .run import CallRecord, Run, moment
 
 TIMER: Final = "wait_until"
 """The option of an approval that the clock gives: its expiry approves, and the call goes on."""
+
+
+MEMO: Final = "memo"
+"""The option in which a call leaves JSON for its next run."""
+
+BEGUN: Final = "begun"
+"""The option of a timer whose call has begun elsewhere: stopped, its outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,9 @@ def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: S
     if request.kind is RequestKind.EXTERNAL:
         return Settled(_record_external(run, requested, request, answer, settings))
     if answer.verb is AnswerVerb.CANCEL:
+        if _option(request, BEGUN):
+            why = "the execution was ended while the call went on elsewhere"
+            return Settled(record_unknown(run, requested, why, CallTimes(request.asked_at_ms, answer.at_ms)))
         return Settled(record_not_run(run, requested, answer.at_ms))
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
         return Settled(_record_denied(run, requested, request, answer))
@@ -106,8 +116,23 @@ def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
 
 def is_timer(request: Request) -> bool:
     """Whether the request only waits for a time."""
+    return _option(request, TIMER) is not None
+
+
+def memo_of(request: Request) -> Any:
+    """The JSON that the call has left for its next run; None for nothing."""
+    return _option(request, MEMO)
+
+
+def has_begun_elsewhere(run: Run, index: int) -> bool:
+    """Whether the effect of a call goes on elsewhere, so that running the call again only looks for its end."""
+    rounds = run.journal.requests.get(index)
+    return bool(rounds) and _option(rounds[-1], BEGUN) is not None
+
+
+def _option(request: Request, name: str) -> Any:
     options: object = request.options
-    return isinstance(options, Mapping) and TIMER in options
+    return cast("Mapping[str, Any]", options).get(name) if isinstance(options, Mapping) else None
 
 
 def has_later_result(run: Run, index: int) -> bool:
@@ -123,26 +148,40 @@ def has_outside_result(run: Run, index: int) -> bool:
 
 def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
     """The replies that a call has received, oldest first, without those of the clock and of closed rounds."""
-    replies: list[Reply] = []
+    answered = _answered(run, index)
+    return tuple(_reply(request, answer) for request, answer in answered if not is_timer(request))
+
+
+def memos_of(run: Run, index: int) -> tuple[Memo, ...]:
+    """The memos that a call has left for itself, oldest first, with the replies to what it asked."""
+    return tuple(
+        Memo(thaw(memo_of(request)), None if is_timer(request) else _reply(request, answer))
+        for request, answer in _answered(run, index)
+        if memo_of(request) is not None
+    )
+
+
+def _answered(run: Run, index: int) -> list[tuple[Request, AnswerRecord]]:
+    """The requests of a call that were answered and not closed otherwise, oldest first, without those of children."""
+    found: list[tuple[Request, AnswerRecord]] = []
     for request in run.journal.requests.get(index, ()):
         answer = run.journal.answer_to(request)
-        if answer is None or request.child is not None or is_timer(request):
+        if answer is None or request.child is not None or answer.verb in (AnswerVerb.PASS_ON, AnswerVerb.CANCEL):
             continue
-        if answer.verb in (AnswerVerb.PASS_ON, AnswerVerb.CANCEL):
-            continue
-        refusal = _refusal(request, answer) if answer.verb is AnswerVerb.DENY else None
-        replies.append(
-            Reply(
-                kind=request.kind,
-                value=answer.value if answer.verb is AnswerVerb.ANSWER else None,
-                refusal=refusal,
-                by=answer.by,
-                note=answer.note,
-                at=moment(answer.at_ms),
-                schema=request.answer_schema or FrozenDict(),
-            )
-        )
-    return tuple(replies)
+        found.append((request, answer))
+    return found
+
+
+def _reply(request: Request, answer: AnswerRecord) -> Reply:
+    return Reply(
+        kind=request.kind,
+        value=answer.value if answer.verb is AnswerVerb.ANSWER else None,
+        refusal=_refusal(request, answer) if answer.verb is AnswerVerb.DENY else None,
+        by=answer.by,
+        note=answer.note,
+        at=moment(answer.at_ms),
+        schema=request.answer_schema or FrozenDict(),
+    )
 
 
 def times_over(run: Run, index: int) -> int:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import ClaimLost, InvalidInput
-from ..redaction import describe_exception
+from ..redaction import describe_exception, redact
 from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
 from ..state import (
+    CLOCK,
     MAX_REQUEST_BYTES,
     MAX_REQUESTS_PER_STEP,
     AnswerRecord,
@@ -25,7 +26,7 @@ from ..state import (
     request_id,
 )
 from ..tools import LaterResult, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, milliseconds_of, stored_rule
-from .asked_calls import TIMER
+from .asked_calls import BEGUN, MEMO, TIMER
 from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error
 from .decisions import CallDecision, Verdict, decide_about, may_ask
 from .interruptions import user_stop_signal
@@ -37,6 +38,9 @@ from .store_retries import ask_store
 
 MAX_ROUNDS: Final = 16
 """Requests that one call may make one after another."""
+
+MAX_ROUNDS_BEGUN: Final = 48
+"""The same for a call whose effect goes on elsewhere, and that only looks for its end."""
 
 
 class Asking:
@@ -93,8 +97,9 @@ class Asking:
                 "a tool whose result comes later cannot ask; declare it with approval=… or ask in a tool of its own"
             )
             return self.refuse(run, planned, advice)
-        if len(run.journal.requests.get(planned.index, ())) >= MAX_ROUNDS:
-            return self.refuse(run, planned, f"the tool asked {MAX_ROUNDS} times and never went on")
+        most = MAX_ROUNDS_BEGUN if isinstance(needs, NeedsTime) and needs.has_begun else MAX_ROUNDS
+        if len(run.journal.requests.get(planned.index, ())) >= most:
+            return self.refuse(run, planned, f"the tool asked {most} times and never went on")
         try:
             request = self._needed_request(run, planned, needs)
         except Exception as error:  # noqa: BLE001 - values that the tool gave
@@ -173,23 +178,29 @@ class Asking:
             case NeedsAnswer():
                 return self._question(run, planned, needs)
             case NeedsTime():
-                until_ms = round(needs.until.timestamp() * 1000)
-                return self.make_request(
-                    run, planned, RequestKind.APPROVAL,
-                    text=f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}",
-                    to="clock", after_ms=max(1, until_ms - self._now_ms(run)),
-                    on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options={TIMER: needs.until.isoformat()},
-                )  # fmt: skip
+                return self._timer(run, planned, needs)
             case _:
                 raise InvalidInput("raise", type(needs), "raise NeedsApproval or NeedsAnswer.")
+
+    def _timer(self, run: Run, planned: PlannedCall, needs: NeedsTime) -> Request:
+        until_ms = round(needs.until.timestamp() * 1000)
+        when = f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}"
+        options = {TIMER: needs.until.isoformat(), **({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
+        return self.make_request(
+            run, planned, RequestKind.APPROVAL,
+            text=f"{redact(needs.why)}; {when}" if needs.why else when,
+            to=CLOCK, after_ms=max(1, until_ms - self._now_ms(run)),
+            on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options=options,
+        )  # fmt: skip
 
     def _question(self, run: Run, planned: PlannedCall, needs: NeedsAnswer) -> Request:
         fields: dict[str, Any] = {"text": needs.prompt, "to": needs.to, "after_ms": milliseconds_of(needs.expires)}
         if needs.questions is not None:
             items = [item.model_dump(mode="json", exclude_defaults=True) for item in needs.questions.items]
-            fields["options"] = {QUESTIONS: items, FREE_TEXT: needs.questions.allow_free_text}
+            fields["options"] = {QUESTIONS: items, FREE_TEXT: needs.questions.allow_free_text, **_memo(needs.memo)}
         elif needs.schema is not None:
             fields["answer_schema"] = FrozenDict(needs.schema)
+            fields["options"] = _memo(needs.memo) or None
         rule = stored_rule(needs.on_expiry)
         request = self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
         if rule.then is not ExpiryAction.VALUE:
@@ -276,6 +287,11 @@ def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now
         return record_error(run, requested, ErrorInfo(kind="policy", message=decision.reason), CallTimes.at(now_ms))
     why = ErrorInfo(kind="denied", message=f"The call is not allowed: {decision.reason}")
     return record_call(run, requested, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=why)
+
+
+def _memo(memo: Any) -> dict[str, Any]:
+    """The option that holds what a call leaves for its next run."""
+    return {} if memo is None else {MEMO: memo}
 
 
 def _later_fields(later: LaterResult) -> dict[str, Any]:

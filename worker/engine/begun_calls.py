@@ -9,6 +9,7 @@ from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, ToolOutcome
 from ..store import BeginRecord
 from ..tools import Effect, LookupResult, LookupStatus, StopExecution, UnusableResult
+from .asked_calls import has_begun_elsewhere
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -40,7 +41,7 @@ class BegunCalls:
             begun = run.journal.begun.get(each.index)
             if run.is_stopping:
                 run = run.with_record(each.index, self.record_stopped(run, each, begun))
-            elif begun is None or each.tool.effect in (Effect.PURE, Effect.KEYED):
+            elif begun is None or _may_repeat(run, each):
                 fresh.append(each)
             elif each.tool.effect is Effect.LOOKUP:
                 run, again = self._look_up(run, each, begun)
@@ -99,6 +100,11 @@ class BegunCalls:
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._services.monotonic())
+
+
+def _may_repeat(run: Run, planned: PlannedCall) -> bool:
+    """Whether a begun call runs again without a question: by its class, or because it only goes on."""
+    return planned.tool.effect in (Effect.PURE, Effect.KEYED) or has_begun_elsewhere(run, planned.index)
 
 
 def _with_outcome(run: Run, planned: PlannedCall, record: CallRecord) -> Run:

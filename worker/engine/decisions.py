@@ -129,6 +129,7 @@ def _ask_policies(run: Run, planned: PlannedCall) -> Decision:
         index=planned.index,
         tool=planned.call.name,
         state=run.state,
+        annotations=getattr(planned.tool, "annotations", None),  # no member that a tool of one's own must have
     )
     for policy in run.agent.policies:
         decision = policy.decide(context, planned.bound)

@@ -290,9 +290,12 @@ def _run_after_hooks(run: Run, response: InferenceResponse) -> Run:
 
 def _with_prompt(run: Run) -> AgentState:
     """The state that the driver sees: with the agent's prompt, which is stored only for sessions with their own."""
-    if run.state.system_prompt or not run.agent.system_prompt:
+    agent = run.agent
+    if not agent.notice and (run.state.system_prompt or not agent.system_prompt):
         return run.state
-    return run.state.with_system_prompt(run.agent.system_prompt, now=run.state.updated_at)
+    prompt = run.state.system_prompt or agent.system_prompt
+    prompt = f"{prompt}\n\n{agent.notice}".strip() if agent.notice else prompt
+    return run.state.with_system_prompt(prompt, now=run.state.updated_at)
 
 
 def _without_answer(run: Run) -> Run:

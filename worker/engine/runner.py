@@ -11,7 +11,7 @@ from ...config.logs import log_as
 from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
-from ..errors import StateUnreadable
+from ..errors import StateUnreadable, StoreUnavailable
 from ..state import SCHEMA_VERSION
 from ..store import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
@@ -19,6 +19,7 @@ from .committing import StepCommitter
 from .guarding import guard_run
 from .inference import Inference
 from .outcome import NothingToDo, Outcome, RetryLater
+from .remote_tools import RemoteTools
 from .run import Run
 from .services import EngineServices
 from .sticky import KeepClaimPolicy, StickySessions
@@ -46,6 +47,7 @@ class StepRunner:
         self.sticky = StickySessions(services.settings, services.monotonic)
         self.draining = False
         self._claimer = StepClaimer(services, agents, self.sticky, worker=worker)
+        self._remote_tools = RemoteTools(services)
         self._inference = Inference(services)
         self._tool_calls = ToolCalls(services)
         self._waiter = StepWaiter(services)
@@ -123,11 +125,20 @@ class StepRunner:
     def _run_phases(self, run: Run, policy: KeepClaimPolicy) -> Run:
         try:
             run = guard_run(run, self._services, self._inference.resolve_hook_error)
-            run = self._inference.infer(run)
+            run = self._inference.infer(self._adopt_tools(run))
             run = self._call_tools(run)
             return self._committer.commit(run, policy)
         except StateUnreadable as error:  # of the journal or the inbox
             return run.decide(self._claimer.park(run.ref, error))
+
+    def _adopt_tools(self, run: Run) -> Run:
+        """Give the agent the tools of its MCP servers; an outage delays the step as one of the provider does."""
+        try:
+            return self._remote_tools.adopt(run)
+        except (StateUnreadable, StoreUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - an outage, or a function of the user's
+            return self._inference.resolve_hook_error(run, error)
 
     def _call_tools(self, run: Run) -> Run:
         """Run what can run; the run is decided when it waits, and goes on when an answer came meanwhile."""

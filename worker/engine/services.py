@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
+from ..mcp import Connections
 from ..store import Store
 from .leases import LeaseKeeper
 from .observer import StepObserver
@@ -24,6 +25,7 @@ class EngineServices:
         threads: Runs the plain tools of a step side by side.
         monotonic: This machine's clock, in seconds.
         sleep: Waits a number of seconds.
+        connections: The connections to MCP servers; its maker closes them.
         observer: Is told what steps do. None: nobody is.
     """
 
@@ -34,4 +36,5 @@ class EngineServices:
     threads: Threads
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = fibers.sleep
+    connections: Connections = field(default_factory=Connections)
     observer: StepObserver | None = None

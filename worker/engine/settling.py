@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..concurrency import fibers
 from ..errors import ClaimLost
-from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome
-from .asked_calls import expired_failure
+from ..redaction import describe_exception
+from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome, thaw
+from .asked_calls import expired_failure, memo_of
 from .outcome import TakenOver
 from .run import Run
 from .services import EngineServices
 from .store_retries import ask_store
 
+log = logging.getLogger(__name__)
+
 _VALUE_VERBS: Final = {RequestKind.QUESTION: AnswerVerb.ANSWER, RequestKind.EXTERNAL: AnswerVerb.COMPLETE}
+_ABANDON_SECONDS: Final = 5.0
 _CRASHED: Final = "a worker ended while the call was started, and no result came"
 
 
@@ -38,7 +44,22 @@ class Settling:
         """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
         now_ms = self._now_ms(run)
         asked = [each for each in run.journal.open_requests if each.child is None]
+        for each in asked:
+            self._abandon(run, each)
         return self.settle_with(run, {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in asked})
+
+    def _abandon(self, run: Run, request: Request) -> None:
+        """Tell a tool whose call goes on elsewhere that nobody waits for it any more; it does what it can."""
+        abandon = getattr(run.agent.toolset.get(request.tool), "abandon", None)
+        memo = memo_of(request)
+        if abandon is None or memo is None:
+            return
+        try:
+            fibers.result(self._services.loop.submit(lambda: abandon(run.state, thaw(memo)), _ABANDON_SECONDS))
+        except Exception as error:  # noqa: BLE001 - the other side may be away, and the stop goes on
+            log.warning(
+                "%s could not be told that its call is stopped: %s", request.tool, describe_exception(error).message
+            )
 
     def settle_failed_starts(self, run: Run) -> Run:
         """Close requests of calls that could not be started; one that may have been started waits for its expiry.

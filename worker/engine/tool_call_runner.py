@@ -11,12 +11,21 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
 from ..errors import StoreFull, StoreUnavailable
-from ..redaction import describe_exception
+from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..tools import LookupResult, NeedsChildren, NeedsReply, Replies, StopExecution, ToolContext, UnusableResult
+from ..tools import (
+    LookupResult,
+    NeedsChildren,
+    NeedsReply,
+    OutcomeUnknown,
+    Replies,
+    StopExecution,
+    ToolContext,
+    UnusableResult,
+)
 from .active_lease import Interruption
-from .asked_calls import has_later_result, replies_to, times_over
+from .asked_calls import has_later_result, memos_of, replies_to, times_over
 from .asking import Asking
 from .call_records import (
     CallTimes,
@@ -143,15 +152,19 @@ class ToolCallRunner:
             returned, signal = stop.result, stop.signal_from(planned.call.name)
         except concurrent.futures.CancelledError:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
-        except TimeoutError as error:
-            if planned.tool.is_async and not str(error):
-                return self._record_interrupted(run, planned, _late_message(planned), began_ms)
-            return record_error(run, planned, describe_exception(error), self._times(run, began_ms))
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
-            raised = error.__cause__ if isinstance(error, ExitAttempt) else None
-            return record_error(run, planned, describe_exception(raised or error), self._times(run, began_ms))
+            return self._record_raised(run, planned, error, began_ms)
         record = self._record_value(run, planned, returned, began_ms)
         return CallRecord(execution=record.execution, signal=signal)
+
+    def _record_raised(self, run: Run, planned: PlannedCall, error: BaseException, began_ms: int) -> CallRecord:
+        """Record a call that raised something else than what has a meaning for the engine."""
+        if isinstance(error, OutcomeUnknown):
+            return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
+        if isinstance(error, TimeoutError) and planned.tool.is_async and not str(error):
+            return self._record_interrupted(run, planned, _late_message(planned), began_ms)
+        raised = error.__cause__ if isinstance(error, ExitAttempt) else None
+        return record_error(run, planned, describe_exception(raised or error), self._times(run, began_ms))
 
     def _record_value(self, run: Run, planned: PlannedCall, returned: Any, began_ms: int) -> CallRecord:
         try:
@@ -256,6 +269,7 @@ class ToolCallRunner:
             make_token=(lambda: self._signer.sign(claims)) if planned.later is not None else None,
             times_over=times_over(run, planned.index),
             children=spawned_ends(run, planned.index),
+            memos=memos_of(run, planned.index),
         )
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:

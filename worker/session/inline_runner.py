@@ -75,6 +75,7 @@ class InlineRunner:
             yield store, StepRunner(services, AgentRegistry([agent]), worker="inline")
         finally:
             keeper.close()
+            services.connections.close()
             loop.close()
             store.close()
 

@@ -67,6 +67,7 @@ from .execution.children import (
 from .execution.execution import ExecutionState
 from .execution.inference import FinishReason, InferenceResponse
 from .execution.requests import (
+    CLOCK,
     DENY_ON_EXPIRY,
     MAX_REQUEST_BYTES,
     MAX_REQUESTS_PER_STEP,
@@ -136,6 +137,7 @@ from .views.smart_parts import (
 
 __all__ = [
     "BUFFER",
+    "CLOCK",
     "DEFAULT",
     "DENY_ON_EXPIRY",
     "ID_PATTERN",

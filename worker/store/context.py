@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ...config.settings import Settings
+from ..concurrency.turns import Turns
 from .cache import SessionCache
 from .clock import Clock
 from .database import Command, Database, WatchedTransaction
@@ -51,6 +52,7 @@ class StoreContext:
     """The parts of a store share one context.
 
     Attributes:
+        ends: Lets the ends of one parent's children follow each other, by the parent's id.
         shards: The keys of each shard, by number.
     """
 
@@ -59,6 +61,7 @@ class StoreContext:
     settings: Settings
     publisher: StepPublisher
     cache: SessionCache
+    ends: Turns = field(default_factory=Turns)
     shards: tuple[ShardKeys, ...] = field(init=False)
 
     def __post_init__(self) -> None:

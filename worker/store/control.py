@@ -30,6 +30,7 @@ _FIELDS: Final = (
     "unoffered",
     "retries",
     "legs",
+    "tasks",
     "held",
     "held_by",
     "held_why",
@@ -60,6 +61,7 @@ class ControlFields:
         unoffered: While no live worker offers the session's agent: since when, and the agent. See `unoffered_mark`.
         retries: How often the execution was retried.
         legs: How often the step has waited.
+        tasks: Of a child: the Celery tasks at the root of its tree and above it, see `tasks_above`.
         hold: Who suspended the session; None: nobody.
     """
 
@@ -77,13 +79,14 @@ class ControlFields:
     unoffered: str = ""
     retries: int = 0
     legs: int = 0
+    tasks: str = ""
     hold: Hold | None = None
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
         """Parse the reply to `control_command`."""
         execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started, *others = reply
-        queue, unoffered, retries, legs, *hold = others
+        queue, unoffered, retries, legs, tasks, *hold = others
         return cls(
             execution=fields.text(execution),
             step=fields.number(step),
@@ -99,6 +102,7 @@ class ControlFields:
             unoffered=fields.text(unoffered),
             retries=fields.number(retries),
             legs=fields.number(legs),
+            tasks=fields.text(tasks),
             hold=read_hold(hold),
         )
 
@@ -114,7 +118,17 @@ class ControlFields:
 
     def ref(self, session_id: str) -> StepRef:
         """The step that the session waits for, as its messages name it."""
-        return StepRef(session_id, self.execution, self.step, retries=self.retries, legs=self.legs, queue=self.queue)
+        root_task, _, parent_task = self.tasks.partition(" ")
+        return StepRef(
+            session_id,
+            self.execution,
+            self.step,
+            retries=self.retries,
+            legs=self.legs,
+            queue=self.queue,
+            root_task=root_task,
+            parent_task=parent_task if self.step == 1 else "",
+        )
 
     def is_held(self, now_ms: int) -> bool:
         """Whether nothing may begin because of a hold: its time is not over, and nobody asked for a stop."""
@@ -127,6 +141,11 @@ class ControlFields:
     def is_claimed_by(self, claim_id: str, ref: StepRef) -> bool:
         """Whether this claim of this step stands."""
         return self.claim == claim_id and self.is_at(ref)
+
+
+def tasks_above(root_task: str, parent_task: str) -> str:
+    """The value of the field `tasks`: the ids of two Celery tasks with a blank between them."""
+    return f"{root_task} {parent_task}"
 
 
 def unoffered_mark(since_ms: int, agent: str) -> str:

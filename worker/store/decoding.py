@@ -31,9 +31,12 @@ def journal(reply: list[bytes]) -> Journal:
     auxiliary: dict[str, bytes] = {}
     asked: dict[str, bytes] = {}
     rejected: dict[str, bytes] = {}
+    tools: bytes | None = None
     for name, value in fields.pairs(reply).items():
         if name == "llm":
             answer = value
+        elif name == "tools":
+            tools = value
         elif name.startswith("x:"):
             auxiliary[name[2:]] = value
         elif name.startswith("rej:"):
@@ -47,7 +50,7 @@ def journal(reply: list[bytes]) -> Journal:
         else:
             asked[name] = value
     found = Journal(
-        answer=answer, begun=begun, results=results, auxiliary=auxiliary,
+        answer=answer, begun=begun, results=results, auxiliary=auxiliary, tools=tools,
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
     return _with_asked(found, asked) if asked else found

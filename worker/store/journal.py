@@ -34,6 +34,7 @@ class Journal:
         made: Requests whose children exist, by call index and round.
         stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
         ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
+        tools: Digests of the remote lists of tools that the step is pinned to, as the engine wrote them; None without.
     """
 
     answer: bytes | None = None
@@ -48,6 +49,7 @@ class Journal:
     made: frozenset[tuple[int, int]] = frozenset()
     stopped: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     ending: bytes | None = None
+    tools: bytes | None = None
 
     @property
     def was_paid_for(self) -> bool:

@@ -25,6 +25,9 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
+| `ca:tools:<server>` | string | 40 days | digest of the newest list of tools of a remote server; a worker that got it |
+| `ca:tools:<server>:fresh` | string | as long as the list is used | a worker that got it |
+| `ca:tool-list:<digest>` | string | 40 days, renewed by steps | a list of tools; a worker that got it |
 | `ca:shards` | string | permanent | the first process |
 
 *session* life: no TTL while an execution is active or waiting, the retention afterwards; a parked one is pruned.
@@ -44,6 +47,21 @@ WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(
     r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead))$"
 )
+
+
+def newest_tools(server: str) -> str:
+    """The digest of the newest list of tools of a remote server."""
+    return f"ca:tools:{server}"
+
+
+def fresh_tools(server: str) -> str:
+    """Exists as long as nobody needs to ask the server for its list again."""
+    return f"ca:tools:{server}:fresh"
+
+
+def tool_list(digest: str) -> str:
+    """A list of tools by its digest."""
+    return f"ca:tool-list:{digest}"
 
 
 def root_of(session_id: str) -> str:

@@ -18,6 +18,7 @@ from .redis.database import RedisDatabase, connect
 from .requests.store import RequestActions
 from .sessions.store import SessionActions
 from .steps.store import DatabaseStepStore, StepStore
+from .tool_lists import ToolLists
 
 
 class Store:
@@ -29,6 +30,7 @@ class Store:
         requests: What clients do to requests of sessions that wait.
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
+        tool_lists: Lists of tools of remote servers.
         trees: Sessions with those that their agents have started.
         context: What the parts share.
     """
@@ -48,6 +50,7 @@ class Store:
         self.requests = RequestActions(self.context)
         self.housekeeping = Housekeeping(self.context)
         self.registry = WorkerRegistry(self.context)
+        self.tool_lists = ToolLists(self.context)
         self.trees = Trees(self.context)
 
     def close(self) -> None:

@@ -41,9 +41,9 @@ from .handoff import HandingOver, Handoff, HandoffTool
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
-from .needs import AnswerRefused, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, UserQuestions
+from .needs import AnswerRefused, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, OutcomeUnknown, UserQuestions
 from .protocol import Lookup, Tool
-from .replies import Replies, Reply
+from .replies import Memo, Replies, Reply
 from .results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .stop import StopExecution
 from .toolset import ToolSet, ToolSpec
@@ -72,12 +72,14 @@ __all__ = [
     "Lookup",
     "LookupResult",
     "LookupStatus",
+    "Memo",
     "MergeRules",
     "NeedsAnswer",
     "NeedsApproval",
     "NeedsChildren",
     "NeedsReply",
     "NeedsTime",
+    "OutcomeUnknown",
     "PassOn",
     "Replies",
     "Reply",

@@ -96,6 +96,8 @@ class ApprovalContext:
         tool: Name of the tool.
         index: Position of the call among the calls of its step, from 0.
         state: The session as the step sees it.
+        annotations: What an MCP server says of the tool's effects, in its names, such as `destructiveHint`; None for a
+            tool of another kind.
     """
 
     session_id: str
@@ -104,6 +106,13 @@ class ApprovalContext:
     index: int
     tool: str
     state: AgentState
+    annotations: Mapping[str, Any] | None = None
+
+    @property
+    def is_destructive(self) -> bool:
+        """Whether the call may destroy something: an MCP tool does, unless its server says that it does not."""
+        hints = self.annotations
+        return hints is not None and hints.get("readOnlyHint") is not True and hints.get("destructiveHint") is not False
 
 
 class CallPolicy(Protocol):

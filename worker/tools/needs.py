@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from ..errors import ConfigurationError, InvalidInput
 from ..requests.questions import UserQuestionItem, check_items
@@ -18,7 +18,18 @@ from .approval import Ask, ExpiryRule, check_expiry
 
 
 class NeedsReply(Exception):
-    """The base of what a tool raises to be run again later."""
+    """The base of what a tool raises to be run again later.
+
+    Attributes:
+        memo: JSON that the call gets back when it runs again, in `ctx.replies.memos`; people who answer can see it.
+    """
+
+    memo: Mapping[str, Any] | None = None
+
+    def with_memo(self, memo: Mapping[str, Any]) -> Self:
+        """The same with JSON that the call leaves for its next run."""
+        self.memo = memo
+        return self
 
 
 class NeedsApproval(NeedsReply):
@@ -123,13 +134,21 @@ class NeedsTime(NeedsReply):
 
     Attributes:
         until: The time, with timezone.
+        why: What the call waits for, for people; "" when only the time has to come.
+        has_begun: The effect goes on elsewhere meanwhile: where the execution is stopped, its outcome is unknown.
     """
 
-    def __init__(self, until: datetime) -> None:
+    def __init__(self, until: datetime, *, why: str = "", has_begun: bool = False) -> None:
         if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
         self.until = until
+        self.why = why
+        self.has_begun = has_begun
         super().__init__(f"the call goes on at {until.isoformat()}")
+
+
+class OutcomeUnknown(Exception):
+    """Raised by a tool that cannot tell whether its effect happened: it does not run again, the model reads why."""
 
 
 class AnswerRefused(Exception):

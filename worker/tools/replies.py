@@ -44,6 +44,19 @@ class Reply:
         return self.schema == wanted or (title is not None and self.schema.get("title") == title)
 
 
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """JSON that a call has left for itself when it asked, or when it let time pass.
+
+    Attributes:
+        value: A JSON object, as the call left it.
+        reply: The reply to what it asked; None after a wait for a time.
+    """
+
+    value: Mapping[str, Any]
+    reply: Reply | None = None
+
+
 @dataclass(slots=True)
 class Replies:
     """The replies to a call, oldest first, and how many of its waits for a time are over.
@@ -54,6 +67,7 @@ class Replies:
         times_asked: Waits for a time that the tool has asked for in this run.
         children: How the children of each `ctx.spawn` have ended, in the order of the calls of `ctx.spawn`.
         spawned: Calls of `ctx.spawn` in this run.
+        memos: What the call has left for itself in its earlier runs, oldest first.
     """
 
     received: tuple[Reply, ...] = ()
@@ -62,6 +76,7 @@ class Replies:
     times_asked: int = 0
     children: tuple[tuple[ChildEnd, ...], ...] = ()
     spawned: int = 0
+    memos: tuple[Memo, ...] = ()
 
     def approval(self) -> Reply | None:
         """The newest approval; None where nobody was asked."""

@@ -28,6 +28,10 @@ _SHOWN_ARGS: Final = 120
 _SHOWN_TEXT: Final = 200
 
 
+CLOCK: Final = "clock"
+"""The addressee of a request that only waits for a time: its expiry approves it."""
+
+
 class RequestKind(StrEnum):
     """The kinds of requests, by who answers.
 

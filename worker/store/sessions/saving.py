@@ -16,7 +16,7 @@ from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..children.links import read_link
 from ..context import SessionScope
-from ..control import LONGEST_WAIT_MS
+from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
@@ -242,6 +242,9 @@ class SessionSave:
             words += ["queue", self.queue]
         if not self.carried:
             words += ["claim", "", "worker", ""]
+        link = read_link(self.bookkeeping.parent) if before is None else None
+        if link is not None:
+            words += ["tasks", tasks_above(link.root_task_id, link.task_id)]
         if due is None or before is None or not is_active(before) or due.step == 1:
             words += ["cancel", ""]
         return ("HSET", self.scope.keys.ctl, *words)

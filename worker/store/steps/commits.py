@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Final, cast
 
 from ... import crash_points
 from ...errors import ClaimLost, VersionConflict
@@ -56,6 +56,10 @@ def commit(
 def commit_id(claim: Claim) -> str:
     """The mark that a commit leaves in the session, so that its own worker recognizes it."""
     return f"{claim.ref.step}:{claim.id}"
+
+
+# The ends of a thousand children of one process take less.
+_PATIENCE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,15 @@ class _Commit:
             committed = self._commit_by_script()
             if committed is not None:
                 return committed
-        return self._commit_by_watch()
+        with self._turn():
+            return self._commit_by_watch()
+
+    def _turn(self) -> contextlib.AbstractContextManager[None]:
+        """The turn of a child among those of its parent: each end watches the parent, and changes it."""
+        link = read_link(self.base.session.bookkeeping.parent)
+        if link is None:
+            return contextlib.nullcontext()
+        return self.scope.context.ends.of(link.session_id, _PATIENCE_SECONDS)
 
     def _commit_by_script(self) -> Committed | None:
         """Commit on the version that the claim began with, with an empty inbox and nobody who stops or holds it.

@@ -99,6 +99,13 @@ class StepJournal:
         # None: the step is long past, and its journal with it; the commit will say so.
         return raw if first else database.pipeline("journal.adopt", [("HGET", self.key, name)])[0] or raw
 
+    def record_tools(self, raw: bytes) -> bytes:
+        """Store the digests of remote lists of tools. See `StepStore.record_tools`."""
+        database = self.scope.database
+        stored, place = database.transaction("journal.tools", [("HSETNX", self.key, "tools", raw), self._place()])
+        self.expire_if_past(place)
+        return raw if stored else database.pipeline("journal.adopt", [("HGET", self.key, "tools")])[0] or raw
+
     def drop_answer(self, rejected: bytes | None = None) -> bool:
         """Forget an answer that cannot be parsed and has begun or asked nothing. See `StepStore.drop_answer`."""
         try:

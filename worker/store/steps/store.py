@@ -65,6 +65,14 @@ class StepStore(Protocol):
         """
         ...
 
+    def record_tools(self, claim: Claim, raw: bytes) -> bytes:
+        """Journal to which remote lists of tools the step is pinned; the first one stored wins, whoever wrote it.
+
+        Returns:
+            The stored pins, which may be another worker's.
+        """
+        ...
+
     def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
         """Journal an attempt of the driver that gave no usable answer, and tell watchers of it by the event."""
         ...
@@ -309,6 +317,10 @@ class DatabaseStepStore:
     def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
         """See `StepStore.record_auxiliary`."""
         return self._journal(claim).record_auxiliary(key, raw)
+
+    def record_tools(self, claim: Claim, raw: bytes) -> bytes:
+        """See `StepStore.record_tools`."""
+        return self._journal(claim).record_tools(raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
         """See `StepStore.record_failure`."""

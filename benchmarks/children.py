@@ -1,0 +1,159 @@
+"""Figures of agents that call agents, beside as many sessions of their own in the same run.
+
+    python benchmarks/children.py
+
+64 children of one step, 8 at a time and all at once: their steps a second beside those of 64 independent sessions; the
+time from the last child's end to the parent's next model request beside an ordinary step; and what parents cost that
+wait for a child which waits for a person.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import statistics
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+import redis
+from engines.parent_agents import CHILDREN, STEPS
+from engines.product import product
+from waiting import idle_cpu, wait_until
+from yardstick.running import Running
+
+ROUNDS = 5
+PARENTS = 1000
+
+
+def children_figures(rounds: int, parents: int) -> dict[str, object]:
+    """All figures, on a worker and a Redis of their own."""
+    engine = product("keyed")
+    engine = dataclasses.replace(
+        engine, env={**engine.env, "CELERY_AGENTS_AGENTS": "engines.product_agents,engines.parent_agents"}
+    )
+    with Running(engine) as running:
+        url = running.store.environment()["BENCH_REDIS"]
+        return {**throughput(url, rounds), **waiting_parents(url, running, parents)}
+
+
+def throughput(url: str, rounds: int) -> dict[str, object]:
+    """Steps of children a second by those of independent sessions, in turns; medians."""
+    from celery_agents import AgentClient
+
+    client = AgentClient(redis_url=url)
+    client.wait_for_agent("together")
+    independent: list[float] = []
+    trees: dict[str, list[float]] = {"few_at_a_time": [], "together": []}
+    joins: list[float] = []
+    steps: list[float] = []
+    full_steps: list[float] = []
+    _run_independent(client)
+    for _ in range(rounds):
+        independent.append(_run_independent(client))
+        for agent, times in trees.items():
+            took, join = _run_tree(client, agent)
+            times.append(took)
+            joins.append(join)
+        steps += _ordinary_steps(client)
+        full_steps += _full_steps(client)
+    alone = statistics.median(independent)
+    join, step, full = (1000 * statistics.median(times) for times in (joins, steps, full_steps))
+    return {
+        "independent_steps_per_second": round(CHILDREN * STEPS / alone, 1),
+        **{f"{agent}_ratio": round(alone / statistics.median(times), 3) for agent, times in trees.items()},
+        "last_end_to_request_ms": round(join, 2),
+        "ordinary_step_ms": round(step, 2),
+        "step_of_as_many_calls_ms": round(full, 2),
+        "join_to_step_ratio": round(join / step, 2),
+        "join_to_step_of_as_many_calls_ratio": round(join / full, 2),
+    }
+
+
+def waiting_parents(url: str, running: Running, parents: int) -> dict[str, object]:
+    """What parents cost while they wait."""
+    from celery_agents import AgentClient
+
+    client, database = AgentClient(redis_url=url), redis.Redis.from_url(url)
+    nobody = idle_cpu(running, database)
+    jobs = [client.submit("parent_of_one", "Go.") for _ in range(parents)]
+    # A child's question, and the request of its parent for it.
+    wait_until(lambda: len(list(client.store.trees.active_below(jobs[-1].session_id))) == 1)
+    wait_until(lambda: client.store.requests.count_open().open >= parents)
+    wait_until(lambda: all(client.header(job.session_id).status == "waiting" for job in jobs[-20:]))
+    all_wait = idle_cpu(running, database)
+    (facts,) = client.workers().values()
+    figures = {
+        "waiting_parents": parents,
+        "slots_of_waiting_parents": facts["running"],
+        "worker_cpu_percent_nobody_waits": nobody[0],
+        "worker_cpu_percent_parents_wait": all_wait[0],
+        "redis_cpu_percent_nobody_waits": nobody[1],
+        "redis_cpu_percent_parents_wait": all_wait[1],
+        "messages_of_waiting_parents": sum(database.llen(name) for name in database.scan_iter("celery_agents.steps*")),
+    }
+    for job in jobs:
+        client.stop(job.session_id, timeout=0)
+    return figures
+
+
+def _run_independent(client: Any) -> float:
+    """Seconds until as many sessions as a parent has children are complete."""
+    began = time.perf_counter()
+    jobs = [client.submit("child", f"part {number}") for number in range(CHILDREN)]
+    _wait_for_all(client, jobs)
+    return time.perf_counter() - began
+
+
+def _run_tree(client: Any, agent: str) -> tuple[float, float]:
+    """Seconds until a parent is complete, and from the end of its last child until its model was asked again."""
+    began = time.perf_counter()
+    job = client.submit(agent, "Go.")
+    _wait_for_all(client, [job])
+    took = time.perf_counter() - began
+    tree = client.tree(job.session_id)
+    assert len(tree.children) == CHILDREN, len(tree.children)
+    ends = [client.store.sessions.latest_events(node.session_id, 1)[-1] for node in tree.children]
+    assert {event.type for event in ends} == {"execution_completed"}
+    asked = float(job.result(timeout=1).final_response)
+    return took, max(0.0, asked - max(event.at_ms for event in ends) / 1000)
+
+
+def _ordinary_steps(client: Any) -> list[float]:
+    """Seconds between the commits of a session that is alone."""
+    job = client.submit("child", "alone")
+    _wait_for_all(client, [job])
+    commits = [event.at_ms for event in client.store.sessions.events(job.session_id) if event.type == "step_committed"]
+    return [(after - before) / 1000 for before, after in pairwise(commits)]
+
+
+def _full_steps(client: Any) -> list[float]:
+    """Seconds between the model requests of a session whose steps have as many calls as a parent has children."""
+    job = client.submit("caller", "alone")
+    _wait_for_all(client, [job])
+    asked = [float(step.inference_response.content) for step in client.show(job.session_id).state.steps]
+    return [after - before for before, after in pairwise(asked)]
+
+
+def _wait_for_all(client: Any, jobs: list[Any]) -> None:
+    due = client.store.context.shards[0].due
+    wait_until(lambda: not client.store.context.database.pipeline("bench", [("ZCARD", due)])[0])
+    for job in jobs:
+        assert client.header(job.session_id).status == "completed", client.header(job.session_id)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--parents", type=int, default=PARENTS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    asked = parser.parse_args()
+    print("CHILDREN " + json.dumps(children_figures(asked.rounds, asked.parents)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Tools of remote servers in a step: the lists that the model is told of, journaled before it is asked.
+
+A step is pinned to its lists by their digests, so that each leg of it knows the tools that the model has chosen from,
+whatever the servers offer by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..agent import Agent
+from ..concurrency import fibers
+from ..errors import DriverError, ModelCallRefused, StateUnreadable, StoreUnavailable
+from ..mcp import MCPServer, MCPTool, ToolList, read_list, tools_of
+from ..mcp.outages import ConnectionLost, MCPToolError, ServerAway
+from ..mcp.server import Credentials
+from .run import Run
+from .services import EngineServices
+
+_SERVERS: Final = 1024
+_LISTS: Final = 256
+_AGENTS: Final = 64
+_SHORTEST_LIFE_MS: Final = 5_000
+_LONGEST_LIFE_MS: Final = 86_400_000
+_KEEP_SECONDS: Final = 86_400.0
+_LATE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The newest list of a server that this process has seen, and until when it is used (seconds, this machine)."""
+
+    tools: ToolList
+    fresh_until: float
+
+
+class RemoteTools:
+    """Gives the agent of a run the tools of its servers."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._lists = services.store.tool_lists
+        self._steps = services.store.steps
+        self._known: dict[str, _Known] = {}
+        self._by_digest: OrderedDict[str, ToolList] = OrderedDict()
+        self._given_up: dict[str, float] = {}
+        self._kept_at: dict[str, float] = {}
+        self._agents: OrderedDict[tuple[str, str], Agent] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def adopt(self, run: Run) -> Run:
+        """The run whose agent has the tools of its servers, as the step is pinned to them.
+
+        Raises:
+            DriverError: A server is away whose tools nobody has ever listed; the step is tried again later.
+            ModelCallRefused: The step was interrupted.
+            Exception: A function of the user's that gives credentials has failed.
+        """
+        agent = run.agent
+        if not agent.mcp or run.outcome is not None or (run.is_stopping and run.journal.answer is None):
+            return run
+        pins = self._pins(run)
+        return run.changed(agent=self._agent_with(run, agent, pins))
+
+    def _pins(self, run: Run) -> Mapping[str, str]:
+        """The digest of each server's list by the server's name; "" for a server that was away all the time."""
+        raw = run.journal.tools
+        if raw is None:
+            pins = self._newest_lists(run)
+            raw = self._steps.record_tools(run.claim, json.dumps(pins, sort_keys=True).encode())
+        try:
+            pins = json.loads(raw)
+            return {str(name): str(digest) for name, digest in pins.items()}
+        except (ValueError, AttributeError):
+            raise StateUnreadable("journal tools", "it names no lists of tools") from None
+
+    def _newest_lists(self, run: Run) -> dict[str, str]:
+        wanted = {server: server.credentials(run.state) for server in run.agent.mcp}
+        found: dict[str, str] = {}
+        missing: list[tuple[MCPServer, Credentials]] = []
+        for server, credentials in wanted.items():
+            known = self._fresh_list(credentials.key)
+            if known is None:
+                missing.append((server, credentials))
+            else:
+                found[server.name] = known.digest
+        return found | self._ask_servers(run, missing)
+
+    def _fresh_list(self, key: str) -> ToolList | None:
+        """The list of a server that need not be asked for again: of this process, or of another worker."""
+        changed = self._services.connections.changed
+        if key in changed:
+            changed.discard(key)
+            self._known.pop(key, None)
+            self._lists.forget_freshness(key)
+            return None
+        known = self._known.get(key)
+        if known is not None and known.fresh_until > self._services.monotonic():
+            return known.tools
+        stored = self._lists.newest(key)
+        if stored is None or not stored.fresh_ms or stored.raw is None:
+            return None
+        return self._remember(key, read_list(stored.raw), stored.fresh_ms)
+
+    def _ask_servers(self, run: Run, servers: list[tuple[MCPServer, Credentials]]) -> dict[str, str]:
+        """Ask servers for their lists, side by side. A list of earlier stands in for a server that is away."""
+        if not servers:
+            return {}
+        limit = max(each.connect_timeout.total_seconds() for each, _ in servers) + _LATE_SECONDS
+        try:
+            future = self._services.loop.submit(lambda: self._list_all(servers), limit)
+            run.lease.on_interrupt(future.cancel)
+            answers = fibers.result(future)
+        except concurrent.futures.CancelledError as error:
+            raise ModelCallRefused("the step was interrupted") from error
+        return {
+            server.name: self._adopt_answer(run, server, credentials.key, answer)
+            for (server, credentials), answer in zip(servers, answers, strict=True)
+        }
+
+    async def _list_all(self, servers: list[tuple[MCPServer, Credentials]]) -> list[tuple[ToolList, int] | Exception]:
+        return await asyncio.gather(*(self._list_one(server, credentials) for server, credentials in servers))
+
+    async def _list_one(self, server: MCPServer, credentials: Credentials) -> tuple[ToolList, int] | Exception:
+        connection = self._services.connections.to(server, credentials)
+        was_open = connection.is_open
+        try:
+            async with asyncio.timeout(server.connect_timeout.total_seconds()), connection.use() as session:
+                tools = await session.refresh_tools() if was_open else session.tools
+                return tools, session.list_ms
+        except TimeoutError:
+            return ServerAway(server.name, "no answer in time")
+        except (ServerAway, ConnectionLost, MCPToolError) as error:
+            return error
+
+    def _adopt_answer(self, run: Run, server: MCPServer, key: str, answer: tuple[ToolList, int] | Exception) -> str:
+        """The digest of the list to use.
+
+        Raises:
+            DriverError: There is none.
+        """
+        if not isinstance(answer, Exception):
+            tools, life_ms = answer
+            life_ms = life_ms or round(server.list_for.total_seconds() * 1000)
+            life_ms = min(_LONGEST_LIFE_MS, max(_SHORTEST_LIFE_MS, life_ms))
+            self._lists.save(key, tools.digest, tools.raw, life_ms)
+            return self._remember(key, tools, life_ms).digest
+        stored = self._lists.newest(key)
+        if stored is not None and stored.raw is not None:  # calls say themselves that the server is away
+            return self._remember(key, read_list(stored.raw), _SHORTEST_LIFE_MS).digest
+        loaded = run.loaded
+        waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
+        patience, now = server.patience.total_seconds(), self._services.monotonic()
+        if waited_ms >= patience * 1000:
+            self._given_up[key] = now + patience  # the next steps do without at once
+        if self._given_up.get(key, now) > now:
+            return ""
+        raise DriverError("mcp_server", str(answer), transient=True)
+
+    def _remember(self, key: str, tools: ToolList, life_ms: int) -> ToolList:
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = _Known(tools, self._services.monotonic() + life_ms / 1000)
+            if len(self._known) > _SERVERS:
+                self._known.pop(next(iter(self._known)))
+        return self._index(tools)
+
+    def _index(self, tools: ToolList) -> ToolList:
+        with self._lock:
+            self._by_digest[tools.digest] = tools
+            self._by_digest.move_to_end(tools.digest)
+            if len(self._by_digest) > _LISTS:
+                self._by_digest.popitem(last=False)
+        return tools
+
+    def _list_of(self, digest: str) -> ToolList | None:
+        """The list with this digest; None where nobody has it any more."""
+        found = self._by_digest.get(digest)
+        if found is None:
+            raw = self._lists.get(digest)
+            if raw is None:
+                return None
+            found = self._index(read_list(raw))
+        self._keep(digest)
+        return found
+
+    def _keep(self, digest: str) -> None:
+        """Renew the life of a list once a day, since steps that wait are pinned to it."""
+        now = self._services.monotonic()
+        if now - self._kept_at.get(digest, float("-inf")) < _KEEP_SECONDS:
+            return
+        try:
+            self._lists.keep(digest)
+        except StoreUnavailable:
+            return  # the next step does it
+        self._kept_at[digest] = now
+
+    def _agent_with(self, run: Run, agent: Agent, pins: Mapping[str, str]) -> Agent:
+        """The agent with the tools of its servers; the same one for the same lists."""
+        place = (agent.name, json.dumps(pins, sort_keys=True))
+        with self._lock:
+            found = self._agents.get(place)
+        if found is not None:
+            return found
+        tools: list[MCPTool] = []
+        away: list[str] = []
+        for server in agent.mcp:
+            offered = self._list_of(pins.get(server.name, ""))
+            if offered is None:
+                away.append(server.name)
+            else:
+                tools += tools_of(server, offered, self._services.connections)
+        made = agent.with_remote_tools(tools, away)
+        if not away:
+            with self._lock:
+                self._agents[place] = made
+                if len(self._agents) > _AGENTS:
+                    self._agents.popitem(last=False)
+        return made

@@ -1,0 +1,95 @@
+"""A server's questions: what a person is asked, and the answers as the server wants them back.
+
+A question becomes a request of the waiting step. Its memo holds what the server needs with the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ..state import thaw
+from ..tools import Memo, NeedsAnswer, NeedsTime
+
+if TYPE_CHECKING:
+    from .session import InputAnswer, InputNeeded, Question
+
+_STATE_PAUSE: Final = timedelta(seconds=1)
+_VISIT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"done": {"type": "boolean", "description": "True when the page was visited."}},
+    "required": ["done"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAnswers:
+    """The answers that a call takes along.
+
+    Attributes:
+        answers: By the server's names of its questions, with the state that belongs to them.
+        early: Answers to what the server asks during the call, in the order of the questions.
+    """
+
+    answers: Mapping[str, InputAnswer] = field(default_factory=dict[str, Any])
+    state: str | None = None
+    early: Sequence[InputAnswer] = ()
+
+
+def ask_person(server: str, needed: InputNeeded) -> NoReturn:
+    """Ask a person what the server asks.
+
+    Raises:
+        NeedsReply: The request; several questions of a server are one request with a field for each.
+    """
+    memo: dict[str, Any] = {"keys": [each.key for each in needed.questions], "repeated": needed.is_repeated}
+    memo["visits"] = [each.key for each in needed.questions if each.schema is None]
+    if needed.state is not None:
+        memo["state"] = needed.state
+    if not needed.questions:
+        when = datetime.now(UTC) + _STATE_PAUSE
+        raise NeedsTime(when, why=f"the MCP server {server!r} goes on later").with_memo(memo)
+    text = "\n".join(_text(each) for each in needed.questions)
+    if len(needed.questions) == 1:
+        raise NeedsAnswer(text, needed.questions[0].schema or _VISIT).with_memo(memo)
+    fields = {each.key: dict(each.schema or _VISIT) for each in needed.questions}
+    raise NeedsAnswer(text, {"type": "object", "properties": fields, "required": list(fields)}).with_memo(memo)
+
+
+def earlier_answers(memos: Sequence[Memo]) -> EarlierAnswers:
+    """The answers that earlier runs of a call have got."""
+    asked = [each for each in memos if "keys" in each.value]
+    if not asked:
+        return EarlierAnswers()
+    early = [answer for each in asked if each.value["repeated"] for answer in _answers(each).values()]
+    newest = asked[-1]
+    if newest.value["repeated"]:
+        return EarlierAnswers(early=early)
+    return EarlierAnswers(_answers(newest), newest.value.get("state"), early)
+
+
+def _answers(memo: Memo) -> dict[str, InputAnswer]:
+    from .session import InputAnswer
+
+    keys: list[str] = memo.value["keys"]
+    if memo.reply is None:
+        return {}
+    if memo.reply.refusal is not None:
+        return {key: InputAnswer("decline") for key in keys}
+    values: Any = thaw(memo.reply.value)
+    contents = {keys[0]: values} if len(keys) == 1 else values
+    return {key: _answer(contents[key], is_visit=key in memo.value["visits"]) for key in keys}
+
+
+def _answer(content: Any, *, is_visit: bool) -> InputAnswer:
+    from .session import InputAnswer
+
+    if is_visit:
+        return InputAnswer("accept" if content.get("done") else "decline")
+    return InputAnswer("accept", content)
+
+
+def _text(question: Question) -> str:
+    return f"{question.message} {question.url}".strip()

@@ -1,0 +1,219 @@
+"""`MCPServer`: a server whose tools an agent may call, as users write it into `Agent(mcp=[…])`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from ..errors import ConfigurationError, MissingExtra
+from ..known_secrets import remember_secrets
+from ..state import AgentState
+from ..tools.approval import Approval, check_approval
+from ..tools.checks import check_effect, check_timeout
+from ..tools.effect import Effect
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_TRUST: Final = ("none", "annotations")
+_TIMES: Final = ("idle", "patience", "list_for", "connect_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Headers that a connection shows to its server, for one session's calls.
+
+    Attributes:
+        headers: HTTP headers, a token included; empty for a command.
+        key: Names the server with these credentials: connections and lists of tools are shared by equal keys.
+    """
+
+    headers: Mapping[str, str]
+    key: str
+
+
+@dataclass(frozen=True, eq=False)
+class MCPServer:
+    """A server of the Model Context Protocol whose tools an agent may call.
+
+    Each tool has the name `<server>_<tool>` for the model.
+
+    Attributes:
+        url: Address of a server that speaks streamable HTTP. None: `command` starts one.
+        command: Program and arguments of a server that speaks over its standard streams. Each worker process runs one.
+        name: Short name: a letter, then letters, digits and `_`, 32 at most.
+        auth: The bearer token, or a function of the session's state that gives it. None: no token.
+        headers: HTTP headers, or a function of the session's state that gives them.
+        env: Further environment variables of the command.
+        cwd: The directory in which the command runs. None: the worker's.
+        trust: "annotations" believes what the server says of its tools' effects. "none": every tool is unsafe, unless
+            `effects` says otherwise.
+        effects: Effect classes by the server's tool name: "pure", "keyed" or "unsafe". They go before annotations.
+        only: Patterns of the server's tool names, as `create_*`; other tools are left out. Empty: all.
+        approval: Whether a person approves calls of the server's tools; see `@tool`.
+        timeout: Time that a call may take. None: the agent's `tool_timeout`.
+        idle: A connection without calls is closed after this time, and the command ended.
+        patience: Time for which a call to a server that is away is tried again; then the model reads an error.
+        connect_timeout: Time in which a connection must be open and the list of tools there.
+        list_for: Time for which the list of tools is used where the server does not say; then it is asked again.
+    """
+
+    url: str | None = None
+    _: KW_ONLY
+    command: str | Sequence[str] | None = None
+    name: str
+    auth: str | Callable[[AgentState], str] | None = field(default=None, repr=False)
+    headers: Mapping[str, str] | Callable[[AgentState], Mapping[str, str]] | None = field(default=None, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str | None = None
+    trust: Literal["none", "annotations"] = "none"
+    effects: Mapping[str, Effect | str] = field(default_factory=dict[str, Any])
+    only: Sequence[str] = ()
+    approval: Approval = "never"
+    timeout: timedelta | None = None
+    idle: timedelta = timedelta(minutes=5)
+    patience: timedelta = timedelta(minutes=5)
+    connect_timeout: timedelta = timedelta(seconds=10)
+    list_for: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"MCPServer: name={self.name!r:.60} must be a letter followed by up to 31 letters, digits or '_'"
+            )
+        self._check_way()
+        if self.trust not in _TRUST:
+            raise self._refusal(f"trust={self.trust!r:.60} must be 'none' or 'annotations'")
+        effects = {tool: check_effect(f"{self.name}: {tool}", effect) for tool, effect in self.effects.items()}
+        for tool, effect in effects.items():
+            if effect is Effect.LOOKUP:
+                advice = "a call that the server answers with a task is looked up by itself; use pure, keyed or unsafe"
+                raise self._refusal(f"effects[{tool!r}]='lookup': {advice}")
+        object.__setattr__(self, "effects", effects)
+        if isinstance(self.only, str) or not all(isinstance(each, str) and each for each in self.only):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._refusal(f"only={self.only!r:.60} must be a list of tool names or patterns, as ['create_*']")
+        for name in _TIMES:
+            if not isinstance(value := getattr(self, name), timedelta) or value <= timedelta(0):
+                raise self._refusal(f"{name}={value!r:.60} must be a timedelta above 0")
+        check_timeout(self.name, self.timeout)
+        check_approval(self.name, self.approval)
+        remember_secrets([self.auth if isinstance(self.auth, str) else None])
+
+    def _check_way(self) -> None:
+        """Check how the server is reached, and bring the command into one form."""
+        if (self.url is None) == (self.command is None):
+            raise self._refusal(f"give either url= or command=, {'not both' if self.url else 'one of them is needed'}")
+        if self.url is not None:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise self._refusal(f"url={self.url!r:.80} must begin with http:// or https:// and name a host")
+            if self.env or self.cwd:
+                raise self._refusal("env= and cwd= belong to command=; a server with a url has its own")
+            return
+        if self.auth is not None or self.headers is not None:
+            raise self._refusal("auth= and headers= belong to url=; give a command its credentials in env=")
+        words = (
+            shlex.split(self.command) if isinstance(self.command, str) else [str(word) for word in self.command or ()]
+        )
+        if not words:
+            raise self._refusal("command= is empty; give a program and its arguments")
+        object.__setattr__(self, "command", tuple(words))
+
+    def _refusal(self, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"MCP server {self.name!r}: {problem}")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Program and arguments of the command; empty for a server with a url."""
+        return tuple(self.command or ())
+
+    def credentials(self, state: AgentState | None) -> Credentials:
+        """The credentials for a session's calls.
+
+        Args:
+            state: The session; None where there is none.
+        Raises:
+            ConfigurationError: A function of the user's gave no text, or needs a session where there is none.
+        """
+        headers = dict(self._given(self.headers, state, "headers") or {})
+        token = self._given(self.auth, state, "auth")
+        if token is not None:
+            if not isinstance(token, str) or not token:
+                raise self._refusal(f"auth gave a {type(token).__name__}; it must give the token as text")
+            headers["Authorization"] = f"Bearer {token}"
+        if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
+            raise self._refusal("headers must be texts by name")
+        place = [self.name, self.url, list(self.words), dict(self.env), self.cwd, sorted(headers.items())]
+        return Credentials(headers, hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:32])
+
+    def _given(self, value: Any, state: AgentState | None, name: str) -> Any:
+        if not callable(value):
+            return value
+        if state is None:
+            raise self._refusal(f"{name} is a function of the session's state, and there is no session here")
+        return value(state)
+
+    def offers(self, tool: str) -> bool:
+        """Whether the agent may call a tool of this name."""
+        return not self.only or any(fnmatchcase(tool, pattern) for pattern in self.only)
+
+    def effect_of(self, tool: str, annotations: Mapping[str, Any]) -> Effect:
+        """The effect class of a tool: what `effects` says, else a trusted server's annotations, else unsafe."""
+        given = self.effects.get(tool)
+        if given is not None:
+            return Effect(given)
+        if self.trust != "annotations":
+            return Effect.UNSAFE
+        if annotations.get("readOnlyHint") is True:
+            return Effect.PURE
+        return Effect.KEYED if annotations.get("idempotentHint") is True else Effect.UNSAFE
+
+    def unknown_names(self, tools: Iterable[str]) -> list[str]:
+        """Names in `effects` and patterns in `only` that fit none of the server's tools."""
+        known = list(tools)
+        missing = [name for name in self.effects if name not in known]
+        return missing + [each for each in self.only if not any(fnmatchcase(name, each) for name in known)]
+
+
+def check_servers(agent: str, servers: Any) -> tuple[MCPServer, ...]:
+    """The servers of an agent.
+
+    Raises:
+        ConfigurationError: One of them is none, or two have one name.
+    """
+    found: dict[str, MCPServer] = {}
+    for server in servers:
+        if not isinstance(server, MCPServer):
+            raise ConfigurationError(f"agent {agent!r}: mcp={server!r:.60} must be a list of MCPServer(…)")
+        if server.name in found:
+            raise ConfigurationError(f"agent {agent!r}: two MCP servers are named {server.name!r}; rename one")
+        found[server.name] = server
+    return tuple(found.values())
+
+
+def require_servers(servers: Iterable[MCPServer]) -> None:
+    """Check, when a worker starts, that it can speak to servers and start their commands.
+
+    Raises:
+        MissingExtra: The library `mcp` is not installed.
+        ConfigurationError: A command does not exist.
+    """
+    for server in servers:
+        try:
+            # Loaded now: it takes a second or two, in which a running step would hold up all others.
+            import_module(".transports", __package__)
+        except ImportError as error:
+            raise MissingExtra("mcp", f"MCP server {server.name!r}") from error
+        if server.words and shutil.which(server.words[0], path=server.env.get("PATH")) is None:
+            raise ConfigurationError(
+                f"MCP server {server.name!r}: the program {server.words[0]!r} of command= is not found; install it, "
+                "or write its full path"
+            )

@@ -1,0 +1,270 @@
+"""`MCPTool`: one tool of a server, as the engine runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from pydantic_core import from_json
+
+from ..errors import InvalidInput
+from ..requests.schemas import check_schema
+from ..state import AgentState, FrozenDict, thaw
+from ..tools import InvalidArguments, NeedsTime, OutcomeUnknown, ToolContext
+from ..tools.approval import Approval
+from ..tools.effect import Effect
+from ..tools.protocol import Lookup
+from ..tools.results import DEFAULT_MAX_RESULT_CHARS
+from .connections import Connection, Connections
+from .lists import RemoteTool, ToolList, usable_tools
+from .outages import ConnectionLost, MCPToolError, ServerAway
+from .questions import ask_person, earlier_answers
+from .server import MCPServer
+
+if TYPE_CHECKING:
+    from .session import RemoteCall, ServerSession, TaskRunning
+
+log = logging.getLogger(__name__)
+
+# A call is tried again so often before it gives its worker back.
+_TRIES_AT_ONCE: Final = 2
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_MOST_TRIES: Final = 14
+_LONGEST_POLL_SECONDS: Final = 600.0
+_MOST_POLLS: Final = 40
+_SHORT_POLL_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class MCPTool:
+    """A tool of an MCP server.
+
+    Attributes:
+        server: The server.
+        remote: The tool as the server describes it.
+        offered: The list that the model was told of, to which the step is pinned.
+    """
+
+    server: MCPServer
+    remote: RemoteTool
+    offered: ToolList
+    connections: Connections = field(repr=False)
+    parameters: FrozenDict = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", FrozenDict(self.remote.schema))
+
+    @property
+    def name(self) -> str:
+        """The name for the model, `<server>_<tool>`."""
+        return self.remote.local_name(self.server.name)
+
+    @property
+    def description(self) -> str:
+        """The server's description."""
+        return self.remote.description
+
+    @property
+    def effect(self) -> Effect:
+        """The effect class; see `MCPServer.effect_of`."""
+        return self.server.effect_of(self.remote.name, self.remote.annotations)
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        """The annotations of a trusted server, which approval rules may look at; empty for another one."""
+        return self.remote.annotations if self.server.trust == "annotations" else {}
+
+    @property
+    def approval(self) -> Approval:
+        """Whether a person approves the calls."""
+        return self.server.approval
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds a call may take; None is the agent's `tool_timeout`."""
+        return None if self.server.timeout is None else self.server.timeout.total_seconds()
+
+    @property
+    def lookup(self) -> Lookup | None:
+        """None: a task of the server is followed by its id."""
+        return None
+
+    @property
+    def max_result_chars(self) -> int:
+        """Characters of a result that are stored and shown to the model."""
+        return DEFAULT_MAX_RESULT_CHARS
+
+    @property
+    def is_async(self) -> bool:
+        """True: a call waits on the loop and keeps no thread."""
+        return True
+
+    def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
+        """Check the arguments against the server's schema.
+
+        Raises:
+            InvalidArguments: They do not fit.
+        """
+        given = self._read(args) if isinstance(args, str) else args
+        try:
+            return cast("dict[str, Any]", thaw(check_schema(given, self.remote.schema, "arguments")))
+        except InvalidInput as error:
+            raise InvalidArguments(self.name, (f"{error.field}: {error.advice}",)) from None
+
+    def _read(self, text: str) -> Any:
+        try:
+            return from_json(text, allow_inf_nan=False) if text.strip() else {}
+        except ValueError as error:
+            raise InvalidArguments(self.name, (f"the arguments are not valid JSON ({error})",)) from None
+
+    async def call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        """Make the call, or go on with it: with the answers to the server's questions, or by asking for its task.
+
+        Raises:
+            NeedsReply: The server asks a person, works on a task, or is away; the call goes on later.
+            OutcomeUnknown: The connection ended during a call that must not be made twice.
+            MCPToolError: The server answered with an error.
+        """
+        from .session import InputNeeded, TaskRunning
+
+        result = await self._obtain(ctx, bound)
+        if isinstance(result, InputNeeded):
+            ask_person(self.server.name, result)
+        if isinstance(result, TaskRunning):
+            self._follow(ctx, result)
+        return result
+
+    async def abandon(self, state: AgentState, memo: Mapping[str, Any]) -> None:
+        """Ask the server to give up the task of a call that waits, because the execution is stopped.
+
+        Args:
+            memo: What the call has left for its next run.
+        """
+        if "task" in memo:
+            async with self.connections.to(self.server, self.server.credentials(state)).use() as session:
+                await session.cancel_task(memo["task"])
+
+    async def _obtain(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        """The result of one try, or what the server wants; a try that changed nothing is repeated once at once."""
+        connection = self._connection(ctx)
+        for attempt in range(1, _TRIES_AT_ONCE + 1):
+            try:
+                return await self._try(connection, ctx, bound)
+            except ServerAway as away:
+                if attempt == _TRIES_AT_ONCE or away.seconds > _FIRST_PAUSE_SECONDS:
+                    self._wait_for_server(ctx, away.why, away.seconds)
+            except ConnectionLost as lost:
+                if not self._may_repeat(ctx):
+                    raise OutcomeUnknown(str(lost)) from lost
+                if attempt == _TRIES_AT_ONCE:
+                    self._wait_for_server(ctx, str(lost), _FIRST_PAUSE_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    async def _try(self, connection: Connection, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        task = _newest(ctx, "task")
+        async with connection.use() as session:
+            if task is not None:
+                return await session.poll_task(task)
+            try:
+                return await session.call(self._remote_call(ctx, bound))
+            except MCPToolError as error:
+                raise MCPToolError(await self._explain(ctx, session, str(error))) from error
+
+    def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
+        from .session import RemoteCall
+
+        known = earlier_answers(ctx.replies.memos)
+        return RemoteCall(
+            self.remote.name, dict(bound), ctx.idempotency_key,
+            answers=known.answers, state=known.state, early=list(known.early),
+        )  # fmt: skip
+
+    async def _explain(self, ctx: ToolContext, session: ServerSession, why: str) -> str:
+        """The server's error; where its list has changed since the step began, that too."""
+        try:
+            current = await session.refresh_tools()
+        except (ServerAway, ConnectionLost, MCPToolError):
+            return why
+        if current.digest == self.offered.digest:
+            return why
+        self.connections.changed.add(self.server.credentials(ctx.state).key)
+        now = next((each for each in current.tools if each.name == self.remote.name), None)
+        if now is None:
+            return f"{why} (the MCP server {self.server.name!r} has no tool {self.remote.name!r} any more)"
+        if now.schema != self.remote.schema:
+            return f"{why} (the MCP server {self.server.name!r} has changed the arguments of {self.remote.name!r})"
+        return why
+
+    def _may_repeat(self, ctx: ToolContext) -> bool:
+        """Whether a call whose connection was lost may be made again: its effect allows it, or it only asks."""
+        return self.effect in (Effect.PURE, Effect.KEYED) or _newest(ctx, "task") is not None
+
+    def _wait_for_server(self, ctx: ToolContext, why: str, seconds: float) -> NoReturn:
+        """Give the worker back until the next try; after the server's `patience` the model reads an error."""
+        now = datetime.now(UTC)
+        task = _newest(ctx, "task")
+        earlier = _outage(ctx)
+        since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
+        if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
+            tries = f"was away for {_describe(now - since)}, and {len(earlier) + 1} tries failed: {why}"
+            if task is not None:
+                raise OutcomeUnknown(f"the MCP server {self.server.name!r} {tries}")
+            raise MCPToolError(f"the MCP server {self.server.name!r} {tries}")
+        pause = max(seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
+        memo = {"away": since.isoformat(), **_kept(ctx)}
+        text = f"the MCP server {self.server.name!r} is away: {why:.300}"
+        raise NeedsTime(now + timedelta(seconds=pause), why=text, has_begun=task is not None).with_memo(memo)
+
+    def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
+        """Keep the id of the task before anything else, and ask for it later."""
+        polls = len(ctx.replies.memos)
+        if polls >= _MOST_POLLS:
+            raise OutcomeUnknown(f"the MCP server {self.server.name!r} still works on task {task.task_id}")
+        pause = min(_LONGEST_POLL_SECONDS, task.poll_seconds * 2 ** max(0, polls - 3))
+        why = f"the MCP server {self.server.name!r} works on a task"
+        until = datetime.now(UTC) + timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
+        raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
+
+    def _connection(self, ctx: ToolContext) -> Connection:
+        return self.connections.to(self.server, self.server.credentials(ctx.state))
+
+
+def tools_of(server: MCPServer, offered: ToolList, connections: Connections) -> list[MCPTool]:
+    """The tools of a server that an agent may call; of two with one name for the model the first."""
+    found: dict[str, MCPTool] = {}
+    for remote in usable_tools(server, offered):
+        each = MCPTool(server=server, remote=remote, offered=offered, connections=connections)
+        if each.name in found:
+            log.warning("MCP server %s: tool %r is left out: %r has the same name for the model", server.name,
+                        remote.name, found[each.name].remote.name)  # fmt: skip
+            continue
+        found[each.name] = each
+    return list(found.values())
+
+
+def _newest(ctx: ToolContext, name: str) -> Any:
+    """The newest of what earlier runs of the call have left under a name; None for nothing."""
+    return next((each.value[name] for each in reversed(ctx.replies.memos) if name in each.value), None)
+
+
+def _outage(ctx: ToolContext) -> list[Any]:
+    """The memos of the failed tries since the server's last answer, oldest first."""
+    found: list[Any] = []
+    for each in reversed(ctx.replies.memos):
+        if "away" not in each.value:
+            break
+        found.insert(0, each.value)
+    return found
+
+
+def _kept(ctx: ToolContext) -> dict[str, Any]:
+    task = _newest(ctx, "task")
+    return {} if task is None else {"task": task}
+
+
+def _describe(time: timedelta) -> str:
+    return f"{round(time.total_seconds())} s"
