@@ -1,4 +1,4 @@
-"""Values that a client returns, as JSON: for `--json` of the command line, and for HTTP. Pure."""
+"""JSON values of all that a client returns: for `--json` of the command line, and for HTTP. Pure."""
 
 from __future__ import annotations
 

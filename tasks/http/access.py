@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights of the bearer of a request.
+    """The rights of a request's bearer.
 
     Attributes:
         scopes: Allowed scopes.

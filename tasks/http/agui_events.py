@@ -194,7 +194,7 @@ def _calls(message: Message) -> list[core.ToolCall]:
 
 
 def _response_schema(found: FoundRequest) -> dict[str, Any]:
-    """The form that the payload of a resume entry must have."""
+    """Make the schema of the payload of a resume entry."""
     request = found.request
     assert request is not None
     asked = request.to_dict()["answer_schema"]

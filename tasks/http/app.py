@@ -73,7 +73,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
 
 
 class _Interface:
-    """Serves the requests of one application, and holds what they share."""
+    """The parts that all requests of one application share."""
 
     def __init__(self, client: AsyncAgentClient) -> None:
         self._client = client

@@ -102,7 +102,7 @@ class Suspend(Body):
 
 
 class Resume(Body):
-    """The caller who lets a session go on."""
+    """The name of whoever lets a session go on."""
 
     by: By = None
 
@@ -171,7 +171,7 @@ class NewLink(Body):
 
 
 class NewSessionToken(Body):
-    """The rights of the bearer of a session's token."""
+    """The rights of a token for one session."""
 
     scopes: list[Literal["submit", "read", "answer", "stop"]] = Field(min_length=1)
     ttl_seconds: float = Field(3600, gt=0, le=3600)

@@ -121,7 +121,7 @@ class TreeReply(SessionReply):
 
 
 class StopReply(Reply):
-    """The outcome of a stop."""
+    """The effect of a stop."""
 
     stopped: bool = Field(description="False: nothing was running, or it has not ended yet.")
     result: ResultReply | None
@@ -150,7 +150,7 @@ class RequestsReply(Reply):
 
 
 class AnswerReply(Reply):
-    """The outcome of an answer."""
+    """The effect of an answer."""
 
     session_id: str
     outcome: str = Field(description="woken, recorded or again.")
@@ -180,6 +180,6 @@ class HealthReply(Reply):
 
 
 class OutcomeReply(Reply):
-    """The outcome of the answer that a token allowed."""
+    """The effect of an answer that a token allowed."""
 
     outcome: str = Field(description="woken, recorded or again.")

@@ -74,6 +74,12 @@ def test_the_wheel_holds_exactly_what_belongs_to_the_product(wheel: Path) -> Non
     assert {name.parts[0] for name in names} == {PACKAGE, *(n.parts[0] for n in names if "dist-info" in n.parts[0])}
 
 
+EXTRAS = {
+    "ag_ui", "httpx2", "mcp", "mcp_types", "pydantic_ai", "pytest", "sse_starlette", "starlette", "uvicorn",
+}  # fmt: skip
+"""Modules that only extras bring, and what the testing module needs."""
+
+
 def test_every_module_imports_without_extras_beside_files_of_the_same_names(python: Path, service: Path) -> None:
     code = f"""
         import importlib, sys
@@ -83,8 +89,7 @@ def test_every_module_imports_without_extras_beside_files_of_the_same_names(pyth
                 try:
                     importlib.import_module(name)
                 except ModuleNotFoundError as error:
-                    extras = {{"ag_ui", "httpx2", "mcp", "mcp_types", "pydantic_ai", "sse_starlette", "starlette", "uvicorn"}}
-                    assert error.name in {{*extras, "pytest"}}, (name, error)
+                    assert error.name in {EXTRAS!r}, (name, error)
         assert (tasks.MINE, config.MINE, worker.MINE, demo.MINE, testing.MINE) == (
             "tasks", "config", "worker", "demo", "testing"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -56,10 +55,10 @@ def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
     assert '"stopped": true' in told
     with served.http(TOKEN) as http:
         session = http.get("/v1/sessions/order-17/state").json()
+        said = [each["content"] for each in http.get("/v1/sessions/order-17/messages").json()["messages"]]
         paths = http.get("/openapi.json").json()["paths"]
     assert session["status"] in ("stopped", "completed"), "retried, and stopped once more if it still ran"
     assert session["state"]["context"]["metadata"] == {"priority": "high"}
-    said = [each["content"] for each in http_messages(session)]
     assert "1250 cents of order 17 were paid back" in said
     assert any("duplicate" in each for each in said)
 
@@ -76,23 +75,6 @@ def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
         "/v1/completions/{}",
         "/agui/{}",
     }
-
-
-def http_messages(session: dict[str, object]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
-
-    def walk(value: object) -> None:
-        if isinstance(value, dict):
-            if {"role", "content"} <= value.keys():
-                found.append(value)
-            for each in value.values():
-                walk(each)
-        elif isinstance(value, list):
-            for each in value:
-                walk(each)
-
-    walk(json.loads(json.dumps(session["state"])))
-    return found
 
 
 def test_the_python_of_the_page_gets_an_answer_and_the_events(served: ServeProcess) -> None:

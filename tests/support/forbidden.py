@@ -1,0 +1,54 @@
+"""Commands of Redis that the users of deploy/redis/users.acl may not give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SESSION, CTL, LEASE, DUE = "ca:{0}:s:x", "ca:{0}:s:x:ctl", "ca:{0}:lease:x", "ca:{0}:due"
+STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+PIDBOX = "/0.celery.pidbox"
+
+EVERYBODY: list[tuple[Any, ...]] = [
+    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "save", ""),
+    ("ACL", "LIST"), ("ACL", "SETUSER", "x", "on"), ("DEBUG", "SLEEP", "0"), ("SHUTDOWN", "NOSAVE"), ("MONITOR",),
+    ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("CLIENT", "PAUSE", "1"), ("REPLICAOF", "NO", "ONE"),
+    ("SAVE",), ("BGREWRITEAOF",), ("MIGRATE", "h", "1", "k", "0", "1"), ("RENAME", SESSION, "ca:y"), ("SWAPDB", "0", "1"),
+    ("GET", "foreign"), ("SET", "foreign", "1"), ("DEL", "foreign"), ("LPUSH", "other-queue", "x"), ("DUMP", SESSION),
+    ("SUBSCRIBE", "somebody"), ("PSUBSCRIBE", "*"), ("PUBLISH", "somebody", "x"), ("SELECT", "1"), ("MODULE", "LIST"),
+    ("SCRIPT", "FLUSH"), ("SCRIPT", "KILL"), ("OBJECT", "ENCODING", SESSION), ("RANDOMKEY",), ("SORT", STEPS),
+]  # fmt: skip
+MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
+    "producer": [
+        ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("LTRIM", "unacked", "0", "0"), ("INFO",),
+        ("PUBLISH", PIDBOX, "{}"), ("PSUBSCRIBE", "/0.celeryev/*"), ("SUBSCRIBE", "ca:wake:x"), ("SETNX", CTL, "a"),
+        ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("HGET", "unacked", "x"),
+        ("LPUSH", "x.reply.celery.pidbox", "x"), ("HSET", "unacked", "x", "y"), ("SADD", "_kombu.binding.celery", "x"),
+        ("SADD", "_kombu.binding.celery.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
+    ],
+    "submitter": [
+        ("LPUSH", STEPS, "x"), ("LPUSH", "celery", "x"), ("RPOP", CONTROL), ("BRPOP", CONTROL, "1"), ("LRANGE", CONTROL, "0", "-1"), ("DEL", CONTROL),
+        ("LTRIM", CONTROL, "0", "0"), ("HGETALL", SESSION), ("HSET", SESSION, "a", "b"), ("SMEMBERS", "ca:agents"), ("SADD", DUE, "x"), ("INFO",),
+        ("LPUSH", "ca:shards", "x"), ("LPUSH", DUE, "x"), ("PUBLISH", "ca:wake:x", "x"), ("PUBLISH", PIDBOX, "{}"), ("LPUSH", "unacked", "x"),
+        ("SADD", "_kombu.binding.celery_agents.steps", "x"), ("HSET", "unacked", "x", "y"),
+    ],
+    "worker": [("PSUBSCRIBE", "/0.*"), ("PUBLISH", "/1.celery.pidbox", "{}"), ("HGETALL", "another:service")],
+    "monitor": [
+        ("HSET", SESSION, "a", "b"), ("DEL", SESSION), ("SET", "ca:shards", "2"), ("ZADD", DUE, "1", "x"), ("ZREM", DUE, "x"),
+        ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("RPOP", STEPS), ("BRPOP", STEPS, "1"), ("PUBLISH", PIDBOX, "{}"),
+        ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", "/0.celeryev/*"), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
+        ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
+        ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"),
+    ],
+    "http": [
+        ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("INFO",), ("PUBLISH", PIDBOX, "{}"), ("SUBSCRIBE", "ca:wake:x"),
+        ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("HGET", "unacked", "x"), ("HSET", "unacked", "x", "y"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
+        ("SADD", "_kombu.binding.celery", "x"), ("LPUSH", "x.reply.celery.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
+    ],
+    "flower": [
+        ("HGETALL", SESSION), ("HGET", SESSION, "state"), ("LRANGE", SESSION + ":m:messages:0", "0", "-1"), ("GET", "ca:shards"),
+        ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("BRPOP", STEPS, "1"), ("LLEN", STEPS), ("DEL", SESSION),
+        ("ZADD", DUE, "1", "x"), ("PUBLISH", "ca:wake:x", "x"), ("SUBSCRIBE", "ca:wake:x"), ("INFO",), ("XREAD", "STREAMS", "ca:x", "0"),
+        ("EVAL", "return redis.call('GET', 'ca:shards')", "0"), ("HSET", "unacked", "x", "y"), ("ZADD", "unacked_index", "1", "x"),
+        ("SET", "unacked_mutex", "x"), ("HGET", "unacked", "x"), ("SADD", "_kombu.binding.celery_agents.control", "x"), ("DEL", "unacked"),
+    ],
+}  # fmt: skip
