@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
+from celery_agents.worker.engine import FirstExecution, first_state, retry_transition, stop_transition
 from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import ActionRefused, ClaimLost
 from celery_agents.worker.state import (
@@ -24,7 +24,17 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.store import ChildPlan, Claimed, NewChild, NextState, NotWaiting, Waiting
 
-from support.asking import a_request, commit_leg, control, events, header, open_requests, waiting_transition
+from support.asking import (
+    a_request,
+    commit_leg,
+    control,
+    denial,
+    events,
+    failing_transition,
+    header,
+    open_requests,
+    waiting_transition,
+)
 from support.store import Bench
 
 pytestmark = pytest.mark.leaves_keys("executions wait")
@@ -224,3 +234,97 @@ def test_a_child_of_a_step_taken_over_meanwhile_is_not_made(bench: Bench) -> Non
             plan=ChildPlan(new=(new_child(bench, request),)),
         )
     assert bench.store.trees.members(bench.session) == []
+
+
+# --- ends that meet a parent that has changed meanwhile -------------------------------------------------------------
+
+
+def test_the_end_of_a_child_reaches_a_stopped_parent_before_its_last_leg(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    end_child(bench, request)
+    leg = bench.claim()
+    assert leg.loaded.journal.answer_to(request) is not None
+    commit_leg(bench, leg)
+    assert control(bench, "phase") == ["end"]
+    assert events(bench).count("child_ended") == 1
+
+
+def test_the_end_of_a_child_leaves_a_parent_that_has_stopped_as_it_is(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    commit_leg(bench, bench.claim())
+    before = (control(bench, "phase", "step", "not_before"), events(bench), bench.due())
+    end_child(bench, request)
+    assert (control(bench, "phase", "step", "not_before"), events(bench), bench.due()) == before
+    with as_child(bench, request):
+        assert header(bench).status == "completed"
+
+
+def test_the_end_of_a_child_brings_nothing_of_a_parent_back_that_has_expired(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    keys = bench.store.context.keys(bench.session)
+    gone = (keys.session, keys.ctl, keys.events, bench.journal(bench.ref()))
+    bench.database("DEL", *gone)
+    end_child(bench, request)
+    assert bench.database("EXISTS", *gone) == 0
+    with as_child(bench, request):
+        assert header(bench).status == "completed"
+
+
+def test_the_end_of_a_child_answers_a_parent_that_waits_again(bench: Bench) -> None:
+    first, second = child_request(bench), child_request(bench, 1)
+    wait_for_children(bench, bench.claim(), first, second)
+    end_child(bench, first)
+    leg = bench.claim()
+    journal = leg.loaded.journal
+    again = bench.store.steps.wait(leg.claim, leg.loaded, waiting_transition(leg, (second,)), seen=journal, results={})
+    assert isinstance(again, Waiting)
+    assert control(bench, "phase") == ["wait"]
+    end_child(bench, second)
+    answers = bench.claim().loaded.journal
+    assert answers.answer_to(first) is not None
+    assert answers.answer_to(second) is not None
+    assert events(bench).count("child_ended") == 2
+
+
+def test_the_end_of_a_child_answers_a_parent_that_runs_and_its_next_wait_is_refused(bench: Bench) -> None:
+    first, second = child_request(bench), child_request(bench, 1)
+    wait_for_children(bench, bench.claim(), first, second)
+    end_child(bench, first)
+    leg = bench.claim()
+    end_child(bench, second)
+    refused = bench.store.steps.wait(
+        leg.claim, leg.loaded, waiting_transition(leg, (second,)), seen=leg.loaded.journal, results={}
+    )
+    assert isinstance(refused, NotWaiting)
+    assert events(bench).count("child_ended") == 2
+
+
+def test_the_end_of_a_child_answers_a_parent_that_was_retried(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    leg = bench.claim()
+    bench.store.steps.commit(leg.claim, leg.loaded, failing_transition(leg), results={}, keep_claim=False)
+    assert header(bench).status == "failed"
+    bench.store.sessions.retry(bench.session, retry_transition(None))
+    end_child(bench, request)
+    assert bench.claim().loaded.journal.answer_to(request) is not None
+    assert events(bench).count("child_ended") == 1
+
+
+def test_the_end_of_a_child_that_was_given_up_changes_no_answer(bench: Bench) -> None:
+    first, second = child_request(bench), child_request(bench, 1)
+    wait_for_children(bench, bench.claim(), first, second)
+    end_child(bench, first)
+    leg = bench.claim()
+    given_up = denial(bench, verb="cancel", by_expiry=True)
+    bench.store.steps.settle_requests(leg.claim, {second.id: given_up})
+    end_child(bench, second)
+    bench.end_lease(leg.claim)
+    assert bench.claim().loaded.journal.answer_to(second) == given_up
+    assert events(bench).count("child_ended") == 1
