@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from support.wait import wait_until
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
 
 AGENTS = "support.tree_agents"
+_TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -153,6 +156,29 @@ def test_the_question_of_a_grandchild_is_answered_at_the_root_and_wakes_only_the
     assert effects(lab) == {"a": 1}
     woken = [event for event in lab.client.store.sessions.events(job.session_id) if event.type == "execution_resumed"]
     assert [event.data["cause"] for event in woken] == ["child"]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_client_killed_after_it_has_answered_a_childs_question_costs_time_only(
+    tmp_path: Path, separate: bool
+) -> None:
+    with Lab(tmp_path / "lab", agents=AGENTS, separate=separate) as lab:
+        lab.worker()
+        job = submit(lab, delegate(leaf("a", tool="approved_unsafe")), delegate(leaf("b")))
+
+        def of_people() -> list[Any]:
+            found = lab.client.requests(job.session_id, tree=True).requests
+            return [each.summary for each in found if each.summary.kind == "approval"]
+
+        (request,) = wait_until(of_people, "the child asks", 30)
+        address = [lab.store_url, lab.broker_url or "-", request.session_id, request.id, "w2:1:1"]
+        died = subprocess.run(
+            [sys.executable, "-m", "support.answering", *address], cwd=_TESTS, check=False, capture_output=True
+        )
+        assert died.returncode == -9, died.stderr
+        end(job)
+        assert effects(lab) == {"a": 1, "b": 1}
+        assert results(lab, job) == ["leaf", "leaf"]
 
 
 def test_a_held_tree_goes_on_when_it_is_resumed(lab: Lab) -> None:
