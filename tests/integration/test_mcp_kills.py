@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -54,8 +55,12 @@ def test_worker_and_servers_are_killed_and_no_keyed_effect_doubles_and_no_unsafe
 
 def servers_of(worker: WorkerProcess) -> list[int]:
     """Processes of servers that the worker has started."""
-    children = psutil.Process(worker.pid).children(recursive=True)
-    return [each.pid for each in children if "support.mcp_legacy_server" in " ".join(each.cmdline())]
+    found: list[int] = []
+    for child in psutil.Process(worker.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ends at this moment
+            if "support.mcp_legacy_server" in child.cmdline():
+                found.append(child.pid)
+    return found
 
 
 @pytest.mark.parametrize(

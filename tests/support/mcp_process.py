@@ -109,7 +109,7 @@ def wait_for_lines(server: MCPServerProcess, works: Sequence[str], worker: Worke
 
 
 def wait_for_question(lab: Lab, job: Job) -> RequestSummary:
-    """Wait until a job asks exactly one thing."""
-    wait_until(lambda: bool(lab.client.requests(job.session_id).requests), "it asks", 40)
+    """Wait until a job asks exactly one thing, and its other calls have run."""
+    wait_until(lambda: lab.client.header(job.session_id).status == "waiting", "it asks", 40)
     (asked,) = lab.client.requests(job.session_id).requests
     return asked.summary

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import mcp_types as types
 from mcp import Client, MCPError
@@ -329,13 +329,10 @@ def read_result(result: types.CallToolResult) -> Any:
     return "\n".join(texts) if result.structured_content is None else _unwrap(result.structured_content)
 
 
-def _unwrap(structured: Any) -> Any:
+def _unwrap(structured: dict[str, Any]) -> Any:
     """The plain value that a server has wrapped as {"result": …}; other content as it is."""
-    match structured:
-        case {"result": (str() | int() | float() | bool() | list() | None) as value, **others} if not others:
-            return cast("Any", value)
-        case _:
-            return structured
+    value: Any = structured.get("result")
+    return structured if len(structured) > 1 or value is None or hasattr(value, "keys") else value
 
 
 def _as_text(content: Any) -> str:
