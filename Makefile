@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
 help:
 	@echo "make demo         a refund whose worker is killed -9, beside the same job on plain Celery; needs no key"
 	@echo "make test         the test suite: real Redis, real worker processes (a quarter of an hour on two cores)"
-	@echo "make test-browser JavaScript against the HTTP interface: Node.js, AG-UI's official client, and Chromium if there is one"
+	@echo "make test-browser JavaScript under Node.js against the HTTP interface: AG-UI's official client, the chat page, the page's examples"
 	@echo "make walk         the wheel in a fresh environment: what a newcomer types, beside other services (ten minutes)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"

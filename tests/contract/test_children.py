@@ -70,7 +70,9 @@ def new_child(bench: Bench, request: Request) -> NewChild:
     return NewChild(request=request, link=link, queue="", start=start)
 
 
-def wait_for_children(bench: Bench, claimed: Claimed, *requests: Request, made: int | None = None) -> Any:
+def wait_for_children(
+    bench: Bench, claimed: Claimed, *requests: Request, made: int | None = None, gathers: bool = False
+) -> Any:
     """Let a step wait, and make the first of these children."""
     journal = open_requests(bench, claimed, *requests)
     return bench.store.steps.wait(
@@ -79,7 +81,7 @@ def wait_for_children(bench: Bench, claimed: Claimed, *requests: Request, made: 
         waiting_transition(claimed, journal.open_requests),
         seen=journal,
         results={},
-        plan=ChildPlan(new=tuple(new_child(bench, each) for each in requests[:made])),
+        plan=ChildPlan(new=tuple(new_child(bench, each) for each in requests[:made]), gathers=gathers),
     )
 
 
@@ -128,6 +130,44 @@ def test_the_end_of_a_child_answers_and_wakes_its_parent_in_one_transaction(benc
     assert (end.status.value, end.steps) == ("completed", 1)
     assert leg.loaded.journal.made == {request.place}
     assert "child_ended" in events(bench)
+
+
+def test_a_parent_that_needs_all_its_children_is_woken_by_the_last_end(bench: Bench) -> None:
+    requests = [child_request(bench, index) for index in range(3)]
+    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    for request in requests[1:]:
+        end_child(bench, request)
+        assert (*control(bench, "phase"), "execution_resumed" in events(bench)) == ("wait", False)
+    end_child(bench, requests[0])
+    assert (*control(bench, "phase"), "execution_resumed" in events(bench)) == ("run", True)
+    assert len(bench.claim().loaded.journal.answers) == 3
+
+
+def test_a_leg_that_begins_for_another_reason_counts_the_ends_anew(bench: Bench) -> None:
+    requests = [child_request(bench, index) for index in range(3)]
+    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    end_child(bench, requests[0])
+    bench.store.sessions.suspend(bench.session, reason="a look", by="", until_ms=None)
+    end_child(bench, requests[1])
+    bench.store.sessions.resume(bench.session, by="")
+    claimed = bench.claim()
+    journal = claimed.loaded.journal
+    waited = bench.store.steps.wait(
+        claimed.claim, claimed.loaded, waiting_transition(claimed, journal.open_requests),
+        seen=journal, results={}, plan=ChildPlan(gathers=True),
+    )  # fmt: skip
+    assert isinstance(waited, Waiting)
+    end_child(bench, requests[2])
+    assert control(bench, "phase") == ["run"]
+
+
+@pytest.mark.parametrize("rest", [b"", b"-1", b"many", b"256", b"9" * 400, b"\xff"])
+def test_a_count_of_ends_that_is_damaged_lets_the_end_wake(bench: Bench, rest: bytes) -> None:
+    requests = [child_request(bench, index) for index in range(2)]
+    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    bench.database("HSET", bench.store.context.keys(bench.session).ctl, "rest", rest)
+    end_child(bench, requests[0])
+    assert control(bench, "phase") == ["run"]
 
 
 def test_a_commit_of_a_child_whose_reply_is_lost_answers_once(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from ..state import (
     AnswerVerb,
     ChildFailure,
     ErrorInfo,
+    JoinRule,
     Message,
     ParentLink,
     Request,
@@ -105,7 +106,7 @@ class Children:
                 refused[request.id] = f"its messages could not be chosen: {describe_exception(error).message}"
         if refused:
             return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
-        return run, ChildPlan(new=tuple(new))
+        return run, ChildPlan(new=tuple(new), gathers=len(new) == len(unmade) and _needs_all(run))
 
     def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
         """Answer the requests whose children cannot be made."""
@@ -190,6 +191,15 @@ class Children:
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._services.monotonic())
+
+
+def _needs_all(run: Run) -> bool:
+    """Whether the step can do nothing before each of its open requests, all of them children, is answered."""
+    orders = [request.child for request in run.journal.open_requests]
+    return all(
+        order is not None and order.join is JoinRule.ALL and order.on_failure is not ChildFailure.FAIL_FAST
+        for order in orders
+    )
 
 
 def _failing(run: Run) -> ErrorInfo | None:

@@ -184,7 +184,7 @@ def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]
         legs: How often the step has waited.
         held: The session was held, and its execution ends.
     """
-    names = (["legs"] if legs else []) + ([*HOLD_FIELDS] if held else [])
+    names = (["legs", "rest"] if legs else []) + ([*HOLD_FIELDS] if held else [])
     return [("HDEL", keys.ctl, *names)] if names else []
 
 

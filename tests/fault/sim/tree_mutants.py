@@ -11,7 +11,7 @@ from unittest import mock
 from celery_agents.worker.engine import applied_step, child_charges, delegating
 from celery_agents.worker.engine.children import Children
 from celery_agents.worker.store.children import ending
-from celery_agents.worker.store.steps import commits
+from celery_agents.worker.store.steps import commits, waits
 
 from .trees import run_trees
 
@@ -57,11 +57,16 @@ def _tell_nobody(*_: Any) -> Any:
     return ending.ParentAnswer([])
 
 
+def _sleep_through_all(plan: Any, opened: Any) -> Any:
+    return ("rest", len(opened)) if plan.gathers else ()
+
+
 TREE_MUTANTS: dict[str, TreeMutant] = {
     "siblings get the same money": TreeMutant("I15", delegating, "left_for_children", _leave_reservations),
     "children are not charged": TreeMutant("I15", applied_step, "charge_children", _charge_nothing),
     "children are charged twice": TreeMutant("I15", applied_step, "charge_children", _charge_twice),
     "the end of a child wakes nobody": TreeMutant("I13", commits, "answer_parent", _tell_nobody),
+    "the last end wakes nobody": TreeMutant("I13", waits, "ends_to_sleep_through", _sleep_through_all),
     "an end leaves its children at work": TreeMutant("I14", Children, "stop_unwanted", lambda self, run: run, 25),
 }
 

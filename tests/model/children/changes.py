@@ -135,6 +135,8 @@ def tell_parent(state: State, config: Config, number: int, saw: int) -> State:
     others = config.mutant is Mutant.WAKE_AT_LAST and any(each.reply == OPEN for each in state.calls)
     if phase != WAIT or config.mutant is Mutant.WAKE_FORGOTTEN or others:
         return state
+    if parent.rest and config.mutant is not Mutant.END_WITHOUT_WATCH:
+        return touch(state._replace(parent=parent._replace(rest=parent.rest - 1)), config, PARENT, control=True)
     return touch(wake(state, PARENT), config, PARENT, control=True)
 
 

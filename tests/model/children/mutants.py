@@ -27,6 +27,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.END_WAKES_ANY: (Config(stop=True), "I4"),
     Mutant.WAKE_FORGOTTEN: (CALM, "I13"),
     Mutant.WAKE_AT_LAST: (Config(calls=2, at_once=1, faults=0), "I13"),
+    Mutant.RESTS_TOO_LONG: (Config(calls=2, faults=0), "I13"),
     Mutant.ONLY_STOP_STOPS: (Config(expires=True, faults=0), "I14"),
     Mutant.STOP_NOT_REPEATED: (Config(expires=True), "I14"),
     Mutant.CLOSED_WITHOUT_CHARGE: (Config(expires=True), "I15"),

@@ -123,12 +123,21 @@ def _wait(state: State, config: Config, index: int, worker: Worker) -> Moves:
     done = state._replace(parent=waiting, is_expired=state.is_expired and config.expires)
     if not _is_stopping(state, config, worker):
         done = _with_children(done, config)
+    done = _with_rest(state, done, config, worker)
     done = touch(leave(done, index), config, PARENT, control=True, journal=True)
     yield "wait.made", me, done
     if state.faults.crashes:
         yield "fault.w4", me, spend_fault(done, "crashes")
     if state.faults.replies:
         yield "wait.made, reply lost", me, spend_fault(with_worker(done, index, worker._replace(at=WAITED)), "replies")
+
+
+def _with_rest(before: State, state: State, config: Config, worker: Worker) -> State:
+    """Sleep through all ends but the last one, where all children are made and each of them is waited for."""
+    opened = [call for call in state.calls if call.reply == OPEN]
+    gathers = not config.first and not _is_stopping(before, config, worker) and all(call.is_made for call in opened)
+    rest = max(0, len(opened) - (config.mutant is not Mutant.RESTS_TOO_LONG)) if gathers else 0
+    return state._replace(parent=state.parent._replace(rest=rest))
 
 
 def _with_children(state: State, config: Config) -> State:

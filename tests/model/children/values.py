@@ -23,6 +23,7 @@ class Mutant(StrEnum):
     END_WAKES_ANY = "the end of a child wakes its parent, whatever that does"
     WAKE_FORGOTTEN = "the end of a child wakes nobody"
     WAKE_AT_LAST = "only the end that answers the last call wakes the parent"
+    RESTS_TOO_LONG = "the parent sleeps through one end too many"
     ONLY_STOP_STOPS = "only a stop stops open children; an expiry closes them"
     STOP_NOT_REPEATED = "a child that a dead claim wanted to stop is not told again"
     CLOSED_WITHOUT_CHARGE = "a child that was closed without an end is charged nothing"
@@ -77,6 +78,7 @@ class Session(NamedTuple):
     due: int = NOW
     cancel: bool = False
     answered: bool = False  # the model's answer is journaled
+    rest: int = 0  # ends of children that need not wake the parent while it waits
 
 
 class Call(NamedTuple):

@@ -8,13 +8,14 @@ A parent that has gone, or does not ask any more, is left alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from ...errors import StateUnreadable
 from ...redaction import redact
 from ...state import (
+    MAX_TREE_SESSIONS,
     AgentState,
     AnswerRecord,
     AnswerVerb,
@@ -46,7 +47,8 @@ class ParentAnswer:
     publish: StepRef | None = None
 
 
-_NOTHING = ParentAnswer([])
+_NOTHING: Final = ParentAnswer([])
+_COUNT_DIGITS: Final = 3
 
 
 def ended_state(next_state: NextState) -> AgentState | None:
@@ -69,9 +71,13 @@ def answer_parent(
     parent = scope.context.session(link.session_id)
     key = parent.keys.journal(link.execution_id, link.step)
     asked, answered = f"t{link.index}:q{link.round}", f"t{link.index}:a{link.round}"
-    reads: list[Command] = [control_command(parent.keys), ("HMGET", key, asked, answered)]
+    reads: list[Command] = [
+        control_command(parent.keys),
+        ("HMGET", key, asked, answered),
+        ("HGET", parent.keys.ctl, "rest"),
+    ]
     try:
-        control_reply, (raw, record) = watched.pipeline("child.parent", reads, also=(parent.keys.ctl, key))
+        control_reply, (raw, record), rest = watched.pipeline("child.parent", reads, also=(parent.keys.ctl, key))
         control = ControlFields.read(control_reply)
         is_there = (control.execution, control.step) == (link.execution_id, link.step)
         if not is_there or control.phase == "end" or raw is None or record is not None:
@@ -87,8 +93,14 @@ def answer_parent(
     commands: list[Command] = [("HSETNX", key, answered, answer.to_json()), *event_commands(parent, events)]
     if control.phase != "wait" or control.is_held(now_ms):
         return ParentAnswer(commands)
+    if _is_count(rest):  # it can do nothing before the last of its children has ended
+        return ParentAnswer([*commands, ("HSET", parent.keys.ctl, "rest", int(rest) - 1)])
     woken = wake(parent, control, now_ms, {"cause": "child", "by": scope.session_id})
     return ParentAnswer([*commands, *woken.commands], woken.publish)
+
+
+def _is_count(rest: bytes | None) -> bool:
+    return rest is not None and rest.isdigit() and len(rest) <= _COUNT_DIGITS and 0 < int(rest) < MAX_TREE_SESSIONS
 
 
 def describe_end(scope: SessionScope, link: ParentLink, state: AgentState) -> ChildEnd:

@@ -20,7 +20,7 @@ from ..cache import CachedSession
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
-from ..database import Command, WatchedTransaction
+from ..database import Command, WatchedTransaction, Word
 from ..journal import Journal
 from ..keys import request_note, root_of, tree_range
 from ..records import REQUEST_KINDS, Claim, LoadedSession, NewEvent, Snapshot, StepRef, Transition
@@ -97,6 +97,13 @@ def wait(context: StoreContext, request: WaitRequest) -> WaitResult:
 def wait_id(claim: Claim) -> str:
     """The mark that a wait leaves in the session, so that its own worker recognizes it after a lost reply."""
     return f"{claim.ref.step}:{claim.id}:wait"
+
+
+def ends_to_sleep_through(plan: ChildPlan, opened: Sequence[Request]) -> tuple[Word, ...]:
+    """The control field `rest` of a step that waits for children; none for one that waits for others only."""
+    if not any(request.child is not None for request in opened):
+        return ()
+    return ("rest", len(opened) - 1 if plan.gathers else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +241,7 @@ class _Wait:
             (
                 "HSET", keys.ctl, "phase", "wait", "claim", "", "worker", "", "attempts", 0, "delays", 0, "delayed", 0,
                 "nudges", 0, "published", 0, "not_before", until_ms, "legs", control.legs + 1,
+                *ends_to_sleep_through(self.request.plan, opened),
             ),
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),
