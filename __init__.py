@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from .worker.hooks import Hook, HookContext, HookPoint
     from .worker.mcp import MCPServer
-    from .worker.requests import Grant, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
+    from .worker.requests import Grant, TokenClaims, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
     from .worker.state import (
         AgentState,
         AgentStep,
@@ -299,6 +299,7 @@ __all__ = [
     "Termination",
     "TextMention",
     "TimeLimit",
+    "TokenClaims",
     "TokenLimit",
     "ToolArchive",
     "ToolCache",
@@ -459,6 +460,7 @@ _HOME = {
     "Termination": ".worker.capabilities",
     "TextMention": ".worker.capabilities",
     "TimeLimit": ".worker.capabilities",
+    "TokenClaims": ".worker.requests",
     "TokenLimit": ".worker.capabilities",
     "ToolArchive": ".worker.capabilities",
     "ToolCache": ".worker.capabilities",

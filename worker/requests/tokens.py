@@ -107,7 +107,10 @@ class TokenSigner:
             raise InvalidToken("it was not signed with this installation's token_secret, or was changed.")
         claims = _read_claims(signed)
         if claims.purpose is not purpose:
-            advice = f"it is a token to {claims.purpose.value}, and was given where one to {purpose.value} is needed."
+            advice = (
+                f"it is a token to {claims.purpose.value}, and one to {purpose.value} is needed: client.complete and "
+                "client.fail take completion tokens, client.answer_by_token those of a request."
+            )
             raise InvalidToken(advice)
         if claims.expires_at_ms is not None and claims.expires_at_ms <= now_ms:
             raise InvalidToken("its time is over; ask for another one.")

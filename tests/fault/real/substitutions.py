@@ -168,7 +168,19 @@ class Siege:
         for source, count in refused.items():
             self.verdict.counts[f"refused_{source.replace(' ', '_')}"] += count
         self._waiting.close()
+        self._settle_prey()
         self._broker.close()
+
+    def _settle_prey(self) -> None:
+        """Fields that were written over may say that the prey runs, or is held for years: a stop ends it, or is refused."""
+        due = keys.ShardKeys(0).due
+        if self._broker.zscore(due, _PREY) is None:
+            return
+        try:
+            self.lab.client.stop(_PREY, timeout=15)
+        except (CeleryAgentsError, TimeoutError):
+            self.verdict.counts["damaged_prey_named"] += 1
+            self._broker.zrem(due, _PREY)
 
     def _are_records_gone(self) -> bool:
         """End the visibility timeout, an hour, of messages whose acknowledgement met a key that was written over."""
