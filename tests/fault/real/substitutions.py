@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.message_template import MessageTemplate
 from celery_agents.tasks.observability.doctor.checks import examine
+from celery_agents.worker.errors import CeleryAgentsError
 from celery_agents.worker.store import StepRef, keys
 
 from .inputs.examples import run_examples
