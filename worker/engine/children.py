@@ -204,13 +204,13 @@ def _needs_all(run: Run) -> bool:
 
 def _failing(run: Run) -> ErrorInfo | None:
     """The failure of a child that fails the execution now; None where none does."""
+    is_last = not run.journal.open_children
     for request in run.journal.child_requests:
-        order, failure = request.child, failure_of(run, request)
-        if failure is None or order is None:
-            continue
-        is_last = not run.journal.open_children
-        if order.on_failure is ChildFailure.FAIL_FAST or (order.on_failure is ChildFailure.FAIL and is_last):
-            return failure
+        rule = ChildFailure.TELL if request.child is None else request.child.on_failure
+        if rule is ChildFailure.FAIL_FAST or (rule is ChildFailure.FAIL and is_last):
+            failure = failure_of(run, request)
+            if failure is not None:
+                return failure
     return None
 
 
