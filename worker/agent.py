@@ -21,6 +21,7 @@ from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .mcp import MCPServer, check_servers
+from .pydantic_agents import PydanticDefinition, definition_of
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
 from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
 
@@ -433,6 +434,27 @@ def _agents_in(module: str) -> Iterator[Agent]:
             f"module {module!r} (CELERY_AGENTS_AGENTS) cannot be imported: {error}. "
             "Is it installed, or the worker started in the right folder?"
         ) from error
-    for value in vars(imported).values():
+    for variable, value in vars(imported).items():
         if isinstance(value, Agent):
             yield value
+        elif (found := definition_of(value, f"{module}.{variable}")) is not None:
+            yield _durable_agent(found)
+
+
+_durable_agents: dict[int, Agent] = {}
+"""The agents made of pydantic-ai's, by the identity of the original, which they keep alive."""
+
+
+def _durable_agent(found: PydanticDefinition) -> Agent:
+    """The agent that stands for one of pydantic-ai; the same one for each name that a module gives it."""
+    if id(found.agent) not in _durable_agents:
+        made = Agent(
+            found.name,
+            driver=found.driver,
+            description=found.description,
+            budget=found.budget,
+            queue=found.queue,
+        )
+        object.__setattr__(made, "toolset", found.toolset)
+        _durable_agents[id(found.agent)] = made
+    return _durable_agents[id(found.agent)]

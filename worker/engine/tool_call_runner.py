@@ -257,6 +257,7 @@ class ToolCallRunner:
             replies=self._replies(run, planned),
             state=run.state,
             calls=run.response.tool_calls if run.response is not None else (),
+            provider=run.response.provider if run.response is not None else None,
         )
 
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:

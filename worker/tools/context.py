@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
-from ..state import AgentState, ChildEnd, ChildFailure, ExecutionBudget, InferenceResponse, JoinRule, ToolCall
+from ..state import AgentState, ChildEnd, ChildFailure, ExecutionBudget, FrozenDict, InferenceResponse, JoinRule, ToolCall
 from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 
@@ -37,6 +37,7 @@ class ToolContext:
         replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
         state: The session as it was when the step began; None outside of a worker.
         calls: The calls of the model's answer as the model asked for them, this one at `index`.
+        provider: What the driver keeps with the answer; opaque. None where it keeps nothing.
     """
 
     session_id: str
@@ -50,6 +51,7 @@ class ToolContext:
     replies: Replies = field(default_factory=Replies, repr=False)
     state: AgentState | None = field(default=None, repr=False)
     calls: tuple[ToolCall, ...] = field(default=(), repr=False)
+    provider: FrozenDict | None = field(default=None, repr=False)
 
     @overload
     def answer(self) -> Any: ...

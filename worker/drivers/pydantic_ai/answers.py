@@ -103,7 +103,7 @@ class Answer:
         """The error with the tokens and the price of this answer, and with what it said."""
         given = next((call for call in self.response.tool_calls if call.tool_name == OUTPUT_TOOL), None)
         text = given.args_as_json_str() if given is not None else _text(self.response)
-        return error.paid(_usage(self.response.usage), self.cost, text)
+        return error.paid(inference_usage(self.response.usage), self.cost, text)
 
     def _of_text(self, calls: list[ToolCallPart], *, early: bool) -> InferenceResponse:
         text = _text(self.response)
@@ -133,7 +133,7 @@ class Answer:
         response = self.response
         thoughts = [part.content for part in response.parts if part.part_kind == "thinking" and part.content]
         return {
-            "usage": _usage(response.usage),
+            "usage": inference_usage(response.usage),
             "model": response.model_name,
             "request_id": response.provider_response_id,
             "cost": self.cost,
@@ -159,8 +159,8 @@ def _finish_reason(response: ModelResponse) -> FinishReason:
     return _FINISH_REASONS.get(response.finish_reason, FinishReason.OTHER)
 
 
-def _usage(usage: RequestUsage) -> InferenceUsage:
-    """Without counting twice: pydantic-ai counts cached tokens as input and reasoning as output."""
+def inference_usage(usage: RequestUsage) -> InferenceUsage:
+    """The tokens in our terms, none counted twice: pydantic-ai counts cached tokens as input and reasoning as output."""
     reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
     cached = usage.cache_read_tokens + usage.cache_write_tokens
     return InferenceUsage(

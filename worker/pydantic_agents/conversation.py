@@ -1,0 +1,196 @@
+"""From the messages of a session to those of pydantic-ai, without loss.
+
+The assistant's message of each step keeps, as the data of its driver, what the step has added: the request, the answer,
+and the counters after it. The results of tool calls follow as messages of tools; the driver reads them back into parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json
+
+from ..state import Message, Role, ToolCall, as_text, freeze, thaw
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
+    from pydantic_ai.usage import RunUsage
+
+KEY: Final = "pydantic_ai_agent"
+"""The name under which a message keeps what pydantic-ai has added."""
+
+ANSWER_AGAIN: Final = "answer_again"
+"""The call that stands for an answer whose output was rejected: the model is asked again in the next step."""
+
+_PARTS: Final = "pydantic_ai_parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a run has counted, which the next step goes on with.
+
+    Attributes:
+        run_step: Requests to the model.
+        output_retries: Rejected outputs.
+        tool_retries: Failures in a row, by tool.
+    """
+
+    run_step: int = 0
+    output_retries: int = 0
+    tool_retries: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def after(self, results: Iterable[ModelRequestPart]) -> Counters:
+        """The counters after the results of a step: a tool that has failed once more, or has succeeded."""
+        outcomes = [(part.tool_name, part.outcome) for part in results if part.part_kind == "tool-return"]
+        failed = {name for name, outcome in outcomes if outcome == "retried"}
+        succeeded = {name for name, outcome in outcomes if outcome == "success"}
+        left = {name: count for name, count in self.tool_retries.items() if name not in succeeded}
+        left |= {name: self.tool_retries.get(name, 0) + 1 for name in failed}
+        return replace(self, tool_retries=left)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, to be kept with an answer."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A conversation, as a run of pydantic-ai takes it.
+
+    Attributes:
+        history: The messages before the request, or with it where there is no prompt.
+        prompt: What the user has said since; None where the history ends in the request.
+        counters: What this execution has counted.
+        usage: What this execution has used.
+    """
+
+    history: list[ModelMessage]
+    prompt: str | list[str] | None
+    counters: Counters
+    usage: RunUsage
+
+    @property
+    def known(self) -> int:
+        """How many messages of the run are older than its request."""
+        return len(self.history) if self.prompt is not None else len(self.history) - 1
+
+
+def dump_messages(messages: Sequence[ModelMessage]) -> Any:
+    """Messages as JSON."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+
+
+def load_messages(stored: Any) -> list[ModelMessage]:
+    """The messages of `dump_messages`."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter.validate_python(thaw(stored))
+
+
+def read_conversation(messages: Sequence[Message], execution_id: str) -> Conversation:
+    """The conversation of a session, as the next step of this execution asks it."""
+    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+    from pydantic_ai.usage import RunUsage
+
+    history: list[ModelMessage] = []
+    results: list[ModelRequestPart] = []
+    said: list[str] = []
+    counters, usage, goes_on = Counters(), RunUsage(), False
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            kept = None if message.provider is None else message.provider.get(KEY)
+            history += load_messages(kept["messages"]) if kept else _converted(message, results, said)
+            results, said = ([*load_parts(kept["unused"])] if kept else []), []
+            goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
+            counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
+            usage = RunUsage(**thaw(kept["usage"])) if kept and goes_on else RunUsage()
+        elif message.role is Role.TOOL and message.name != ANSWER_AGAIN:
+            parts, used = read_result(message)
+            results += parts
+            usage.incr(RunUsage(**used))
+        elif message.role is Role.USER:
+            said.append(message.content)
+        elif message.role is Role.SYSTEM:
+            results.append(SystemPromptPart(content=message.content))
+    counters = counters.after(results)
+    if goes_on:  # within an execution, what was said meanwhile follows the results
+        parts = [*results, *(UserPromptPart(content=text) for text in said)]
+        return Conversation([*history, ModelRequest(parts=parts)] if parts else history, None, counters, usage)
+    if results:
+        history.append(ModelRequest(parts=results))
+    return Conversation(history, said[0] if len(said) == 1 else said, counters, usage)
+
+
+def _converted(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
+    """The messages of an answer that another driver gave, with what preceded it."""
+    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+
+    parts = [*results, *(UserPromptPart(content=text) for text in said)]
+    text = [TextPart(content=message.content)] if message.content else []
+    answer = ModelResponse(parts=[*text, *map(call_part, message.tool_calls)])
+    return [ModelRequest(parts=parts), answer] if parts else [answer]
+
+
+def call_part(call: ToolCall) -> ToolCallPart:
+    """A call in pydantic-ai's terms."""
+    from pydantic_ai.messages import ToolCallPart
+
+    return ToolCallPart(tool_name=call.name, args=call.args_json(), tool_call_id=call.id)
+
+
+# --- results of tool calls ------------------------------------------------------------------------------------
+
+
+def write_result(parts: Sequence[ModelRequestPart], used: Mapping[str, Any]) -> Any:
+    """A result as the step stores it: the value alone where that says everything, or else the parts and the usage."""
+    from pydantic_ai.messages import ToolReturnPart
+
+    stored = dump_parts(parts)
+    (first,) = stored[:1]
+    plain = {**dump_parts([ToolReturnPart(tool_name=first["tool_name"], content=first.get("content"))])[0]}
+    same = all(first.get(name) == value for name, value in plain.items() if name not in ("timestamp", "tool_call_id"))
+    is_value = _value_of(as_text(freeze(first.get("content"), "result"))) == first.get("content")
+    is_value = is_value and not (isinstance(first["content"], dict) and _PARTS in first["content"])
+    if len(stored) == 1 and same and set(first) == set(plain) and is_value and dict(used) == {"tool_calls": 1}:
+        return first["content"]
+    return {_PARTS: stored, "usage": dict(used)}
+
+
+def read_result(message: Message) -> tuple[list[ModelRequestPart], dict[str, Any]]:
+    """The parts of a tool's message, and what the call has used."""
+    from pydantic_ai.messages import ToolReturnPart
+
+    name, call_id = message.name or "", message.tool_call_id or ""
+    if message.is_error:
+        part = ToolReturnPart(tool_name=name, content=message.content, tool_call_id=call_id, outcome="failed")
+        return [part], {}
+    value = _value_of(message.content)
+    if isinstance(value, dict) and _PARTS in value:
+        return load_parts(value[_PARTS]), value.get("usage") or {}
+    return [ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], {"tool_calls": 1}
+
+
+def _value_of(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def dump_parts(parts: Sequence[ModelRequestPart]) -> list[Any]:
+    """Parts of a request as JSON."""
+    from pydantic_ai.messages import ModelRequest
+
+    return dump_messages([ModelRequest(parts=list(parts))])[0]["parts"] if parts else []
+
+
+def load_parts(stored: Any) -> list[ModelRequestPart]:
+    """The parts of `dump_parts`."""
+    if not stored:
+        return []
+    (request,) = load_messages([{"kind": "request", "parts": thaw(stored)}])
+    return list(request.parts)  # type: ignore[arg-type]

@@ -1,0 +1,190 @@
+"""`PydanticAgentDriver`: asks the model of a pydantic-ai agent once, through a run of that agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json, to_jsonable_python
+
+from ..drivers import InferenceRequest
+from ..drivers.pydantic_ai.answers import inference_usage
+from ..drivers.pydantic_ai.failures import as_driver_error
+from ..errors import ConfigurationError, DriverError, UnusableAnswer
+from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
+from . import internals
+from .conversation import ANSWER_AGAIN, KEY, Conversation, dump_messages, dump_parts, load_messages, read_conversation
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.run import AgentRun
+
+    from .durability import CeleryDurability
+
+_FORMAT: Final = "pydantic-ai-agent/1"
+_UNUSED: Final = "Output tool not used - the other calls of the answer were carried out first."
+
+
+class PydanticAgentDriver:
+    """Asks once: one model request of the agent's own run, with its prompts, processors, hooks and output rules.
+
+    An answer without calls, or with calls of output tools alone, is checked here, by the agent's validators; where it
+    is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words. An output
+    beside other calls comes too early: the calls are carried out, and the model is asked again.
+    """
+
+    is_async = True
+
+    def __init__(self, agent: Agent[Any, Any], options: CeleryDurability) -> None:
+        self._agent = agent
+        self._options = options
+        model: Any = agent.model
+        self.name: str = model if isinstance(model, str) else str(getattr(model, "model_name", "pydantic-ai"))
+
+    async def infer(self, request: InferenceRequest) -> bytes:
+        """Ask once; see `Driver.infer`."""
+        messages = request.state.store.section(DEFAULT).messages
+        conversation = read_conversation(messages, request.execution_id)
+        deps = deps_of(self._agent, self._options, request.state.metadata)
+        failure: Exception
+        try:
+            return to_json(await self._ask(conversation, deps, request))
+        except Exception as error:  # noqa: BLE001 - the agent's own code
+            failure = _as_failure(error, self.name)
+        raise failure
+
+    async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
+        from pydantic_ai import CallToolsNode
+        from pydantic_ai.run import AgentRun
+
+        async with self._agent.iter(
+            conversation.prompt,
+            message_history=conversation.history or None,
+            deps=deps,
+            usage=conversation.usage,
+            usage_limits=self._options.usage_limits,
+            conversation_id=request.session_id,
+        ) as run:
+            internals.seed_run(run, conversation.counters, run_step=conversation.counters.run_step)
+            assert isinstance(run, AgentRun)
+            node: Any = run.next_node
+            while not isinstance(node, CallToolsNode):
+                node = await run.next(node)
+            return await self._read_answer(run, node, conversation)
+
+    async def _read_answer(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
+        """The answer as it is journaled: what the run has added, and how it goes on."""
+        from pydantic_graph import End
+
+        response: ModelResponse = node.model_response
+        manager = internals.tool_manager_of(run, conversation.counters)
+        outputs = internals.names_of_outputs(manager)
+        early = [call for call in response.tool_calls if call.tool_name in outputs]
+        kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "unused": []}
+        added: list[Any] = []
+        if len(early) < len(response.tool_calls):
+            kept["unused"] = dump_parts([_unused(call) for call in early])
+            kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
+        else:
+            following = await run.next(node)
+            if isinstance(following, End):
+                kept |= {"final": True, "output": to_jsonable_python(run.result.output if run.result else None)}
+            else:
+                kept["rejected"] = True
+                added = [following.request]  # pyright: ignore[reportAttributeAccessIssue]
+        kept["messages"] = dump_messages([*run.all_messages()[conversation.known :], *added])
+        kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
+        return kept | {"usage": _dump_usage(run)}
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read the answer; see `Driver.parse`."""
+        try:
+            kept: dict[str, Any] = from_json(raw)
+            if kept["format"] != _FORMAT:
+                raise ValueError(kept["format"])
+            response: Any = next(each for each in reversed(load_messages(kept["messages"])) if each.kind == "response")
+        except (ValueError, KeyError, TypeError, StopIteration):
+            raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
+        calls = _calls(response, kept)
+        text = response.text or ""
+        output = kept["output"]
+        return InferenceResponse(
+            content=as_text(output) if kept["final"] and output is not None else text,
+            tool_calls=calls,
+            usage=inference_usage(response.usage),
+            finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
+            model=response.model_name,
+            request_id=response.provider_response_id,
+            output=None if isinstance(output, str) else output,
+            provider=FrozenDict({KEY: {name: value for name, value in kept.items() if name not in ("format", "output")}}),
+        )
+
+    def check(self) -> None:
+        """Check that the installed pydantic-ai has what the steps touch of it.
+
+        Raises:
+            ConfigurationError: It has not, or the agent has no model.
+        """
+        if self._agent.model is None:
+            raise ConfigurationError(f"agent {self._agent.name!r}: it has no model; give one, as Agent('openai:…', …)")
+
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """No: pydantic-ai gives tokens, and a cost limit could not be kept."""
+        return False
+
+    async def aclose(self) -> None:
+        """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:
+    """The dependencies of a step.
+
+    Raises:
+        DriverError: The factory failed, or the metadata `deps` do not fit the agent's `deps_type`.
+    """
+    given: Any = {name: thaw(value) for name, value in metadata.items()}
+    wanted: Any = agent.deps_type
+    try:
+        if options.deps is not None:
+            return options.deps(given)
+        if not hasattr(wanted, "model_validate"):
+            return None
+        return TypeAdapter(wanted).validate_python(given.get("deps"))
+    except Exception as error:
+        said = f"agent {agent.name!r}: its dependencies cannot be made of the metadata: {type(error).__name__}: {error}"
+        raise DriverError("dependencies", said[:500], transient=False) from error
+
+
+def _as_failure(error: Exception, model: str) -> Exception:
+    """What the agent's run has raised; what pydantic-ai ends a run with ends the execution too."""
+    from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
+
+    if isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded)):
+        return DriverError(type(error).__name__, str(error), transient=False)
+    return as_driver_error(error, model, asked=False)
+
+
+def _unused(call: Any) -> Any:
+    from pydantic_ai.messages import ToolReturnPart
+
+    return ToolReturnPart(tool_name=call.tool_name, content=_UNUSED, tool_call_id=call.tool_call_id)
+
+
+def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    if kept["rejected"]:
+        return (ToolCall(id="output", name=ANSWER_AGAIN),)
+    wanted = kept.get("calls", ())
+    return tuple(
+        ToolCall.from_text(
+            call.tool_call_id, call.tool_name, call.args if isinstance(call.args, str) else call.args_as_json_str()
+        )
+        for call in response.tool_calls
+        if call.tool_call_id in wanted
+    )
+
+
+def _dump_usage(run: AgentRun[Any, Any]) -> dict[str, Any]:
+    """The numbers of a run's usage that are not 0."""
+    return {name: value for name, value in to_jsonable_python(run.usage).items() if value}

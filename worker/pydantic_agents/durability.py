@@ -1,0 +1,30 @@
+"""`CeleryDurability`: the capability that makes a pydantic-ai agent durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.usage import UsageLimits
+
+from ..state import ExecutionBudget
+
+
+@dataclass
+class CeleryDurability(AbstractCapability[Any]):
+    """Lets workers run the agent as steps. `agent.run` in the own process works as before.
+
+    Attributes:
+        deps: Makes the dependencies of each step from the session's metadata. None: where the agent's `deps_type` is a
+            pydantic model, it is read from the metadata `deps`; otherwise there are none.
+        budget: Limits of each execution; None is unlimited.
+        usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
+        queue: Name of a queue of its own. None: the common queue.
+    """
+
+    deps: Callable[[Mapping[str, Any]], Any] | None = None
+    budget: ExecutionBudget | None = None
+    usage_limits: UsageLimits | None = None
+    queue: str | None = None

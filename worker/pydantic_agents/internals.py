@@ -1,0 +1,56 @@
+"""The attributes of pydantic-ai that carry no promise. No other module touches them; a contract test covers each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .conversation import Counters
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelRequestPart, ToolCallPart
+    from pydantic_ai.run import AgentRun
+    from pydantic_ai.tool_manager import ToolManager
+
+
+def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> None:
+    """Let a run that has made no request count on from an earlier one."""
+    state = run.ctx.state
+    state.run_step, state.output_retries_used = run_step, counters.output_retries
+
+
+def tool_manager_of(run: AgentRun[Any, Any], counters: Counters) -> ToolManager[Any]:
+    """The tools of a run that has an answer to carry out, with the retries that earlier steps have used."""
+    manager = run.ctx.deps.tool_manager
+    if manager.ctx is not None:
+        manager.ctx.retries.update(counters.tool_retries)
+    return manager
+
+
+def counters_of(run: AgentRun[Any, Any], counters: Counters) -> Counters:
+    """The counters after a request; the retries of tools change by their results only."""
+    state = run.ctx.state
+    return Counters(state.run_step, state.output_retries_used, counters.tool_retries)
+
+
+def names_of_outputs(manager: ToolManager[Any]) -> frozenset[str]:
+    """The names of the tools that take the final output."""
+    return frozenset(name for name, tool in (manager.tools or {}).items() if tool.tool_def.kind == "output")
+
+
+async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
+    """Validate and make a call; what the model gets of it, as the run itself would have put it."""
+    from pydantic_ai._tool_execution import build_tool_return_part, tool_bound_retry_part  # pyright: ignore
+    from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
+    from pydantic_ai.messages import UserPromptPart
+
+    try:
+        result = await manager.handle_call(call, approved=approved)
+    except ToolRetryError as error:
+        return [tool_bound_retry_part(error)]
+    except ToolFailedError as error:
+        return [error.tool_failed]
+    definition = manager.get_tool_def(call.tool_name)
+    part, content, _ = build_tool_return_part(
+        result, call=call, tool_kind=definition.tool_kind if definition is not None else None
+    )
+    return [part] if content is None else [part, UserPromptPart(content=content)]
