@@ -104,7 +104,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         if message.role is Role.ASSISTANT:
             kept = None if message.provider is None else message.provider.get(KEY)
             history += load_messages(kept["messages"]) if kept else _converted(message, results, said)
-            results, said = ([*load_parts(kept["unused"])] if kept else []), []
+            results, said = ([*load_parts(kept["results"])] if kept else []), []
             goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
             counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
             usage = RunUsage(**thaw(kept["usage"])) if kept and goes_on else RunUsage()

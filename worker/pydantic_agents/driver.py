@@ -82,19 +82,17 @@ class PydanticAgentDriver:
         manager = internals.tool_manager_of(run, conversation.counters)
         outputs = internals.names_of_outputs(manager)
         early = [call for call in response.tool_calls if call.tool_name in outputs]
-        kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "unused": []}
-        added: list[Any] = []
+        kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
         if len(early) < len(response.tool_calls):
-            kept["unused"] = dump_parts([_unused(call) for call in early])
+            kept["results"] = dump_parts([_unused(call) for call in early])
             kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
         else:
-            following = await run.next(node)
+            following: Any = await run.next(node)
             if isinstance(following, End):
                 kept |= {"final": True, "output": to_jsonable_python(run.result.output if run.result else None)}
             else:
-                kept["rejected"] = True
-                added = [following.request]  # pyright: ignore[reportAttributeAccessIssue]
-        kept["messages"] = dump_messages([*run.all_messages()[conversation.known :], *added])
+                kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
+        kept["messages"] = dump_messages(run.all_messages()[conversation.known :])
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": _dump_usage(run)}
 
