@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from .worker.hooks import Hook, HookContext, HookPoint
     from .worker.mcp import MCPServer
+    from .worker.pydantic_agents.durability import CeleryDurability
     from .worker.requests import Grant, TokenClaims, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
     from .worker.state import (
         AgentState,

@@ -20,7 +20,10 @@ from support import pydantic_examples
 from support.lab import Lab
 from support.pydantic_examples import EXAMPLES, comparable
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore:no worker has registered agent"),  # jobs are there before the first worker
+]
 
 QUICK = ("c3", "c5")
 
@@ -72,6 +75,6 @@ def test_every_example_survives_a_kill_with_the_messages_and_usage_of_an_uninter
 def check_effects(lab: Lab) -> None:
     """Each keyed charge has had its effect once, and nothing was shipped twice."""
     shipped = {key: count for key, count in lab.ledger.deliveries().items() if key.startswith("ship-")}
-    charged = {key for key in lab.ledger.effects() if not key.startswith("ship-")}
-    assert len(charged) == 2
-    assert all(count == 1 for count in shipped.values()) and len(shipped) <= 1
+    charged = {key: count for key, count in lab.ledger.effects().items() if not key.startswith("ship-")}
+    assert list(charged.values()) == [1, 1]
+    assert list(shipped.values()) in ([], [1])

@@ -6,6 +6,7 @@ any process gives the same answers.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from dataclasses import dataclass
@@ -219,9 +220,7 @@ def get_user_by_name(ctx: RunContext[None], name: str) -> int:
 
 
 unknown = Agent(answers([("no_such_tool", {})], "sorry"), name="unknown", capabilities=celery())
-hopeless = Agent(
-    answers(*[[("never", {})]] * 9), name="hopeless", tools=[], retries=1, capabilities=celery()
-)
+hopeless = Agent(answers(*[[("never", {})]] * 9), name="hopeless", tools=[], retries=1, capabilities=celery())
 
 
 @hopeless.tool_plain
@@ -256,7 +255,9 @@ async def only_if_42(ctx: RunContext[int], tool_def: ToolDefinition) -> ToolDefi
 
 @prepared.tool(prepare=only_if_42)
 def hitchhiker(ctx: RunContext[int], answer: str) -> str:
-    return f"{ctx.deps} {answer} step {ctx.run_step} after {len(ctx.messages)} messages and {ctx.usage.requests} requests"
+    return (
+        f"{ctx.deps} {answer} step {ctx.run_step} after {len(ctx.messages)} messages and {ctx.usage.requests} requests"
+    )
 
 
 # --- delegation ----------------------------------------------------------------------------------------------------
@@ -310,9 +311,8 @@ orders = Agent(
 async def charge(ctx: RunContext[Shop], cents: int) -> str:
     """Charge the card; the service deduplicates by the key."""
     assert ctx.metadata is not None
-    import asyncio
-
-    await asyncio.to_thread(post_effect, ctx.deps.url, ctx.metadata["celery"]["idempotency_key"], work=f"{cents}")
+    key = ctx.metadata["celery"]["idempotency_key"]
+    await asyncio.to_thread(post_effect, ctx.deps.url, key, work=f"{cents}", dedupe=True)
     return f"charged {cents}"
 
 

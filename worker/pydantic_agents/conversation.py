@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import from_json
 
@@ -102,7 +102,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     counters, usage, goes_on = Counters(), RunUsage(), False
     for message in messages:
         if message.role is Role.ASSISTANT:
-            kept = None if message.provider is None else message.provider.get(KEY)
+            kept: Any = None if message.provider is None else message.provider.get(KEY)
             history += load_messages(kept["messages"]) if kept else _converted(message, results, said)
             results, said = ([*load_parts(kept["results"])] if kept else []), []
             goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
@@ -170,7 +170,8 @@ def read_result(message: Message) -> tuple[list[ModelRequestPart], dict[str, Any
         return [part], {}
     value = _value_of(message.content)
     if isinstance(value, dict) and _PARTS in value:
-        return load_parts(value[_PARTS]), value.get("usage") or {}
+        stored = cast("dict[str, Any]", value)
+        return load_parts(stored[_PARTS]), stored.get("usage") or {}
     return [ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], {"tool_calls": 1}
 
 

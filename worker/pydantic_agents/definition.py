@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigurationError
 from ..state import ExecutionBudget
 from ..tools import ToolSet
 from ..tools.effect import Effect
+from . import internals
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -61,7 +62,7 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     from .durability import CeleryDurability
     from .tool import PydanticToolSet
 
-    agent: Agent[Any, Any] = value
+    agent = cast("Agent[Any, Any]", value)
     given = [each for each in agent.root_capability.capabilities if isinstance(each, CeleryDurability)]
     if not given:
         return None
@@ -69,6 +70,7 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         raise ConfigurationError(f"agent {place}: it has CeleryDurability {len(given)} times; leave one")
     if not agent.name:
         raise ConfigurationError(f"agent {place}: it has no name; give one, as Agent(…, name='helpdesk')")
+    internals.check_installed()
     (options,) = given
     return PydanticDefinition(
         agent=agent,
@@ -83,19 +85,22 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
 
 def _effects_of(agent: Agent[Any, Any]) -> dict[str, Effect]:
     """The effect classes that the metadata of function tools name, by tool; a tool without one is unsafe."""
+    from pydantic_ai.toolsets import FunctionToolset
+
     found: dict[str, Effect] = {}
     for toolset in agent.toolsets:
-        tools: Any = getattr(toolset, "tools", None)
-        for name, tool in tools.items() if isinstance(tools, Mapping) else ():
-            found[name] = _effect_of(f"agent {agent.name!r}: tool {name}", getattr(tool, "metadata", None) or {})
+        if not isinstance(toolset, FunctionToolset):
+            continue
+        for name, tool in toolset.tools.items():
+            found[name] = _effect_of(f"agent {agent.name!r}: tool {name}", tool.metadata or {})
     return found
 
 
 def _effect_of(tool: str, metadata: Mapping[str, Any]) -> Effect:
-    options = metadata.get(_KEY, {})
-    if not isinstance(options, Mapping) or set(options) - {"effect"}:
+    options: Any = metadata.get(_KEY, {})
+    if not isinstance(options, dict) or options.keys() - {"effect"}:
         raise ConfigurationError(f"{tool}: metadata {_KEY}={options!r:.80} must be like {{'effect': 'keyed'}}")
-    effect = options.get("effect", Effect.UNSAFE)
+    effect: Any = cast("dict[str, Any]", options).get("effect", Effect.UNSAFE)
     if effect not in (Effect.PURE, Effect.KEYED, Effect.UNSAFE):
         raise ConfigurationError(f"{tool}: effect {effect!r:.80} must be 'pure', 'keyed' or 'unsafe'")
     return Effect(effect)

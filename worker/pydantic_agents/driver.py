@@ -116,7 +116,9 @@ class PydanticAgentDriver:
             model=response.model_name,
             request_id=response.provider_response_id,
             output=None if isinstance(output, str) else output,
-            provider=FrozenDict({KEY: {name: value for name, value in kept.items() if name not in ("format", "output")}}),
+            provider=FrozenDict(
+                {KEY: {name: value for name, value in kept.items() if name not in ("format", "output")}}
+            ),
         )
 
     def check(self) -> None:

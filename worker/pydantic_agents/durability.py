@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.usage import UsageLimits
-
+from ..errors import MissingExtra
 from ..state import ExecutionBudget
+
+try:
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.usage import UsageLimits
+except ImportError:
+    raise MissingExtra("llm", "an agent of pydantic-ai") from None
 
 
 @dataclass

@@ -4,12 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigurationError
 from .conversation import Counters
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequestPart, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
+
+
+def check_installed() -> None:
+    """Check that the installed pydantic-ai has the attributes that this module touches.
+
+    Raises:
+        ConfigurationError: It has not; the text says which, and what to install.
+    """
+    import pydantic_ai
+    from pydantic_ai import _agent_graph, _tool_execution, exceptions, tool_manager  # pyright: ignore
+
+    missing = [
+        f"{getattr(owner, '__name__', owner)}.{name}"
+        for owner, names in (
+            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used")),
+            (_agent_graph.GraphAgentDeps, ("tool_manager",)),
+            (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
+            (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
+            (exceptions, ("ToolFailedError", "ToolRetryError")),
+        )
+        for name in names
+        if not hasattr(owner, name) and name not in getattr(owner, "__dataclass_fields__", ())
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"pydantic-ai {pydantic_ai.__version__} has no {', '.join(missing)}, which durable agents need; "
+            "install a version that this package's extra llm allows"
+        )
 
 
 def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> None:

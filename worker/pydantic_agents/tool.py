@@ -76,7 +76,8 @@ class PydanticTool:
             raise StopExecution(f"{type(error).__name__}: {error}", reason=StopReason.ERROR_FORBADE) from error
 
     async def _call(self, ctx: ToolContext) -> Any:
-        assert ctx.state is not None and ctx.provider is not None
+        assert ctx.state is not None
+        assert ctx.provider is not None
         kept: Any = thaw(ctx.provider)[KEY]
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])

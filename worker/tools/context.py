@@ -9,7 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
-from ..state import AgentState, ChildEnd, ChildFailure, ExecutionBudget, FrozenDict, InferenceResponse, JoinRule, ToolCall
+from ..state import (
+    AgentState,
+    ChildEnd,
+    ChildFailure,
+    ExecutionBudget,
+    FrozenDict,
+    InferenceResponse,
+    JoinRule,
+    ToolCall,
+)
 from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 

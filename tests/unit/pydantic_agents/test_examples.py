@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.pydantic_agents import definition_of
+from celery_agents.worker.pydantic_agents import definition_of, internals
 from celery_agents.worker.pydantic_agents.conversation import read_conversation
 from celery_agents.worker.pydantic_agents.driver import deps_of
 from celery_agents.worker.pydantic_agents.durability import CeleryDurability
@@ -128,3 +128,9 @@ def test_an_agent_that_cannot_be_durable_is_refused_with_a_sentence(agent: Calla
 
 def test_an_agent_without_the_capability_is_left_alone() -> None:
     assert "joke_generation" not in {agent.name for agent in AGENTS}
+
+
+def test_a_pydantic_ai_without_a_needed_attribute_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("pydantic_ai.tool_manager.ToolManager.handle_call")
+    with pytest.raises(ConfigurationError, match=r"ToolManager\.handle_call"):
+        internals.check_installed()

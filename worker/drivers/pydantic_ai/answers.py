@@ -160,7 +160,7 @@ def _finish_reason(response: ModelResponse) -> FinishReason:
 
 
 def inference_usage(usage: RequestUsage) -> InferenceUsage:
-    """The tokens in our terms, none counted twice: pydantic-ai counts cached tokens as input and reasoning as output."""
+    """Count no token twice: pydantic-ai counts cached tokens as input and reasoning as output."""
     reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
     cached = usage.cache_read_tokens + usage.cache_write_tokens
     return InferenceUsage(
