@@ -45,7 +45,7 @@ def answers(*turns: Any) -> FunctionModel:
 
 
 def celery() -> list[Any]:
-    return [CeleryDurability()]
+    return [CeleryDurability(effect="pure")]
 
 
 # --- tools: the dice game -----------------------------------------------------------------------------------------
@@ -55,11 +55,11 @@ dice = Agent(
     deps_type=str,
     system_prompt="You're a dice game, you should roll the die and see if the number matches the user's guess.",
     name="dice",
-    capabilities=[CeleryDurability(deps=lambda metadata: metadata["player"])],
+    capabilities=[CeleryDurability(deps=lambda metadata: metadata["player"], effect="pure")],
 )
 
 
-@dice.tool_plain(metadata={"celery": {"effect": "pure"}})
+@dice.tool_plain
 def roll_dice() -> str:
     """Roll a six-sided die and return the result."""
     return "4"
@@ -79,7 +79,7 @@ roulette = Agent(
     output_type=ToolOutput(bool),
     system_prompt="Use the `roulette_wheel` function to see if the customer has won based on the number they provide.",
     name="roulette",
-    capabilities=[CeleryDurability(deps=lambda _: 18)],
+    capabilities=[CeleryDurability(deps=lambda _: 18, effect="pure")],
 )
 
 
@@ -245,7 +245,7 @@ def click(x: int, y: int) -> ToolReturn:
 
 prepared = Agent(
     answers([("hitchhiker", {"answer": "42"})], "12"), deps_type=int, name="prepared",
-    capabilities=[CeleryDurability(deps=lambda _: 42)],
+    capabilities=[CeleryDurability(deps=lambda _: 42, effect="pure")],
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ _PARTS: Final = "pydantic_ai_parts"
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a run has counted, which the next step goes on with.
+    """The counters of a run, with which the next step goes on.
 
     Attributes:
         run_step: Requests to the model.
@@ -117,12 +117,14 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         elif message.role is Role.SYSTEM:
             results.append(SystemPromptPart(content=message.content))
     counters = counters.after(results)
+    prompt: str | list[str] | None = None
     if goes_on:  # within an execution, what was said meanwhile follows the results
-        parts = [*results, *(UserPromptPart(content=text) for text in said)]
-        return Conversation([*history, ModelRequest(parts=parts)] if parts else history, None, counters, usage)
+        results += [UserPromptPart(content=text) for text in said]
+    else:
+        prompt = said[0] if len(said) == 1 else said
     if results:
         history.append(ModelRequest(parts=results))
-    return Conversation(history, said[0] if len(said) == 1 else said, counters, usage)
+    return Conversation(history=history, prompt=prompt, counters=counters, usage=usage)
 
 
 def _converted(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
@@ -169,10 +171,15 @@ def read_result(message: Message) -> tuple[list[ModelRequestPart], dict[str, Any
         part = ToolReturnPart(tool_name=name, content=message.content, tool_call_id=call_id, outcome="failed")
         return [part], {}
     value = _value_of(message.content)
-    if isinstance(value, dict) and _PARTS in value:
-        stored = cast("dict[str, Any]", value)
+    stored = _stored_parts(value)
+    if stored is not None:
         return load_parts(stored[_PARTS]), stored.get("usage") or {}
     return [ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], {"tool_calls": 1}
+
+
+def _stored_parts(value: Any) -> dict[str, Any] | None:
+    """The form of `write_result` that has parts; None for a value alone."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) and _PARTS in value else None
 
 
 def _value_of(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is read from a pydantic-ai agent when its module is imported, and what is refused."""
+"""Reads the definition of a pydantic-ai agent when its module is imported, and refuses what cannot be durable."""
 
 from __future__ import annotations
 
@@ -72,19 +72,20 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         raise ConfigurationError(f"agent {place}: it has no name; give one, as Agent(…, name='helpdesk')")
     internals.check_installed()
     (options,) = given
+    options.effect = _checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
     return PydanticDefinition(
         agent=agent,
         name=agent.name,
         description=agent.description or "",
         driver=PydanticAgentDriver(agent, options),
-        toolset=PydanticToolSet(agent, options, _effects_of(agent)),
+        toolset=PydanticToolSet(agent, options, _effects_of(agent, options.effect)),
         budget=options.budget,
         queue=options.queue,
     )
 
 
-def _effects_of(agent: Agent[Any, Any]) -> dict[str, Effect]:
-    """The effect classes that the metadata of function tools name, by tool; a tool without one is unsafe."""
+def _effects_of(agent: Agent[Any, Any], default: Effect) -> dict[str, Effect]:
+    """The effect classes that the metadata of function tools name, by tool."""
     from pydantic_ai.toolsets import FunctionToolset
 
     found: dict[str, Effect] = {}
@@ -92,15 +93,18 @@ def _effects_of(agent: Agent[Any, Any]) -> dict[str, Effect]:
         if not isinstance(toolset, FunctionToolset):
             continue
         for name, tool in toolset.tools.items():
-            found[name] = _effect_of(f"agent {agent.name!r}: tool {name}", tool.metadata or {})
+            found[name] = _effect_of(f"agent {agent.name!r}: tool {name}", tool.metadata or {}, default)
     return found
 
 
-def _effect_of(tool: str, metadata: Mapping[str, Any]) -> Effect:
+def _effect_of(tool: str, metadata: Mapping[str, Any], default: Effect) -> Effect:
     options: Any = metadata.get(_KEY, {})
     if not isinstance(options, dict) or options.keys() - {"effect"}:
         raise ConfigurationError(f"{tool}: metadata {_KEY}={options!r:.80} must be like {{'effect': 'keyed'}}")
-    effect: Any = cast("dict[str, Any]", options).get("effect", Effect.UNSAFE)
+    return _checked_effect(tool, cast("dict[str, Any]", options).get("effect", default))
+
+
+def _checked_effect(place: str, effect: Any) -> Effect:
     if effect not in (Effect.PURE, Effect.KEYED, Effect.UNSAFE):
-        raise ConfigurationError(f"{tool}: effect {effect!r:.80} must be 'pure', 'keyed' or 'unsafe'")
+        raise ConfigurationError(f"{place}: effect {effect!r:.80} must be 'pure', 'keyed' or 'unsafe'")
     return Effect(effect)

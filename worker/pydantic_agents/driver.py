@@ -76,8 +76,6 @@ class PydanticAgentDriver:
 
     async def _read_answer(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """The answer as it is journaled: what the run has added, and how it goes on."""
-        from pydantic_graph import End
-
         response: ModelResponse = node.model_response
         manager = internals.tool_manager_of(run, conversation.counters)
         outputs = internals.names_of_outputs(manager)
@@ -88,8 +86,8 @@ class PydanticAgentDriver:
             kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
         else:
             following: Any = await run.next(node)
-            if isinstance(following, End):
-                kept |= {"final": True, "output": to_jsonable_python(run.result.output if run.result else None)}
+            if run.result is not None:
+                kept |= {"final": True, "output": to_jsonable_python(run.result.output)}
             else:
                 kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
         kept["messages"] = dump_messages(run.all_messages()[conversation.known :])
@@ -158,7 +156,7 @@ def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping
 
 
 def _as_failure(error: Exception, model: str) -> Exception:
-    """What the agent's run has raised; what pydantic-ai ends a run with ends the execution too."""
+    """Translate what the agent's run has raised; what ends a run of pydantic-ai ends the execution too."""
     from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
 
     if isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded)):

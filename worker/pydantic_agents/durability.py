@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MissingExtra
-from ..state import ExecutionBudget
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.usage import UsageLimits
 
-try:
-    from pydantic_ai.capabilities import AbstractCapability
-    from pydantic_ai.usage import UsageLimits
-except ImportError:
-    raise MissingExtra("llm", "an agent of pydantic-ai") from None
+from ..state import ExecutionBudget
+from ..tools.effect import Effect
 
 
 @dataclass
@@ -25,10 +22,12 @@ class CeleryDurability(AbstractCapability[Any]):
             pydantic model, it is read from the metadata `deps`; otherwise there are none.
         budget: Limits of each execution; None is unlimited.
         usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
+        effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
     """
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
     budget: ExecutionBudget | None = None
     usage_limits: UsageLimits | None = None
+    effect: Effect | str = Effect.UNSAFE
     queue: str | None = None

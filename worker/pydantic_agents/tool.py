@@ -100,15 +100,16 @@ class PydanticTool:
 class PydanticToolSet(ToolSet):
     """The tools of a pydantic-ai agent. It has a tool for each name, since toolsets may add tools at run time."""
 
-    __slots__ = ("_agent", "_effects", "_options")
+    __slots__ = ("_agent", "_default", "_effects", "_options")
 
     def __init__(self, agent: Agent[Any, Any], options: CeleryDurability, effects: Mapping[str, Effect]) -> None:
         self._agent, self._options, self._effects = agent, options, effects
+        self._default = Effect(options.effect)
         super().__init__(self._make(name) for name in effects)
 
     def _make(self, name: str) -> PydanticTool:
-        effect = Effect.PURE if name == ANSWER_AGAIN else self._effects.get(name, Effect.UNSAFE)
-        return PydanticTool(self._agent, self._options, name, effect)
+        effect = Effect.PURE if name == ANSWER_AGAIN else self._effects.get(name, self._default)
+        return PydanticTool(agent=self._agent, options=self._options, name=name, effect=effect)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name; there always is one."""
@@ -122,7 +123,7 @@ def _read_usage(kept: Mapping[str, Any]) -> Any:
 
 
 def _used_since(run: AgentRun[Any, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call has added to the usage, its sub-agents included; numbers only, and none that are 0."""
+    """The usage that a call has added, that of its sub-agents included; numbers only, and none that are 0."""
     now: dict[str, Any] = to_jsonable_python(run.usage)
     return {
         name: value - before.get(name, 0)
