@@ -53,7 +53,8 @@ def conversation_of(lab: Lab, job: Job) -> Conversation:
 def test_every_example_survives_a_kill_with_the_messages_and_usage_of_an_uninterrupted_run(
     lab: Lab, point: str
 ) -> None:
-    doomed = lab.worker(wait=False, crash=f"{point}:0.3:7")
+    chance = 1 if point == "c6" else 0.3  # results of pure tools are not journaled, so c6 is passed seldom
+    doomed = lab.worker(wait=False, crash=f"{point}:{chance}:7")
     jobs = {name: lab.client.submit(name, prompt, metadata=data) for name, (prompt, data) in EXAMPLES.items()}
     orders = lab.client.submit("orders", "order it")
     doomed.wait(60)
