@@ -78,7 +78,7 @@ class PydanticTool:
     async def _call(self, ctx: ToolContext) -> Any:
         assert ctx.state is not None
         assert ctx.provider is not None
-        kept: Any = thaw(ctx.provider)[KEY]
+        kept: Any = thaw(ctx.provider[KEY])
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
         async with self.agent.iter(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
@@ -14,7 +14,6 @@ from ..state import (
     ChildEnd,
     ChildFailure,
     ExecutionBudget,
-    FrozenDict,
     InferenceResponse,
     JoinRule,
     ToolCall,
@@ -60,7 +59,7 @@ class ToolContext:
     replies: Replies = field(default_factory=Replies, repr=False)
     state: AgentState | None = field(default=None, repr=False)
     calls: tuple[ToolCall, ...] = field(default=(), repr=False)
-    provider: FrozenDict | None = field(default=None, repr=False)
+    provider: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @overload
     def answer(self) -> Any: ...
