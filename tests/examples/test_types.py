@@ -49,7 +49,8 @@ def test_mypy_finds_nothing(examples: tuple[Path, list[str]]) -> None:
     folder, paths = examples
     for path in paths:
         for project in sorted((folder / path).iterdir()) if path == "examples" else [folder / path]:
-            check_with_mypy(project, ".")
+            if any(project.rglob("*.py")):  # one is a page alone
+                check_with_mypy(project, ".")
 
 
 def named_classes(annotation: object) -> Iterator[type]:
