@@ -17,7 +17,7 @@ from ..records import (
     StepFacts,
     Transition,
 )
-from . import acting, holding, loading, reads, retrying, step_facts, stopping, submitting
+from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting
 
 
 class SessionActions:
@@ -119,6 +119,23 @@ class SessionActions:
             ActionRefused: Raised by `transition`; nothing was changed.
         """
         return retrying.retry(self._context, session_id, transition, by=by)
+
+    def delete(self, session_id: str, *, version: int | None = None) -> ActionResult:
+        """Delete everything of a session of which no execution runs or waits; callbacks not made yet are not made.
+
+        A mark stays for the retention (30 days where sessions stay for ever): as long as it is there, the id is not
+        used again. A parked child answers its parent. Sessions below this one stay as they are.
+
+        Args:
+            version: The version that the session must have; None: any.
+        Returns:
+            "changed", or "again" when it had been deleted before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: An execution of it runs or waits; nothing was deleted.
+            SessionConflict: It has another version; nothing was deleted.
+        """
+        return deleting.delete(self._context, session_id, version=version)
 
     def load(self, session_id: str) -> loading.StoredSession:
         """Read the session in full."""

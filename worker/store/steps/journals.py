@@ -216,8 +216,13 @@ class StepJournal:
 
     def _expire(self) -> None:
         # Watched: a retry that brings the step back at this moment needs its journal.
-        with self.scope.database.watch("journal.past", (self.scope.keys.ctl,), [self._place()]) as watched:
-            if self._is_past(watched.replies[0]):
+        keys = self.scope.keys
+        reads: list[Command] = [self._place(), ("HGET", keys.session, "version")]
+        with self.scope.database.watch("journal.past", (keys.ctl,), reads) as watched:
+            place, version = watched.replies
+            if version is None and not any(place):  # the session was deleted, and nothing of it stays
+                watched.commit("journal.bury", [("DEL", self.key, keys.events)])
+            elif self._is_past(place):
                 watched.commit("journal.bury", [("PEXPIRE", self.key, self.scope.context.journal_ms)])
 
     def _record_when_full(self, words: Iterable[Word]) -> list[Reply]:
