@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery, Task
 from celery.exceptions import Ignore
@@ -18,7 +18,10 @@ from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavail
 from ..worker.state import ExecutionBudget
 from .answer_controls import read_time, register_answers, register_holding
 from .lazy_client import LazyClient
-from .names import RETRY, STOP, SUBMIT
+from .names import DELETE, RETRY, STOP, SUBMIT
+
+# No longer, since a worker has few slots for these tasks; then the task comes again.
+_DELETE_SECONDS: Final = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_submit(app, client, options)
     _register_retry(app, client, options)
     _register_stop(app, client, options)
+    _register_delete(app, client, options)
     register_answers(app, client, options)
     register_holding(app, client, options)
 
@@ -91,6 +95,17 @@ def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) 
         """Stop a session's execution; see `AgentClient.stop`."""
         del self
         client().stop(session_id, execution_id=execution_id, timeout=0, by=by)
+        return f"session {session_id}"
+
+
+def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    @app.task(name=DELETE, **{**options, "autoretry_for": (StoreUnavailable, StoreFull, TimeoutError)})  # pyright: ignore[reportUntypedFunctionDecorator]
+    def delete(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, expected_version: int | None = None, by: str | None = None
+    ) -> str:
+        """Delete a session; see `AgentClient.delete`. Tried again while what is stopped has not ended."""
+        del self
+        client().delete(session_id, expected_version=expected_version, timeout=_DELETE_SECONDS, by=by)
         return f"session {session_id}"
 
 

@@ -22,6 +22,7 @@ from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, Se
 from ...worker.store import Header, InboxKind, Operation
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
+from .deleting import DeletingVerbs
 from .holding import HoldingVerbs
 from .inputs import (
     check_agent_name,
@@ -46,7 +47,7 @@ from .submission import Submission
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(RequestVerbs, HoldingVerbs):
+class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.

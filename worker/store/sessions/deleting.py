@@ -12,21 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ...errors import ActionRefused, SessionConflict, StateUnreadable
+from ...errors import ActionRefused, SessionConflict, StateUnreadable, StoreFull
 from ...state import AnswerRecord, AnswerVerb
 from .. import fields
 from ..children.ending import ParentAnswer, tell_parent
 from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
-from ..database import Command, Reply, WatchedTransaction
+from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
 from ..records import ActionResult
 from ..retrying import LOST_REPLIES
 from .marks import MARK, missing
 from .parked_keys import key_names, key_reads
 
-_CTL: Final = ("phase", "unoffered")
+_CTL: Final = ("phase", "unoffered", "execution", "claim")
 _NAMES_AT_ONCE: Final = 1_000
 _DELETED: Final = "no worker could carry its session on, and somebody has deleted it"
 
@@ -68,10 +68,26 @@ class _Deletion:
                 raise missing(scope.context, scope.session_id)
             self._check(found)
             told = _tell_parent(scope, found, watched)
-            commands = [*_delete_commands(scope, found, watched), *told.commands]
+            commands = list(_delete_commands(scope, found, watched))
             self.written = ActionResult("changed", "", found.version, publish=told.publish)
-            watched.commit("delete.exec", commands)
+            try:
+                watched.commit("delete.exec", [*commands, *told.commands])
+            except StoreFull:
+                if told.commands:  # an answer needs memory
+                    raise
+                self._delete_when_full(found, commands)
             return self.written
+
+    def _delete_when_full(self, found: _Found, commands: Sequence[Command]) -> None:
+        """Delete by a script: a Redis at its memory limit takes no MULTI, and none of these commands needs memory."""
+        keys = self.scope.keys
+        stored = [found.values.get(each, b"") for each in (b"version", b"lineage")]
+        guards: list[Guard] = [
+            (("HMGET", keys.session, "version", "lineage"), stored),
+            (("HMGET", keys.ctl, *_CTL), [each or b"" for each in found.control]),
+        ]
+        if self.scope.database.compare_and_apply("delete.full", guards, commands) is None:
+            raise StoreFull("Redis is at its memory limit, and the session changed or is too large; try again")
 
     def _check(self, found: _Found) -> None:
         if found.phase in ("run", "wait"):
@@ -93,27 +109,30 @@ class _Found:
 
     Attributes:
         values: The session's hash.
-        phase: "" where the session has no control fields.
+        control: The control fields `_CTL`.
         key_names: The keys that belong to it, besides journals of committed steps.
     """
 
     values: Mapping[bytes, bytes]
-    phase: str
-    unoffered: str
+    control: Sequence[bytes | None]
     key_names: tuple[str, ...]
     now_ms: int
 
     @classmethod
     def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> _Found:
         """Parse what a deletion reads first."""
-        flat, (phase, unoffered), now, *keys = replies
+        flat, control, now, *keys = replies
         return cls(
             values=dict(zip(flat[::2], flat[1::2], strict=True)),
-            phase=_text(phase),
-            unoffered=_text(unoffered),
+            control=control,
             key_names=tuple(key_names(scope, keys)),
             now_ms=scope.clock.milliseconds(now),
         )
+
+    @property
+    def phase(self) -> str:
+        """ "run", "wait", "end" or "parked"; "" where the session has no control fields."""
+        return _text(self.control[0])
 
     @property
     def is_gone(self) -> bool:
@@ -146,8 +165,8 @@ def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransac
     """Remove everything, and give the mark its life."""
     keys, shard, name = scope.keys, scope.keys.shard, scope.session_id
     gone = [each for each in found.values if each != MARK.encode()]
-    if gone:
-        yield ("HDEL", keys.session, *gone)
+    for start in range(0, len(gone), _NAMES_AT_ONCE):
+        yield ("HDEL", keys.session, *gone[start : start + _NAMES_AT_ONCE])
     retention_ms = scope.context.retention_ms
     yield ("PEXPIRE", keys.session, LONGEST_WAIT_MS if retention_ms is None else retention_ms)
     names = [each for each in found.key_names if each != keys.session] + _journals(scope, found, watched)
@@ -155,7 +174,7 @@ def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransac
         yield ("DEL", *names[start : start + _NAMES_AT_ONCE])
     for index in (shard.sessions, shard.due, shard.delayed, shard.failed, shard.ending, shard.children):
         yield ("ZREM", index, name)
-    agent = read_unoffered(found.unoffered)[1]
+    agent = read_unoffered(_text(found.control[1]))[1]
     if agent:
         yield ("ZREM", shard.unoffered, unoffered_member(agent, name))
     notes = list(_callback_notes(scope, found))

@@ -1,7 +1,7 @@
 """The mark that a deletion leaves: the session's hash with the field `created` and no other, for the retention.
 
 As long as it is there, the id of the session is not used again. A deletion removes fields and adds none, so that a
-Redis whose memory is full takes it.
+Redis at its memory limit takes it.
 """
 
 from __future__ import annotations
