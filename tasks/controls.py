@@ -99,7 +99,9 @@ def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) 
 
 
 def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
-    @app.task(name=DELETE, **{**options, "autoretry_for": (StoreUnavailable, StoreFull, TimeoutError)})  # pyright: ignore[reportUntypedFunctionDecorator]
+    patient: dict[str, Any] = {**options, "autoretry_for": (StoreUnavailable, StoreFull, TimeoutError)}
+
+    @app.task(name=DELETE, **patient)  # pyright: ignore[reportUntypedFunctionDecorator]
     def delete(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, expected_version: int | None = None, by: str | None = None
     ) -> str:

@@ -86,7 +86,7 @@ def delete(
         print(f"{plural(number, 'session')} {'to delete' if dry_run else 'deleted'}")
 
 
-def _delete_one(client: AgentClient, name: str, seconds: float, by: str) -> tuple[str, str]:
+def _delete_one(client: AgentClient, name: str, seconds: float, by: str | None) -> tuple[str, str]:
     """Delete one session; gives its id, and what came of it."""
     try:
         session = find_session(client, name)
