@@ -238,6 +238,21 @@ class AgentState(AgentWithParts):
             )
         return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
 
+    def following(self, before: AgentState) -> AgentState:
+        """The same state with the generations that its lists have when it is stored after that one."""
+        store, held = self.store.after(before.store), before.store.sections
+        replaced = any(store.section(name).generation != section.generation for name, section in held.items())
+        execution, earlier = self.execution, before.execution
+        if execution is not None and execution.parts is not None:
+            parts = earlier.parts if earlier is not None and earlier.execution_id == execution.execution_id else None
+            execution = execution._with(parts=execution.parts.following(parts))
+        if execution is not None and earlier is not None and earlier.is_written_like(execution):
+            done = earlier.step_executions
+            if replaced or execution.step_executions[: len(done)] != done:
+                execution = execution.with_steps_written_anew()
+        parts = None if self.parts is None else self.parts.following(before.parts)
+        return self._with(context=self.context.with_store(store), execution=execution, parts=parts)
+
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
         """Remove the execution; identity, context, model and count stay."""
         return self._change(now, execution=None, schema_version=schema_version_of(self.parts, None))

@@ -49,6 +49,7 @@ from .requests.records import (
     RequestFilter,
     RequestPage,
 )
+from .sessions.whole_sessions import Saved, WholeSession
 from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
 from .steps.store import DatabaseStepStore, StepStore
@@ -96,6 +97,7 @@ __all__ = [
     "RequestFilter",
     "RequestPage",
     "Result",
+    "Saved",
     "SessionState",
     "SessionSummary",
     "Snapshot",
@@ -110,6 +112,7 @@ __all__ = [
     "TreeNode",
     "WaitResult",
     "Waiting",
+    "WholeSession",
     "memory_store",
     "new_claim_id",
     "offered_queues",

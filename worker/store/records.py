@@ -428,6 +428,9 @@ class Header:
         not_before_ms: Nothing of it begins before this Redis time: a later start, a delay, or the next expiry of a
             session that waits; 0: at once.
         hold: Who suspended it; None: nobody.
+        session_status: The status of the session over all its executions: active, suspended, completed, failed or
+            deleted. Only actions and controllers change it.
+        forked_from: The session that it is a fork of; "" for any other.
     """
 
     session_id: str
@@ -442,6 +445,8 @@ class Header:
     unoffered_since_ms: int = 0
     not_before_ms: int = 0
     hold: Hold | None = None
+    session_status: str = "active"
+    forked_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,12 @@ TESTS: Final = Path(__file__).resolve().parents[2]
 CHUNK: Final = 500
 FEWER_SEEDS: Final = 20_000
 # By what a chunk's file is named after: the option that makes it so.
-_OPTIONS: Final[Mapping[str, str]] = {"seeds": "", "waiting": "--waiting", "capable": "--capable", "deleting": "--deleting"}
+_OPTIONS: Final[Mapping[str, str]] = {
+    "seeds": "",
+    "waiting": "--waiting",
+    "capable": "--capable",
+    "deleting": "--deleting",
+}
 _FEWER: Final = frozenset({"capable", "deleting"})
 
 

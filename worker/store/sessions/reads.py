@@ -19,7 +19,7 @@ from .marks import missing
 
 _BATCH: Final = 5_000
 _FIRST_CHARS: Final = 200
-_HEADER: Final = ("version", "agent", "status", "created", "updated")
+_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
 # The fields of an entry of the dead list, with the value of those that it lacks.
 _DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
@@ -106,7 +106,7 @@ def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list
 
 
 def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
-    version, agent, status, created, updated = session
+    version, agent, status, created, updated, session_status, forked_from = session
     if version is None:
         return None
     try:
@@ -121,7 +121,9 @@ def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply
             updated_ms=fields.milliseconds(updated),
             unoffered_since_ms=read_unoffered(fields.text(ctl[2]))[0],
             not_before_ms=fields.milliseconds(ctl[3]),
-            hold=read_hold(ctl[4:]),
+            hold=(hold := read_hold(ctl[4:])),
+            session_status="suspended" if hold is not None else fields.text(session_status) or "active",
+            forked_from=fields.text(forked_from),
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)

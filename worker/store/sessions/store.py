@@ -17,7 +17,8 @@ from ..records import (
     StepFacts,
     Transition,
 )
-from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting
+from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting, whole_sessions
+from .whole_sessions import Saved, WholeSession
 
 
 class SessionActions:
@@ -60,6 +61,47 @@ class SessionActions:
             start_at_ms=start_at_ms,
         )
         return submitting.submit(submission)
+
+    def create(self, session_id: str, session: WholeSession, *, queue: str | None = "") -> Saved:
+        """Store a new session, as the session runtime has it, as version 1; once.
+
+        Args:
+            queue: Name of the agent's queue, as for `submit`.
+        Raises:
+            SessionConflict: The session exists; the error names both versions.
+            SessionDeleted: A session of this id was deleted, and its mark is still there.
+            StoreFull: Nothing was written.
+        """
+        return whole_sessions.create(self._context, session_id, session, queue)
+
+    def save(self, session_id: str, session: WholeSession) -> Saved:
+        """Store the next version of a session of which no execution runs or waits.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It was saved since it was read; the error names both versions. Nothing was written.
+            ActionRefused: An execution runs or waits; nothing was written.
+        """
+        return whole_sessions.save(self._context, session_id, session)
+
+    def whole(self, session_id: str) -> WholeSession:
+        """Read a session with status, definition and origin, at one version.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+        """
+        return whole_sessions.read(self._context, session_id)
+
+    def fork(self, session_id: str, fork_id: str) -> Saved:
+        """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: The id of the fork is used already.
+            StateUnreadable: A part of the session cannot be read.
+        """
+        return whole_sessions.fork(self._context, session_id, fork_id)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.
