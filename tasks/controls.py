@@ -18,7 +18,7 @@ from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavail
 from ..worker.state import ExecutionBudget
 from .answer_controls import read_time, register_answers, register_holding
 from .lazy_client import LazyClient
-from .names import DELETE, RETRY, STOP, SUBMIT
+from .names import CLEAR, DELETE, FORK, RETRY, STOP, SUBMIT
 
 # No longer, since a worker has few slots for these tasks; then the task comes again.
 _DELETE_SECONDS: Final = 2.0
@@ -37,6 +37,7 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_retry(app, client, options)
     _register_stop(app, client, options)
     _register_delete(app, client, options)
+    _register_copies(app, client, options)
     register_answers(app, client, options)
     register_holding(app, client, options)
 
@@ -108,6 +109,25 @@ def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]
         """Delete a session; see `AgentClient.delete`. Tried again while what is stopped has not ended."""
         del self
         client().delete(session_id, expected_version=expected_version, timeout=_DELETE_SECONDS, by=by)
+        return f"session {session_id}"
+
+
+def _register_copies(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    @app.task(name=FORK, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def fork(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, idempotency_key: str | None = None, expected_version: int | None = None
+    ) -> str:
+        """Copy a session; see `AgentClient.fork`. The result names the fork, which follows from the key."""
+        key = idempotency_key or f"task:{self.request.id}"
+        return f"session {client().fork(session_id, idempotency_key=key, expected_version=expected_version)}"
+
+    @app.task(name=CLEAR, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def clear(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, expected_version: int | None = None
+    ) -> str:
+        """Remove the conversation of a session; see `AgentClient.clear`."""
+        del self
+        client().clear(session_id, expected_version=expected_version)
         return f"session {session_id}"
 
 

@@ -183,6 +183,8 @@ class AsyncAgentClient:
     fail = _run_in_thread(AgentClient.fail)
     suspend = _run_in_thread(AgentClient.suspend)
     resume = _run_in_thread(AgentClient.resume)
+    fork = _run_in_thread(AgentClient.fork)
+    clear = _run_in_thread(AgentClient.clear)
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
 

@@ -157,6 +157,26 @@ async def delete_session(call: Call) -> Response:
     return Response(status_code=204)
 
 
+async def fork_session(call: Call) -> Response:
+    """Copy a session as it stands after its last commit."""
+    try:
+        fork = await call.client.fork(
+            call.session_id, idempotency_key=call.idempotency_key, expected_version=call.expected_version
+        )
+    except SessionConflict as conflict:
+        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+    return send({"session_id": fork}, 201, headers={"Location": call.url(f"/v1/sessions/{fork}")})
+
+
+async def clear_session(call: Call) -> Response:
+    """Remove the conversation of a session of which nothing runs."""
+    try:
+        version = await call.client.clear(call.session_id, expected_version=call.expected_version)
+    except SessionConflict as conflict:
+        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+    return Response(status_code=204, headers={"ETag": f'"{version}"'})
+
+
 async def write_metadata(call: Call) -> Response:
     """Keep a JSON value with the session."""
     await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
@@ -246,6 +266,24 @@ ENDPOINTS: Final = (
         scope=Scope.ADMIN,
         handler=delete_session,
         summary="Delete it with the sessions below it; what runs is stopped first.",
+        headers=IF_MATCH,
+        replies={204: None},
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_SESSION}/fork",
+        scope=Scope.SUBMIT,
+        handler=fork_session,
+        summary="Copy it as it stands after its last commit.",
+        headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
+        replies={201: replies.ForkReply},
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_SESSION}/clear",
+        scope=Scope.ADMIN,
+        handler=clear_session,
+        summary="Remove its conversation; prompt, model and metadata stay.",
         headers=IF_MATCH,
         replies={204: None},
     ),

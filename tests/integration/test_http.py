@@ -155,6 +155,25 @@ def test_a_session_is_deleted_and_one_that_changed_meanwhile_is_not(http: httpx.
     assert http.delete(f"/v1/sessions/{running}", headers={"If-Match": "*"}).status_code == 204
 
 
+def test_a_session_is_forked_and_cleared_as_one_has_seen_it(http: httpx.Client) -> None:
+    session = submit(http)["session_id"]
+    ended(http, session)
+    path = f"/v1/sessions/{session}"
+    stale, now = '"1"', http.get(path).headers["etag"]
+    for verb in ("fork", "clear"):
+        problem(http.post(f"{path}/{verb}", headers={"If-Match": stale}), 412, "precondition-failed")
+    made = [http.post(f"{path}/fork", headers={"If-Match": now, "Idempotency-Key": "what if"}) for _ in range(2)]
+    assert [each.status_code for each in made] == [201, 201]
+    fork = http.get(made[0].headers["location"]).json()
+    assert fork["session_id"] == made[1].json()["session_id"]
+    assert (fork["forked_from"], fork["status"], fork["session_status"]) == (session, "idle", "active")
+    cleared = http.post(f"{path}/clear", headers={"If-Match": now})
+    assert cleared.status_code == 204
+    assert http.get(path).headers["etag"] == cleared.headers["etag"]
+    assert http.get(f"{path}/messages").json()["total"] == 0
+    assert http.get(f"{made[0].headers['location']}/messages").json()["total"] > 0
+
+
 def test_a_conversation_goes_on_and_its_executions_are_listed(http: httpx.Client) -> None:
     session = submit(http, messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}])[
         "session_id"

@@ -93,15 +93,17 @@ class SessionActions:
         """
         return whole_sessions.read(self._context, session_id)
 
-    def fork(self, session_id: str, fork_id: str) -> Saved:
+    def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
         """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
 
+        Args:
+            version: The version that the session must have; None: any.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            SessionConflict: The id of the fork is used already.
+            SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
             StateUnreadable: A part of the session cannot be read.
         """
-        return whole_sessions.fork(self._context, session_id, fork_id)
+        return whole_sessions.fork(self._context, session_id, fork_id, version)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.

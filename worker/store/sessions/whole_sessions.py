@@ -214,9 +214,16 @@ def read(context: StoreContext, session_id: str) -> WholeSession:
     raise Changed
 
 
-def fork(context: StoreContext, session_id: str, fork_id: str) -> Saved:
+def fork(context: StoreContext, session_id: str, fork_id: str, version: int | None) -> Saved:
     """Copy a session under another id. See `SessionActions.fork`."""
     source = read(context, session_id)
+    if version not in (None, source.version):
+        raise SessionConflict(
+            f"session {session_id} is at version {source.version}, and the request names version {version}; look at it "
+            "again before it is copied",
+            expected=version,
+            stored=source.version,
+        )
     (queue,) = context.database.pipeline("fork.queue", [control_command(context.keys(session_id))])
     copy = replace(
         source, state=source.state.for_next_execution(), status=ACTIVE, forked_from=session_id, version=0, created_ms=0
