@@ -18,7 +18,7 @@ from ...worker.errors import (
     SessionNotFound,
     StoreUnavailable,
 )
-from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId, read_session_id
+from ...worker.state import ChildSessionId, ExecutionBudget, ExecutionId, LLMConfig, Message, read_session_id
 from ...worker.store import Header, InboxKind, Operation
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
@@ -101,7 +101,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
         first = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
         submission = Submission(
-            session=SessionId(derive_id(idempotency_key, "session") if session_id is None else session_id),
+            session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=first,
             operation_id=derive_id(idempotency_key, "operation"),
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
@@ -128,6 +128,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
             queue: Name of the agent's queue; None: no worker has registered the agent.
             may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
         """
+        if isinstance(submission.session, ChildSessionId):  # no caller makes such ids
+            raise SessionNotFound(submission.session)
         try:
             applied = self.store.sessions.submit(
                 submission.session,
@@ -174,7 +176,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
         self._check_webhook(request_webhook, "request_webhook")
         return self._send(
             Submission(
-                session=SessionId(session_id),
+                session=read_session_id(session_id),
                 message=content,
                 operation_id=derive_id(idempotency_key, "operation"),
                 budget=budget,
@@ -235,7 +237,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
         check_budget(budget)
         check_caller(by)
         try:
-            applied = self.store.sessions.retry(SessionId(session_id), retry_transition(budget, by), by=by)
+            applied = self.store.sessions.retry(read_session_id(session_id), retry_transition(budget, by), by=by)
         except InvalidTransition as error:
             raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
         self._publish(applied.publish)
@@ -273,17 +275,17 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
         """Keep a JSON value with the session."""
         check_text("metadata key", key, self.settings.max_message_bytes)
         payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
 
     def change_system_prompt(self, session_id: str, prompt: str) -> None:
         """Give the session a system prompt of its own; "" returns to the agent's."""
         check_text("prompt", prompt, self.settings.max_message_bytes)
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
 
     def change_model(self, session_id: str, model: LLMConfig) -> None:
         """Give the session a model of its own, from its next step on."""
         check_model(model)
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -366,7 +368,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)
 
-    def _check_owner(self, session: SessionId, agent: str) -> bool:
+    def _check_owner(self, session: str, agent: str) -> bool:
         """Whether the session exists; refuses it when it belongs to another agent."""
         try:
             owner = self.store.sessions.header(session).agent

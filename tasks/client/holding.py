@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
-from ...worker.session.values import SessionStatus
 from ...worker.state import read_session_id
 from .inputs import check_agent_name, check_caller, check_listing
 from .listing import iterate_headers, to_milliseconds
@@ -56,7 +55,7 @@ class HoldingVerbs(TreeVerbs):
             return held.outcome == "changed"
 
         if self._is_idle(session):
-            return self._set_session_status(session, SessionStatus.SUSPENDED)
+            return self._set_session_status(session, "suspended")
         changed = hold(session)
         if tree:
             self._walk(session, hold)
@@ -84,7 +83,7 @@ class HoldingVerbs(TreeVerbs):
         if tree:
             self._walk(session, let_go_on)
         if not changed and self._is_idle(session):
-            return self._set_session_status(session, SessionStatus.ACTIVE)
+            return self._set_session_status(session, "active")
         return changed
 
     def suspend_all(
@@ -130,14 +129,14 @@ class HoldingVerbs(TreeVerbs):
         """Whether nothing of a session runs, waits or is parked."""
         return self.store.sessions.header(session_id).status in _IDLE
 
-    def _set_session_status(self, session_id: str, status: SessionStatus) -> bool:
+    def _set_session_status(self, session_id: str, status: str) -> bool:
         """Change the status of a session of which nothing runs; False where it has this status already."""
         while True:
             stored = self.store.sessions.whole(session_id)
             if stored.status == status:
                 return False
             try:
-                self.store.sessions.save(session_id, replace(stored, status=status.value))
+                self.store.sessions.save(session_id, replace(stored, status=status))
             except SessionConflict:
                 continue
             return True

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from ...worker.errors import SessionConflict, SessionNotFound
-from ...worker.session.actions import ClearSession
-from ...worker.session.redis_store import RedisSessionStore
-from ...worker.session.repository import SessionRepository
-from ...worker.session.store import version_conflict
 from ...worker.state import ChildSessionId, read_session_id
 from .connection import ClientConnection
 from .inputs import derive_id
+
+if TYPE_CHECKING:
+    from ...worker.session import RedisSessionStore
 
 
 class WholeSessionVerbs(ClientConnection):
@@ -17,6 +19,8 @@ class WholeSessionVerbs(ClientConnection):
 
     def session_store(self) -> RedisSessionStore:
         """The sessions of the workers as a store of the session runtime; it uses this client's connections."""
+        from ...worker.session import RedisSessionStore  # it loads the engine
+
         return RedisSessionStore(self.store, self._publish)
 
     def fork(self, session_id: str, *, idempotency_key: str | None = None, expected_version: int | None = None) -> str:
@@ -58,15 +62,16 @@ class WholeSessionVerbs(ClientConnection):
             SessionConflict: It has another version; nothing was written.
             ActionRefused: An execution of it runs or waits; nothing was written.
         """
-        store, source = self.session_store(), read_session_id(session_id)
+        source = read_session_id(session_id)
         while True:
-            session = SessionRepository(store).load(source)
-            if expected_version not in (None, session.version):
-                raise version_conflict(session.reconstitute(expected_version, session.info.updated_at), session.version)
+            stored = self.store.sessions.whole(source)
+            wanted = stored.version if expected_version is None else expected_version
+            cleared = replace(stored, state=stored.state.without_conversation(), version=wanted)
             try:
-                return store.save(ClearSession().execute_on(session)).version
-            except SessionConflict:  # somebody saved in between
-                continue
+                return self.store.sessions.save(source, cleared).session.version
+            except SessionConflict:
+                if expected_version is not None:
+                    raise
 
     def _is_fork(self, fork_id: str, source: str) -> bool:
         try:

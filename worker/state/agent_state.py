@@ -15,7 +15,7 @@ from .agent_fields import schema_version_of
 from .agent_parts import AgentWithParts
 from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
-from .conversation.messages import Message
+from .conversation.messages import Message, MessageStore
 from .conversation.outputs import with_step_output
 from .execution.budget import UNLIMITED, ExecutionBudget
 from .execution.execution import ExecutionState, ExecutionStatus
@@ -252,6 +252,10 @@ class AgentState(AgentWithParts):
                 execution = execution.with_steps_written_anew()
         parts = None if self.parts is None else self.parts.following(before.parts)
         return self._with(context=self.context.with_store(store), execution=execution, parts=parts)
+
+    def without_conversation(self, *, now: datetime | None = None) -> AgentState:
+        """Remove all messages and the execution; prompt, model, metadata, parts and count stay."""
+        return self.for_next_execution(now=now).with_message_store(MessageStore(), now=now)
 
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
         """Remove the execution; identity, context, model and count stay."""

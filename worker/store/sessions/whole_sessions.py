@@ -7,7 +7,6 @@ session at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -66,7 +65,7 @@ class WholeSession:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a write has stored.
+    """A session as a write has stored it, with the step to publish.
 
     Attributes:
         session: As it is stored now.
@@ -239,7 +238,7 @@ def _exists(session_id: str, version: int, stored: int) -> SessionConflict:
     )
 
 
-def _events(before: AgentState | None, after: AgentState, operation_id: str) -> Sequence[NewEvent]:
+def _events(before: AgentState | None, after: AgentState, operation_id: str) -> tuple[NewEvent, ...]:
     """Tell of an execution that begins with the write."""
     execution = after.execution
     if execution is None or not is_active(after) or (before is not None and is_active(before)):

@@ -84,7 +84,7 @@ class StepJournal:
     def record_failure(self, number: int, failure: bytes, event: NewEvent | None = None) -> None:
         """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
         record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
-        told = event_commands(self.scope, [event]) if event is not None else []
+        told = event_commands(self.scope, [event], is_late=True) if event is not None else []
         self.expire_if_past(self.scope.database.transaction("journal.failure", [record, *told, self._place()])[-1])
 
     def record_auxiliary(self, key: str, raw: bytes) -> bytes:
@@ -221,7 +221,7 @@ class StepJournal:
         with self.scope.database.watch("journal.past", (keys.ctl,), reads) as watched:
             place, version = watched.replies
             if version is None and not any(place):  # the session was deleted, and nothing of it stays
-                watched.commit("journal.bury", [("DEL", self.key, keys.events)])
+                watched.commit("journal.bury", [("DEL", self.key)])
             elif self._is_past(place):
                 watched.commit("journal.bury", [("PEXPIRE", self.key, self.scope.context.journal_ms)])
 
