@@ -363,7 +363,7 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
                     "deleting",
                     "holding",
                     "whole_sessions",
-                )  # fmt: skip
+                )
             ),
             *("sessions/saving.py", "sessions/lists.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
         )

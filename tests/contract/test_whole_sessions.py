@@ -7,7 +7,13 @@ import uuid
 import pytest
 
 from celery_agents.worker.engine import operation_transition
-from celery_agents.worker.errors import ActionRefused, SessionConflict, SessionDeleted
+from celery_agents.worker.errors import (
+    ActionRefused,
+    InvalidInput,
+    SessionConflict,
+    SessionDeleted,
+    StateUnreadable,
+)
 from celery_agents.worker.session import RedisSessionStore
 from celery_agents.worker.state import AgentState
 from celery_agents.worker.store import WholeSession
@@ -45,6 +51,34 @@ def test_a_creation_and_a_save_whose_replies_are_lost_happen_once(database: Data
     bench.spy.lose(Points.SAVE_EXEC)
     saved = bench.store.sessions.save(bench.session, whole(bench))
     assert saved.session.version == whole(bench).version == 2
+
+
+def test_the_stream_of_the_session_tells_each_save(idle: Bench) -> None:
+    idle.store.sessions.save(idle.session, whole(idle))
+    told = [(event.type, dict(event.data)) for event in idle.store.sessions.events(idle.session)]
+    assert told == [("session_saved", {"status": "active", "version": version}) for version in (1, 2)]
+
+
+@pytest.mark.parametrize("field", ["head", "session_status", "session_definition"])
+def test_a_damaged_session_is_named_and_the_others_are_listed(idle: Bench, field: str) -> None:
+    idle.store.sessions.create(f"{idle.session}-other", WholeSession(agent="agent", state=AgentState.fresh()))
+    idle.database("HSET", idle.store.context.keys(idle.session).session, field, b"\xff" if field == "head" else b"none")
+    store = RedisSessionStore(idle.store)
+    with pytest.raises(StateUnreadable):
+        store.load(idle.session)
+    listed = store.list_headers()
+    assert f"{idle.session}-other" in [info.session_id for info in listed]
+    if field == "session_status":
+        assert idle.session in dict(listed.unreadable)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a:b", "a\nb", "x" * 200])
+def test_a_bad_id_is_refused_before_anything_is_sent(idle: Bench, name: str) -> None:
+    store = RedisSessionStore(idle.store)
+    for verb in (store.load, store.exists, store.delete):
+        with pytest.raises(InvalidInput):
+            verb(name)
+    assert not idle.spy.sent
 
 
 def test_of_two_creations_one_is_refused_with_both_versions(idle: Bench) -> None:

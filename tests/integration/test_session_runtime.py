@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from celery_agents import AgentClient, AsyncAgentClient, LLMConfig
+from celery_agents import AsyncAgentClient, LLMConfig
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.cli.program import program
 from celery_agents.worker.errors import ActionRefused, SessionConflict, SessionNotFound
@@ -43,11 +40,10 @@ from celery_agents.worker.state import Role
 
 from support.agents import call, plan
 from support.lab import Lab
+from support.session_races import race_processes
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
-
-_RACER = Path(__file__).parents[1] / "support" / "session_racer.py"
 
 
 @pytest.fixture(scope="module")
@@ -310,16 +306,5 @@ def test_a_session_that_a_client_submitted_can_be_acted_on(lab: Lab, runtime: Se
 
 def test_of_two_processes_exactly_one_wins_each_try(lab: Lab, repository: SessionRepository) -> None:
     session = new_session(repository).session_id
-    assert race(lab.store_url, session, tries=40) == [40, 40]
-
-
-def race(url: str, session: str, *, tries: int) -> list[int]:
-    """Let two processes save each version of a session; how many wins and conflicts there were."""
-    racers = [
-        subprocess.Popen([sys.executable, str(_RACER), url, session, str(tries)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    told = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
-    with AgentClient(url) as client:
-        assert client.header(session).version == 1 + tries
-    return [sum(each[kind] for each in told) for kind in ("wins", "conflicts")]
+    assert race_processes(lab.store_url, session, tries=40) == [40, 40]
+    assert repository.load(session).version == 41

@@ -1,6 +1,7 @@
-"""One of two processes that save the same versions of a session in Redis: `session_racer.py URL SESSION TRIES`.
+"""One of two processes that save the same versions of a session: `session_racer.py REDIS_URL FOLDER SESSION TRIES`.
 
-For each version both load it, meet, and save. Prints how often this one won, and how often it met a conflict.
+For each version both load it, meet in Redis, and save. FOLDER: of a file store; "-": the session is in Redis. Prints how
+often this one won, and how often it met a conflict that named both versions.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import redis
 
 from celery_agents import AgentClient
 from celery_agents.worker.errors import SessionConflict
-from celery_agents.worker.session import SessionRepository, WriteMetadata
+from celery_agents.worker.session import FileSessionStore, SessionRepository, WriteMetadata
 
 
-def main(url: str, session_id: str, tries: int) -> None:
+def main(url: str, folder: str, session_id: str, tries: int) -> None:
     """Race."""
     told = {"wins": 0, "conflicts": 0}
     with AgentClient(url) as client, redis.Redis.from_url(url) as meeting:
-        repository = SessionRepository(client.session_store())
+        repository = SessionRepository(client.session_store() if folder == "-" else FileSessionStore(folder))
         for version in range(1, tries + 1):
             loaded = repository.load(session_id)
             while loaded.version < version:
@@ -43,4 +44,4 @@ def _meet(server: redis.Redis, place: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -110,8 +110,16 @@ class RedisSessionStore:
             if following is None:
                 break
             newest_ms = following if fresh or following != newest_ms else following - 1
-        readable = (_info_of(header) for header in found.values() if header.problem is None)
-        unreadable = ((header.session_id, header.problem) for header in found.values() if header.problem is not None)
+        readable: list[AgentSessionInfo] = []
+        unreadable: list[tuple[str, str]] = []
+        for header in found.values():
+            try:
+                if header.problem is None:
+                    readable.append(_info_of(header))
+                else:
+                    unreadable.append((header.session_id, header.problem))
+            except StateUnreadable as error:
+                unreadable.append((header.session_id, str(error)))
         return SessionInfoList(tuple(readable), tuple(unreadable))
 
     def hand_over(self, session: AgentSession, action: SessionAction) -> bool:

@@ -250,6 +250,8 @@ class EventType(StrEnum):
             own children used: `steps`, `tokens`, `cost`.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
+            executions.
         CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
             other data are the capability's.
     """
@@ -283,6 +285,7 @@ class EventType(StrEnum):
     CHILD_STARTED = "child_started"
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"
+    SESSION_SAVED = "session_saved"
     CAPABILITY = "capability"
 
 

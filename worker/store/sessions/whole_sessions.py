@@ -106,7 +106,7 @@ class _Creation:
             if mark is not None:
                 raise SessionDeleted(scope.session_id)
             extra = ("agent", stored.agent, "fingerprint", self.operation_id, "first", "", MARK, now_ms)
-            next_state = NextState(stored.state, events=_events(None, stored.state, self.operation_id))
+            next_state = NextState(stored.state, events=_events(None, stored, self.operation_id))
             save = SessionSave(
                 scope=scope,
                 before=None,
@@ -171,21 +171,27 @@ class _Saving:
 
     def _save(self, found: WatchedSession, stored: Reply, watched: WatchedTransaction) -> Saved:
         before = found.load_state(watched)
-        after = self.session.state.following(before)
-        version, now_ms = found.version + 1, found.now_ms
-        next_state = NextState(after, events=_events(before, after, self.operation_id), operations=(self.operation_id,))
+        created_ms = fields.milliseconds(stored[_FIELDS.index("created")])
+        session = replace(
+            self.session,
+            state=self.session.state.following(before),
+            version=found.version + 1,
+            created_ms=created_ms,
+            updated_ms=found.now_ms,
+        )
+        next_state = NextState(
+            session.state, events=_events(before, session, self.operation_id), operations=(self.operation_id,)
+        )
         save = SessionSave(
             scope=self.scope,
             before=before,
             next_state=next_state,
             bookkeeping=found.bookkeeping,
-            version=version,
-            now_ms=now_ms,
-            extra=self.session.words(),
+            version=session.version,
+            now_ms=session.updated_ms,
+            extra=session.words(),
             queue=found.control.queue,
         ).prepare()
-        created_ms = fields.milliseconds(stored[_FIELDS.index("created")])
-        session = replace(self.session, state=after, version=version, created_ms=created_ms, updated_ms=now_ms)
         self.written = Saved(session, None if save.is_published else save.next)
         watched.commit("save.exec", save.commands)
         return self.written
@@ -238,10 +244,13 @@ def _exists(session_id: str, version: int, stored: int) -> SessionConflict:
     )
 
 
-def _events(before: AgentState | None, after: AgentState, operation_id: str) -> tuple[NewEvent, ...]:
-    """Tell of an execution that begins with the write."""
-    execution = after.execution
-    if execution is None or not is_active(after) or (before is not None and is_active(before)):
-        return ()
+def _events(before: AgentState | None, saved: WholeSession, operation_id: str) -> tuple[NewEvent, ...]:
+    """Tell of the save, and of an execution that begins with it."""
+    execution = saved.state.execution
+    told = {"status": saved.status, "version": saved.version}
+    event = NewEvent(type="session_saved", execution_id="", step=0, data=told)
+    if execution is None or not is_active(saved.state) or (before is not None and is_active(before)):
+        return (event,)
     data = {"operation": execution.operation_id or operation_id}
-    return (NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data),)
+    begins = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
+    return (event, begins)
