@@ -6,6 +6,7 @@ from .children.trees import TreeNode
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
+from .live.values import Attempt, LiveDelta, NewDelta, StreamPosition, entry_order
 from .records import (
     LAST_STEP,
     REQUEST_TASK,
@@ -63,6 +64,7 @@ __all__ = [
     "ActionResult",
     "AnswerAction",
     "AnswerResult",
+    "Attempt",
     "BeginRecord",
     "BeginResult",
     "Callback",
@@ -81,8 +83,10 @@ __all__ = [
     "Hold",
     "InboxKind",
     "Journal",
+    "LiveDelta",
     "LoadedSession",
     "NewChild",
+    "NewDelta",
     "NewEvent",
     "NextState",
     "NotClaimed",
@@ -104,12 +108,14 @@ __all__ = [
     "StepStore",
     "StoppedChildren",
     "Store",
+    "StreamPosition",
     "Suspect",
     "SweepResult",
     "Transition",
     "TreeNode",
     "WaitResult",
     "Waiting",
+    "entry_order",
     "memory_store",
     "new_claim_id",
     "offered_queues",
