@@ -60,7 +60,7 @@ class LiveDelta:
     It is provisional until the step is committed; an event `attempt_voided` takes it back.
 
     Attributes:
-        id: Its place in the stream of live text.
+        id: Its place in the stream of live text; "" for the end of a text, which has come with the commit.
         at_ms: Redis time.
         step: Number of the step, from 1.
         attempt: The attempt at the step; opaque, and different for each.
