@@ -127,7 +127,10 @@ def test_a_worker_killed_in_the_middle_of_an_answer_leaves_every_reader_with_the
     first, second = ANSWER.upper(), ANSWER
     provider.plan(
         function="support.live_answers:by_request",
-        faults=[{"fault": "stall_stream", "on": 1, "after": 8, "gate": "never"}],
+        faults=[
+            {"fault": "stall_stream", "on": 1, "after": 8, "gate": "never"},
+            {"fault": "stall_stream", "on": 2, "after": 8, "gate": "seen"},
+        ],
     )  # fmt: skip
     lab.client.submit("model", first, session_id="s")
     stays, leaves = Reader(lab.client, "s"), Reader(lab.client, "s")
@@ -143,6 +146,9 @@ def test_a_worker_killed_in_the_middle_of_an_answer_leaves_every_reader_with_the
     lab.worker()
     comes_back = Reader(lab.client, "s", leaves.shown, cursor)
     readers = (stays, middle, comes_back)
+    for reader in readers:
+        wait_for(reader, lambda each: second.startswith(each.shown.written() or "-"), "the other attempt is seen")
+    provider.open("seen")
     for reader in readers:
         reader.join()
     history = stored(lab, "s")
