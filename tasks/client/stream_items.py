@@ -48,9 +48,8 @@ class DeltaFilter:
         self._text: dict[tuple[str, int], list[LiveDelta]] = {}
 
     def note_committed(self, execution_id: str, step: int) -> None:
-        """Take the steps up to this one as committed."""
+        """Take the steps up to this one as committed. What their tools have emitted may still come."""
         self._committed[execution_id] = max(step, self._committed.get(execution_id, 0))
-        self._ends = {place: end for place, end in self._ends.items() if not self._is_committed(place[0], place[1])}
 
     def note(self, event: Event) -> None:
         """Take in an event that may say that text is void or replaced."""
@@ -61,6 +60,8 @@ class DeltaFilter:
             self._void.setdefault(place, []).append(event)
             left = [each for each in self._text.pop(place[:2], ()) if not is_void(event, each)]
             self._text.update({place[:2]: left} if left else {})
+        elif event.type == EventType.EXECUTION_SUBMITTED or event.data.get("started"):
+            self._forget_others(event.execution_id)
 
     def rest_of(self, event: Event, text: str) -> LiveDelta | None:
         """The end of a committed text that has not come as a piece: the commit was faster, or pieces were dropped.
@@ -94,6 +95,11 @@ class DeltaFilter:
         if is_seen and delta.part == _TEXT:
             self._text.setdefault((delta.execution_id, delta.step), []).append(delta)
         return is_seen
+
+    def _forget_others(self, execution_id: str) -> None:
+        """Forget the pieces of earlier executions when another one begins."""
+        self._ends = {place: end for place, end in self._ends.items() if place[0] == execution_id}
+        self._void = {place: events for place, events in self._void.items() if place[0] == execution_id}
 
     def _is_committed(self, execution_id: str, step: int) -> bool:
         return step <= self._committed.get(execution_id, 0)

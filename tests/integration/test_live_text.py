@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,7 +97,7 @@ def test_an_answer_and_a_tool_are_seen_while_they_run_and_nobody_pays_for_a_stre
     )  # fmt: skip
     job = lab.client.submit("model", "count", session_id="watched")
     reader = Reader(lab.client, "watched")
-    wait_until(lambda: lab.client.store.live.keep_watched("watched"), "somebody watches", 10)
+    wait_until(lambda: is_watched(lab, "watched"), "somebody watches", 10)
     lab.worker()
     wait_for(reader, lambda each: len(each.shown.written()) >= 30, "half of the answer is seen")
     assert ANSWER.startswith(reader.shown.written())
@@ -134,7 +136,7 @@ def test_a_worker_killed_in_the_middle_of_an_answer_leaves_every_reader_with_the
     )  # fmt: skip
     lab.client.submit("model", first, session_id="s")
     stays, leaves = Reader(lab.client, "s"), Reader(lab.client, "s")
-    wait_until(lambda: lab.client.store.live.keep_watched("s"), "somebody watches", 10)
+    wait_until(lambda: is_watched(lab, "s"), "somebody watches", 10)
     doomed = lab.worker()
     for reader in (stays, leaves):
         wait_for(reader, lambda each: len(each.shown.written()) >= 30, "half of the answer is seen")
@@ -165,7 +167,7 @@ def test_a_stream_that_breaks_is_void_and_asked_for_again(lab: Lab, provider: Pr
     provider.plan(ANSWER, faults=[{"fault": "cut_stream", "on": 1, "after": 8}], pause=0.01)
     lab.client.submit("model", "hello", session_id="s")
     reader = Reader(lab.client, "s")
-    wait_until(lambda: lab.client.store.live.keep_watched("s"), "somebody watches", 10)
+    wait_until(lambda: is_watched(lab, "s"), "somebody watches", 10)
     lab.worker()
     reader.join()
     assert reader.shown.committed == stored(lab, "s")
@@ -195,3 +197,31 @@ def test_a_service_on_asyncio_reads_the_same_stream(lab: Lab, provider: Provider
     assert again == []
     everything = [item.event.id for item in lab.client.stream("s", timeout=0.3) if item.event is not None]
     assert everything == [event.id for event in lab.client.store.sessions.events("s")]
+
+
+def test_the_terminal_shows_text_as_it_comes(lab: Lab, provider: Provider) -> None:
+    provider.plan(
+        "first line\nsecond\x1b[31m line\nthe end",
+        faults=[{"fault": "stall_stream", "on": 1, "after": 4, "gate": "seen"}],
+    )
+    lab.client.submit("model", "hello", session_id="s")
+    command = [sys.executable, "-m", "celery_agents", "watch", "s", "--redis-url", lab.store_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        wait_until(lambda: is_watched(lab, "s"), "the command watches", 30)
+        lab.worker()
+        seen = ""
+        while "first line" not in seen:
+            seen += watch.stdout.read(1)
+        assert lab.client.header("s").status == "in_progress"
+        provider.open("seen")
+        seen += watch.stdout.read()
+    assert watch.returncode == 0
+    assert "    first line\n    second\\x1b[31m line\n    the end\n" in seen
+    assert "\x1b" not in seen
+    assert lab.client.job("s").result().final_response == "first line\nsecond\x1b[31m line\nthe end"
+
+
+def is_watched(lab: Lab, session_id: str) -> bool:
+    """Whether the mark of a reader stands."""
+    return bool(lab.redis.hget(lab.client.store.context.keys(session_id).ctl, "watched"))
