@@ -11,6 +11,12 @@ from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from .stream_items import DeltaFilter, StreamItem
 
+_STEP_IS_DONE: Final = (
+    EventType.STEP_COMMITTED,
+    EventType.EXECUTION_COMPLETED,
+    EventType.EXECUTION_STOPPED,
+    EventType.EXECUTION_FAILED,
+)
 _BLOCK_SECONDS: Final = 2.0
 _LOST_CONNECTION_SECONDS: Final = 0.5
 WATCH_SECONDS: Final = 20.0
@@ -47,11 +53,11 @@ class SessionReader:
         Raises:
             SessionNotFound: There is no such session.
         """
-        header = self._store.sessions.header(self._session_id)
+        self._store.sessions.header(self._session_id)
         self.keep_watched()
-        if self._after is not None and header.execution_id:
-            is_running = str(header.status) in ("pending", "in_progress", "waiting")
-            self._filter.note_committed(header.execution_id, header.step - is_running)
+        last = None if self._after is None else self._store.live.event_at(self._session_id, self.position.event)
+        if last is not None:  # text of the steps before may still come, and the reader has their commits
+            self._filter.note_committed(last.execution_id, last.step - (last.type not in _STEP_IS_DONE))
         if not self._has_gap():
             return []
         stored = self._store.sessions.load(self._session_id)
@@ -73,9 +79,9 @@ class SessionReader:
         except StoreForbidden:  # of a user of Redis who may only look: others may have said it
             self._may_watch = False
 
-    def read(self, block_seconds: float) -> list[StreamItem]:
-        """Read the next items, and wait so long for the first of them."""
-        block_ms = max(1, round(block_seconds * 1000))
+    def read(self, block_seconds: float | None) -> list[StreamItem]:
+        """Read the next items, and wait so long for the first of them; None: not at all."""
+        block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
         found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
         texts = committed_texts(self._store, self._session_id, found)
         return [item for entry in found for item in self.items_of(entry, texts)]

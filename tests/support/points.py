@@ -46,6 +46,7 @@ class Points:
     LIVE_FOLLOW: Final = "live.follow"
     LIVE_WATCHED: Final = "live.watched"
     LIVE_WATCH: Final = "live.watch"
+    LIVE_EVENT: Final = "live.event"
     LIVE_COMMITTED: Final = "live.committed"
     COMMIT_ATTEMPT: Final = "commit.attempt"
     COMMIT_READ: Final = "commit.read"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -73,8 +73,9 @@ class PydanticAgentDriver:
             node: Any = run.next_node
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
             while not isinstance(node, CallToolsNode):
-                if text is not None and isinstance(node, ModelRequestNode):
-                    await _emit(cast("Any", node), run, text)
+                asks = isinstance(node, ModelRequestNode)
+                if text is not None and asks:
+                    await _emit(node, run, text)
                 node = await run.next(node)
             return await self._read_answer(run, node, conversation)
 

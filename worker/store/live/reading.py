@@ -84,6 +84,13 @@ def _parse_delta(session_id: str, entry_id: str, named: Mapping[str, bytes]) -> 
     )
 
 
+def event_at(context: StoreContext, session_id: str, event_id: str) -> Event | None:
+    """Read one event. See `LiveText.event_at`."""
+    keys = context.keys(session_id)
+    (entries,) = context.database.pipeline("live.event", [("XRANGE", keys.events, event_id, event_id, "COUNT", 1)])
+    return next(iter(parse_events(session_id, [entry for entry in entries if entry[0] == event_id.encode()])), None)
+
+
 def keep_watched(context: StoreContext, session_id: str) -> bool:
     """Say that somebody follows a session. See `LiveText.keep_watched`."""
     scope = context.session(session_id)

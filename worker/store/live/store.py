@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..context import StoreContext
+from ..records import Event
 from . import reading, writing
 from .reading import Entry
 from .values import Attempt, NewDelta, StreamPosition
@@ -38,6 +39,10 @@ class LiveText:
             By session id, for those with something new; no more than a page, the rest comes with the next call.
         """
         return reading.follow(self._context, positions, block_ms)
+
+    def event_at(self, session_id: str, event_id: str) -> Event | None:
+        """Read one event by its id; None where it is not stored."""
+        return reading.event_at(self._context, session_id, event_id)
 
     def keep_watched(self, session_id: str) -> bool:
         """Say that somebody follows a session, which counts for a minute; called again before that is over.

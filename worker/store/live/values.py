@@ -105,6 +105,10 @@ class StreamPosition:
             raise InvalidInput("after", cursor, "give the cursor of an item of this stream, or the id of an event")
         return cls(found[1], found[3] or "0")
 
+    def is_before(self, entry_id: str, *, is_event: bool) -> bool:
+        """Whether an entry comes after this place, in the stream that it is of."""
+        return entry_order(self.event if is_event else self.live) < entry_order(entry_id)
+
     @property
     def cursor(self) -> str:
         """The opaque text by which a reader comes back to this place."""
