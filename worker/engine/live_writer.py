@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,7 @@ from ..store import Attempt, NewDelta, Store
 log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 0.05
+_SHORTEST_SECONDS: Final = 0.002
 _FLUSH_CHARS: Final = 1_000
 _IDLE_SECONDS: Final = 2.0
 _AFTER_FAILURE_SECONDS: Final = 0.5
@@ -144,9 +146,12 @@ class LiveWriter:
             self._emitted.notify_all()
 
     def _run(self) -> None:
+        written_at = -_FLUSH_SECONDS
         while self._has_work():
-            self._urgent.wait(_FLUSH_SECONDS)
+            # The first piece goes at once, those behind it together.
+            self._urgent.wait(max(_SHORTEST_SECONDS, written_at + _FLUSH_SECONDS - time.monotonic()))
             self._urgent.clear()
+            written_at = time.monotonic()
             taken = self._take()
             try:
                 for start in range(0, len(taken), _BATCH):
