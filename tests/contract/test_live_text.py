@@ -136,6 +136,17 @@ def test_a_commit_that_overtakes_the_text_does_not_lose_it(bench: Bench) -> None
     assert texts(bench) == ["on", "e", "two", "three"]
 
 
+def test_steps_of_one_claim_that_were_all_faster_than_their_text_keep_it(bench: Bench) -> None:
+    first = bench.claim()
+    second = bench.commit(first, keep_claim=True).carried
+    third = bench.commit(second, keep_claim=True).carried
+    assert third is not None
+    assert write(bench, first, text("one")) == 1
+    assert write(bench, second, text("two")) == 1
+    assert write(bench, third, text("three")) == 1
+    assert write(bench, first, text("!", 3)) == 1, "it is committed, whoever writes now"
+
+
 def test_live_text_lives_for_minutes_and_is_capped(database: Any) -> None:
     bench = Bench(database, live_kept=100, live_seconds=300.0)
     bench.submit()

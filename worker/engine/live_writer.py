@@ -88,7 +88,7 @@ class LiveWriter:
         self._store = store
         self._emitted = threading.Condition()
         self._urgent = threading.Event()
-        self._waiting: set[AttemptText] = set()
+        self._waiting: dict[AttemptText, None] = {}  # in the order in which they have begun to wait
         self._size = 0
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -136,7 +136,7 @@ class LiveWriter:
         """Count a piece, and have it written."""
         to.size += size
         self._size += size
-        self._waiting.add(to)
+        self._waiting[to] = None
         if to.size >= _FLUSH_CHARS:
             self._urgent.set()
         if self._thread is None:
@@ -177,7 +177,7 @@ class LiveWriter:
                     taken.append((each.attempt, each.pieces))
                     each.written.update(piece.call for piece in each.pieces)
                 each.pieces, each.size = [], 0
-            self._waiting, self._size = set(), 0
+            self._waiting, self._size = {}, 0
             return taken
 
     def _write(self, taken: Sequence[tuple[Attempt, Sequence[_Piece]]]) -> None:

@@ -16,8 +16,7 @@ def write(context: StoreContext, texts: Mapping[Attempt, Sequence[NewDelta]]) ->
         keys = context.keys(attempt.claim.ref.session_id)
         words = shards.setdefault(keys.shard.shard, [context.settings.live_kept, _life_ms(context)])
         ref, claim = attempt.claim.ref, attempt.claim.id
-        # The last word but one is the mark that `steps.commits` leaves in the session.
-        words += [keys.session, claim, ref.step, attempt.mark, f"{ref.step}:{claim}", len(deltas)]
+        words += [keys.session, claim, ref.step, attempt.mark, len(deltas)]
         for delta in deltas:
             entry = _entry(attempt, delta)
             words += [len(entry), *entry]

@@ -195,13 +195,15 @@ def _write_live(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     kept, life, *rest = args
     words, written = iter(rest), 0
     for session in words:
-        claim, step, mark, last, entries = (_bytes(next(words)) for _ in range(5))
+        claim, step, mark, entries = (_bytes(next(words)) for _ in range(4))
         found: list[bytes | None] = run(("HMGET", f"{session}:ctl", "claim", "step", "live"))
         counts = found[2] == mark
         if not counts and found[:2] == [claim, step]:
             run(("HSET", f"{session}:ctl", "live", mark))
             counts = True
-        counts = counts or run(("HGET", str(session), "last")) == last
+        if not counts:
+            done, _, by = (run(("HGET", str(session), "last")) or b"").partition(b":")
+            counts = by == claim and int(done) >= int(step)
         for _ in range(int(entries)):
             entry = [next(words) for _ in range(int(next(words)))]
             if counts:

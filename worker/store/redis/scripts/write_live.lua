@@ -1,11 +1,11 @@
 -- Writes the live text of attempts whose mark stands in their session's control fields, and drops that of all others.
--- ARGV: entries kept, life ms; for each attempt: session key, claim, step, mark, mark of its commit, number of entries;
+-- ARGV: entries kept, life ms; for each attempt: session key, claim, step, mark, number of entries;
 -- for each entry: number of words, fields and values
 -- Returns how many entries were written.
 local kept, life, at, written = ARGV[1], ARGV[2], 3, 0
 while at <= #ARGV do
-  local session, claim, step, mark, last, entries = unpack(ARGV, at, at + 5)
-  at = at + 6
+  local session, claim, step, mark, entries = unpack(ARGV, at, at + 4)
+  at = at + 5
   local ctl, live = session .. ':ctl', session .. ':live'
   local found = redis.call('HMGET', ctl, 'claim', 'step', 'live')
   local counts = found[3] == mark
@@ -13,8 +13,12 @@ while at <= #ARGV do
     redis.call('HSET', ctl, 'live', mark)
     counts = true
   end
-  -- A commit that was faster than the first write: what the step has written is true by now.
-  counts = counts or redis.call('HGET', session, 'last') == last
+  if not counts then
+    -- Commits that were faster than the first write: what these steps have written is true by now.
+    local last = redis.call('HGET', session, 'last')
+    local done, by = string.match(last or '', '^(%d+):(.*)$')
+    counts = by == claim and tonumber(done) >= tonumber(step)
+  end
   for _ = 1, tonumber(entries) do
     local words = tonumber(ARGV[at])
     if counts then
