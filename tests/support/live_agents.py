@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+import uuid
 
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import Delta, FunctionDriver, InferenceRequest
+from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
 from celery_agents.worker.tools import ToolContext, tool
 
 from .ledger import LEDGER_URL, post_effect
@@ -30,5 +34,34 @@ def count(ctx: ToolContext, to: int, seconds: float = 0.0) -> str:
     return f"counted to {to}"
 
 
+class Writing(FunctionDriver):
+    """Writes slowly, another text each time it is asked: two steps with a tool, and an answer."""
+
+    def __init__(self, pieces: int, seconds: float) -> None:
+        """
+        Args:
+            pieces: Of each answer.
+            seconds: Between two of them.
+        """
+        super().__init__(self._never)
+        self._pieces, self._seconds = pieces, seconds
+        self.is_async = True
+
+    async def infer(self, request: InferenceRequest) -> bytes:
+        mark = uuid.uuid4().hex[:8]
+        pieces = [f"{mark}.{request.step}.{number} " for number in range(self._pieces)]
+        for piece in pieces:
+            if request.emit is not None:
+                request.emit(Delta(piece))
+            await asyncio.sleep(self._seconds)
+        calls = (ToolCall(id=f"c{request.step}", name="count", args={"to": 3}),) if request.step < 3 else ()
+        return InferenceResponse(content="".join(pieces), tool_calls=calls).to_json()
+
+    @staticmethod
+    def _never(state: AgentState) -> str:
+        raise AssertionError("the driver answers by itself")
+
+
 model = Agent("model", model=MODEL, base_url=os.environ.get(PROVIDER_URL), tools=[count])
+writing = Agent("writing", driver=Writing(pieces=25, seconds=0.02), tools=[count])
 counting = Agent("counting", driver=script([[CallTool("count", to=5, seconds=0.1)], "all counted"]), tools=[count])
