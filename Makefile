@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-http bench-flat clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-http bench-live bench-flat clean
 .DEFAULT_GOAL := help
 
 help:
@@ -107,6 +107,9 @@ bench-children: $(VENV)/installed-bench
 
 bench-http: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/http_streams.py $(ARGS)
+
+bench-live: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/live.py $(ARGS)
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py $(ARGS)

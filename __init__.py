@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .tasks.client.client import AgentClient
     from .tasks.client.job import Job
     from .tasks.client.listing import Page
+    from .tasks.client.stream_items import StreamItem, Transcript
     from .tasks.client.trees import TreeEvent
     from .worker.agent import Agent
     from .worker.capabilities import (
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
         EventType,
         FoundRequest,
         Header,
+        LiveDelta,
         RequestPage,
         Result,
         SessionState,
@@ -236,6 +238,7 @@ __all__ = [
     "JoinRule",
     "LLMConfig",
     "ListPart",
+    "LiveDelta",
     "LookupResult",
     "LoopDetection",
     "MCPServer",
@@ -292,6 +295,7 @@ __all__ = [
     "StopSignal",
     "StopWith",
     "StoredSession",
+    "StreamItem",
     "Subagent",
     "Subagents",
     "Summarization",
@@ -310,6 +314,7 @@ __all__ = [
     "ToolContext",
     "ToolExecution",
     "ToolOutcome",
+    "Transcript",
     "TreeEvent",
     "TreeNode",
     "UseValue",
@@ -472,6 +477,9 @@ _HOME = {
     "ToolContext": ".worker.tools",
     "ToolExecution": ".worker.state",
     "ToolOutcome": ".worker.state",
+    "StreamItem": ".tasks.client.stream_items",
+    "Transcript": ".tasks.client.stream_items",
+    "LiveDelta": ".worker.store",
     "TreeEvent": ".tasks.client.trees",
     "TreeNode": ".worker.store",
     "UseValue": ".worker.tools",

@@ -39,7 +39,7 @@ def http_figures(streams: int) -> dict[str, object]:
     engine = dataclasses.replace(engine, env={**engine.env, "CELERY_AGENTS_AGENTS": agents})
     with Running(engine) as running:
         url = running.store.environment()["BENCH_REDIS"]
-        served = _serve(url, streams)
+        served = serve_streams(url, streams)
         try:
             return asyncio.run(_measure(url, served, streams))
         finally:
@@ -48,7 +48,7 @@ def http_figures(streams: int) -> dict[str, object]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Served:
+class Served:
     process: subprocess.Popen[str]
     port: int
 
@@ -58,7 +58,7 @@ class _Served:
         return psutil.Process(self.process.pid).memory_info().rss
 
 
-def _serve(url: str, streams: int) -> _Served:
+def serve_streams(url: str, streams: int) -> Served:
     env = {
         **os.environ, "CELERY_AGENTS_REDIS_URL": url, "CELERY_AGENTS_HTTP_MAX_STREAMS": str(2 * streams),
         "CELERY_AGENTS_LOG_LEVEL": "WARNING",
@@ -68,10 +68,10 @@ def _serve(url: str, streams: int) -> _Served:
     assert process.stdout is not None
     said = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
     assert said is not None, "the interface has not started"
-    return _Served(process, int(said[1]))
+    return Served(process, int(said[1]))
 
 
-async def _measure(url: str, served: _Served, streams: int) -> dict[str, object]:
+async def _measure(url: str, served: Served, streams: int) -> dict[str, object]:
     from celery_agents import AgentClient
 
     client = AgentClient(redis_url=url)

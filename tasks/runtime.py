@@ -72,6 +72,7 @@ class Runtime:
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
             threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
         )  # fmt: skip
+        self.live = services.live
         self.runner = StepRunner(services, self.agents, worker=self.name)
         self._wake_ups = WakeUpListener(settings, self.name, self.keeper.wake)
         if settings.crash is not None:
@@ -87,6 +88,7 @@ class Runtime:
         self._wake_ups.close()
         self.callbacks.close()
         self.keeper.close()
+        self.live.close()
         self.connections.close()
         self.loop.close()
         self.observers.close()
@@ -113,6 +115,7 @@ class Runtime:
             "running": self.keeper.running,
             "abandoned": self.keeper.abandoned,
             "draining": self.runner.draining,
+            "live_dropped": self.live.dropped,
             "schema": schema_version(),
             "pool": self.settings.pool,
             "missing": missing_internals(),

@@ -5,15 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console
+from rich.text import Text
 
+from ...config.escaping import escape, indent
 from .event_lines import EventLines
 
 if TYPE_CHECKING:
-    from ...worker.store import Event, Result
+    from ...worker.store import Event, LiveDelta, Result
     from ..client.job import Job
+
+
+_INDENT: Final = "    "
+_TAIL_CHARS: Final = 60
+_THINKING: Final = "thinking"
 
 
 class Screen(Protocol):
@@ -23,35 +30,70 @@ class Screen(Protocol):
         """Show one event."""
         ...
 
+    def write(self, delta: LiveDelta) -> None:
+        """Show a piece of what a step writes."""
+        ...
+
 
 class PlainScreen:
-    """Prints one line for each event that says something to people; for files, pipes and logs."""
+    """Prints a line for each event that says something to people, and text as it comes; for files, pipes and logs."""
 
     def __init__(self, console: Console, lines: EventLines) -> None:
         self._console = console
         self._lines = lines
+        self._writing: tuple[object, ...] | None = None
 
     def show(self, event: Event) -> None:
-        """Print the event's line, if it has one."""
+        """Print the event's line, if it has one; behind text it begins a new one."""
         line = self._lines.line(event)
         if line is not None:
+            self._end_text()
             self._console.out(line, highlight=False)
+
+    def write(self, delta: LiveDelta) -> None:
+        """Print a piece behind those of the same part; another part begins a new line."""
+        part = _part_of(delta)
+        if self._writing != part:
+            self._end_text()
+            self._console.out(_INDENT, end="", highlight=False)
+        self._writing = part
+        self._console.out(indent(delta.text, _INDENT), end="", highlight=False)
+        self._console.file.flush()
+
+    def _end_text(self) -> None:
+        if self._writing is not None:
+            self._console.out("")
+        self._writing = None
 
 
 class LiveScreen:
-    """Prints the same lines, and below them what runs right now."""
+    """Prints the same lines, text by whole lines, and below them what runs and is written right now."""
 
     def __init__(self, console: Console, lines: EventLines) -> None:
+        self._console = console
         self._plain = PlainScreen(console, lines)
         self._lines = lines
         self._status = console.status("waiting for a worker", spinner="dots")
+        self._writing: tuple[object, ...] | None = None
+        self._line = ""
 
     def show(self, event: Event) -> None:
-        """Print the event's line and update the moving one."""
+        """Print the event's line and update the moving one; a line that is being written ends before it."""
+        self._end_line()
         self._plain.show(event)
         status = self._lines.status(event)
         if status is not None:
             self._status.update(status)
+
+    def write(self, delta: LiveDelta) -> None:
+        """Print the lines that are whole, and show the end of the one that is not."""
+        if self._writing != _part_of(delta):
+            self._end_line()
+        self._writing = _part_of(delta)
+        *whole, self._line = (self._line + escape(delta.text)).split("\n")
+        for line in whole:
+            self._console.out(_INDENT + line, highlight=False)
+        self._status.update(Text(self._line[-_TAIL_CHARS:]))
 
     def start(self) -> None:
         """Start the moving line."""
@@ -59,7 +101,17 @@ class LiveScreen:
 
     def stop(self) -> None:
         """Remove the moving line."""
+        self._end_line()
         self._status.stop()
+
+    def _end_line(self) -> None:
+        if self._line:
+            self._console.out(_INDENT + self._line, highlight=False)
+        self._line, self._writing = "", None
+
+
+def _part_of(delta: LiveDelta) -> tuple[object, ...]:
+    return delta.execution_id, delta.step, delta.attempt, delta.call, delta.part
 
 
 @contextmanager
@@ -80,7 +132,7 @@ def screen(*, to_stderr: bool = False) -> Generator[Screen]:
 def follow(
     job: Job, timeout_seconds: float | None = None, *, from_id: str | None = None, to_stderr: bool = False
 ) -> Result:
-    """Show a job's events until it ends and return its result.
+    """Show a job's events and the text of its steps until it ends, and return its result.
 
     Raises:
         TimeoutError: The job has not ended in time; it goes on.
@@ -88,8 +140,11 @@ def follow(
     """
     try:
         with screen(to_stderr=to_stderr) as opened:
-            for event in job.events(from_id, timeout=timeout_seconds):
-                opened.show(event)
+            for item in job.stream(from_id, timeout=timeout_seconds):
+                if item.event is not None:
+                    opened.show(item.event)
+                elif item.delta is not None and item.delta.text and item.delta.part != _THINKING:
+                    opened.write(item.delta)
         return job.result(timeout=timeout_seconds)
     except (KeyboardInterrupt, TimeoutError):
         print(f"the job goes on; look again with: celery-agents watch {job.session_id}", file=sys.stderr)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -18,10 +18,11 @@ from anyio import CapacityLimiter, to_thread
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.store import Event
+from ...worker.store import Event, StreamPosition
 from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result
+from .stream_items import StreamItem
 from .trees import TreeEvent
 
 T = TypeVar("T")
@@ -39,6 +40,12 @@ class _Threads:
     async def run(self, call: Callable[[], T]) -> T:
         """Run a call and wait for it."""
         return await to_thread.run_sync(call, limiter=self._limiter(), abandon_on_cancel=True)
+
+    async def follow(self, batches: Generator[list[T]]) -> AsyncGenerator[T]:
+        """Get the items of batches, each of which is read in a thread."""
+        while (batch := await self.run(lambda: next(batches, None))) is not None:
+            for item in batch:
+                yield item
 
     def _limiter(self) -> CapacityLimiter:
         """Get the limiter of the running event loop, which cannot be used in another."""
@@ -65,13 +72,13 @@ class AsyncJob:
         """Follow the events of the execution until it ends; see `Job.events`."""
         check_seconds(timeout)
         check_position(from_id)
-        return self._follow(from_id, timeout)
+        return self._threads.follow(self._job.batches(from_id, timeout))
 
-    async def _follow(self, from_id: str | None, timeout: float | None) -> AsyncGenerator[Event]:
-        batches = self._job.batches(from_id, timeout)
-        while (batch := await self._threads.run(lambda: next(batches, None))) is not None:
-            for event in batch:
-                yield event
+    def stream(self, after: str | None = None, *, timeout: float | None = None) -> AsyncGenerator[StreamItem]:
+        """Follow the events and the text of the execution until it ends; see `Job.stream`."""
+        check_seconds(timeout)
+        StreamPosition.read(after)
+        return self._threads.follow(self._job.stream_batches(after, timeout))
 
     async def result(self, timeout: float | None = None) -> Result:
         """Wait for the end; see `Job.result`."""
@@ -206,6 +213,14 @@ class AsyncAgentClient:
         events = await self._threads.run(lambda: self._client.tree_events(session_id, timeout=timeout))
         while (event := await self._threads.run(lambda: next(events, None))) is not None:
             yield event
+
+    def stream(
+        self, session_id: str, after: str | None = None, *, timeout: float | None = None
+    ) -> AsyncGenerator[StreamItem]:
+        """Follow a session: its events and the text that its steps write; see `AgentClient.stream`."""
+        check_seconds(timeout)
+        StreamPosition.read(after)
+        return self._threads.follow(self._client.stream_batches(session_id, after, timeout))
 
     async def suspend_all(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 import uuid
 import warnings
@@ -19,10 +20,11 @@ from ...worker.errors import (
     StoreUnavailable,
 )
 from ...worker.state import ChildSessionId, ExecutionBudget, ExecutionId, LLMConfig, Message, read_session_id
-from ...worker.store import Header, InboxKind, Operation
+from ...worker.store import Header, InboxKind, Operation, StreamPosition
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
 from .deleting import DeletingVerbs
+from .following import follow_session
 from .holding import HoldingVerbs
 from .inputs import (
     check_agent_name,
@@ -42,6 +44,7 @@ from .inputs import (
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
 from .requests import RequestVerbs
+from .stream_items import StreamItem
 from .submission import Submission
 from .whole_sessions import WholeSessionVerbs
 
@@ -296,6 +299,33 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
             SessionNotFound: There is no such session, or it has expired.
         """
         return self._job(self.store.sessions.header(read_session_id(session_id)))
+
+    def stream(
+        self, session_id: str, after: str | None = None, *, timeout: float | None = None
+    ) -> Generator[StreamItem]:
+        """Follow a session, over all its executions: its events and the text that its steps write.
+
+        Text is provisional until its step is committed; see `StreamItem` and `Transcript`.
+
+        Args:
+            after: Cursor of the last item that was seen, also by another process. None: from the beginning.
+            timeout: Seconds after which it ends. None: it ends when the caller leaves it.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionExpired: It has expired meanwhile.
+            InvalidInput: `after` is no cursor.
+        """
+        check_seconds(timeout)
+        StreamPosition.read(after)
+        return (item for batch in self.stream_batches(session_id, after, timeout) for item in batch)
+
+    def stream_batches(
+        self, session_id: str, after: str | None, timeout: float | None
+    ) -> Generator[builtins.list[StreamItem]]:
+        """Follow a session in batches; a batch is empty when nothing happens for a while."""
+        session = self.store.sessions.header(read_session_id(session_id)).session_id
+        deadline = None if timeout is None else time.monotonic() + timeout
+        yield from follow_session(self.store, session, after, deadline)
 
     def show(self, session_id: str) -> StoredSession:
         """Load the session with its whole state.

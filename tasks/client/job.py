@@ -7,8 +7,10 @@ from collections.abc import Generator
 from typing import Final
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
-from ...worker.store import Event, Result, Store
+from ...worker.store import Event, Result, Store, StreamPosition
+from .following import follow_session
 from .inputs import check_position, check_seconds
+from .stream_items import StreamItem
 
 _BLOCK_SECONDS: Final = 2.0
 _ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
@@ -72,6 +74,36 @@ class Job:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
 
+    def stream(self, after: str | None = None, *, timeout: float | None = None) -> Generator[StreamItem]:
+        """Follow the events of the execution, and the text that its steps write, until it ends.
+
+        Text is provisional until its step is committed; see `StreamItem` and `Transcript`.
+
+        Args:
+            after: Cursor of the last item that was seen, also by another process. None: from the beginning.
+            timeout: Seconds in all; None waits as long as it takes.
+        Raises:
+            TimeoutError: The execution has not ended in time; it goes on.
+            SessionExpired: Its retention is over, and nothing of the session is left.
+            InvalidInput: `after` is no cursor.
+        """
+        check_seconds(timeout)
+        StreamPosition.read(after)
+        return (item for batch in self.stream_batches(after, timeout) for item in batch)
+
+    def stream_batches(self, after: str | None, timeout: float | None) -> Generator[list[StreamItem]]:
+        """Follow the stream in batches; a batch is empty when nothing happens for a while."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for batch in follow_session(self._store, self.session_id, after, deadline):
+            mine, ended = [item for item in batch if self._is_mine(item)], not batch
+            for item in mine:
+                if item.event is not None:
+                    ended = item.event.type in _ENDINGS  # not the end where a retry follows
+            yield mine
+            if ended and self._check_ended():
+                return
+        raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
+
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the end of the execution.
 
@@ -91,6 +123,12 @@ class Job:
         if result is None:
             raise TimeoutError(f"execution {self._execution_id} was continued before its result was read")
         return result
+
+    def _is_mine(self, item: StreamItem) -> bool:
+        if item.event is not None:
+            self._note_execution(item.event)
+            return item.event.execution_id == self._execution_id
+        return item.delta is None or item.delta.execution_id == self._execution_id
 
     def _read_events(self, position: str, deadline: float | None) -> list[Event]:
         left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...worker.state import AgentState
-    from ...worker.store import AnswerResult, Event, FoundRequest, Header, Result, TreeNode
+    from ...worker.store import AnswerResult, Event, FoundRequest, Header, LiveDelta, Result, TreeNode
     from .trees import TreeEvent
 
 _NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
@@ -26,6 +26,20 @@ def event_value(event: Event) -> dict[str, Any]:
         "step": event.step,
         "data": dict(event.data),
     }
+
+
+def delta_value(delta: LiveDelta) -> dict[str, Any]:
+    """A piece of live text as JSON; with `data` where a tool has emitted data."""
+    value = {
+        "execution_id": delta.execution_id,
+        "step": delta.step,
+        "attempt": delta.attempt,
+        "call": delta.call,
+        "part": delta.part,
+        "offset": delta.offset,
+        "text": delta.text,
+    }
+    return value if delta.data is None else {**value, "data": delta.data}
 
 
 def result_value(result: Result) -> dict[str, Any]:

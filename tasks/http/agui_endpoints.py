@@ -35,7 +35,7 @@ async def run_agent(call: Call) -> Response:
         call.access.check(Scope.ANSWER, given.thread_id)
     check_input(given)
     run = await _begin(call, given, read_last_event_id(call))
-    subscription = call.hub.subscribe(run.thread_id, run.after)
+    subscription = call.hub.subscribe_live(run.thread_id, run.after)
     events = await subscription.__aenter__()
 
     async def write() -> AsyncGenerator[ServerSentEvent]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from ag_ui import core
 
 from ...worker.state import AgentState, Message, RequestKind
-from ...worker.store import Event, EventType, FoundRequest, Result
-from ..client.json_values import event_value, result_value
+from ...worker.store import Event, EventType, FoundRequest, LiveDelta, Result
+from ..client.json_values import delta_value, event_value, result_value
 
 ASKED: Final = (RequestKind.APPROVAL, RequestKind.QUESTION)
 """Kinds of requests that a person at a screen answers; a run ends with them."""
@@ -40,23 +40,54 @@ def messages_of_step(state: AgentState, execution_id: str, step: int) -> list[Me
     return list(steps.values())[step - 1] if step <= len(steps) else []
 
 
-def events_of_messages(messages: Sequence[Message], step: int, skipped: set[str]) -> Iterator[core.BaseEvent]:
+def events_of_messages(
+    messages: Sequence[Message], step: int, skipped: set[str], written: str | None = None
+) -> Iterator[core.BaseEvent]:
     """The events by which a reader learns the messages of a step.
 
     Args:
         skipped: Ids of messages that the reader has.
+        written: Id of the message whose text the reader has got while it was written: the first of the assistant's.
+            None: it has got none, and the step is told from its beginning.
     """
-    name = f"step {step}"
-    yield core.StepStartedEvent(step_name=name)
+    if written is None:
+        yield step_started(step)
     for message, message_id in _with_ids(messages):
-        if message_id not in skipped:
+        if message_id in skipped:
+            continue
+        if written is not None and message.role.value == "assistant":
+            yield from _calls_of(message, written)
+            written = None
+        else:
             yield from _events_of(message, message_id)
-    yield core.StepFinishedEvent(step_name=name)
+    yield step_finished(step)
 
 
-def snapshot(messages: Sequence[Message]) -> core.MessagesSnapshotEvent:
-    """The whole conversation."""
-    return core.MessagesSnapshotEvent(messages=[_message(each, name) for each, name in _with_ids(messages)])
+def step_started(step: int) -> core.BaseEvent:
+    """The beginning of a step."""
+    return core.StepStartedEvent(step_name=f"step {step}")
+
+
+def step_finished(step: int) -> core.BaseEvent:
+    """The end of a step, or of what a run tells of it."""
+    return core.StepFinishedEvent(step_name=f"step {step}")
+
+
+def snapshot(messages: Sequence[Message], without: Sequence[Message] = ()) -> core.MessagesSnapshotEvent:
+    """The whole conversation; without the messages of a step that is told on its own."""
+    left_out = {message_id for _, message_id in _with_ids(without)}
+    found = [(message, name) for message, name in _with_ids(messages) if name not in left_out]
+    return core.MessagesSnapshotEvent(messages=[_message(each, name) for each, name in found])
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """The text that the assistant says in a step, as it is shown."""
+    return next((message.content for message in messages if message.role.value == "assistant"), "")
+
+
+def emitted(delta: LiveDelta) -> core.CustomEvent:
+    """What a tool emits while it runs."""
+    return core.CustomEvent(name=f"{_EVENT_PREFIX}tool_emitted", value=delta_value(delta), timestamp=delta.at_ms)
 
 
 def interrupt(found: FoundRequest, root: str) -> core.Interrupt:
@@ -158,6 +189,10 @@ def _events_of(message: Message, message_id: str) -> Iterator[core.BaseEvent]:
         yield core.TextMessageStartEvent(message_id=message_id, role="assistant")
         yield core.TextMessageContentEvent(message_id=message_id, delta=message.content)
         yield core.TextMessageEndEvent(message_id=message_id)
+    yield from _calls_of(message, message_id)
+
+
+def _calls_of(message: Message, message_id: str) -> Iterator[core.BaseEvent]:
     for call in message.tool_calls:
         arguments = json.dumps(call.to_dict()["args"], ensure_ascii=False)
         yield core.ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.name, parent_message_id=message_id)

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from ag_ui import core
 
-from ...worker.store import Event, EventType, FoundRequest
+from ...worker.store import Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
 from ..client.async_client import AsyncAgentClient
+from ..client.stream_items import StreamItem
 from . import agui_events
-from .event_hub import Gap, event_order
+from .agui_text import WrittenText
 
 _LOOK_SECONDS: Final = 1.0
 _ENDS: Final = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED)
@@ -23,7 +24,7 @@ _OWN_NAMES: Final = frozenset({*_ENDS, EventType.EXECUTION_SUBMITTED, EventType.
 """Events that AG-UI tells in words of its own."""
 
 Told = tuple[list[core.BaseEvent], str | None]
-"""Events of AG-UI, and the id of the stored event after which a reader may continue; None: as before."""
+"""Events of AG-UI, and the cursor after which a reader may continue; None: as before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,11 +34,12 @@ class AguiRun:
     Attributes:
         operation_id: Of the message that the run sends; "" when it sends none.
         execution_id: The execution that it follows; "" as long as its message waits behind a running step.
-        after: Id of the stored event after which it begins. None: at the first one.
+        after: Cursor after which it begins. None: at the first event.
         has_joined: Whether its message, if any, is part of the execution by then.
         looks_first: The execution's end, or its wait, may be stored already, and not come after that event.
         waits: The execution waits; whether somebody is asked meanwhile is looked at from time to time.
         with_history: Begin with the whole conversation: the caller does not say what it has seen.
+        clears: The reader may have text that was never committed: it gets the conversation before more is told.
         children: Subagents that have not ended by then, by their sessions.
     """
 
@@ -51,25 +53,27 @@ class AguiRun:
     looks_first: bool = False
     waits: bool = False
     with_history: bool = False
+    clears: bool = False
     children: dict[str, Event] = field(default_factory=dict[str, Event])
     _seen: set[str] = field(default_factory=set[str])
+    _written: WrittenText = field(default_factory=WrittenText)
 
     def begin_after(self, cursor: str, stored: Sequence[Event]) -> None:
-        """Tell what comes after this event.
+        """Tell what comes after this cursor.
 
         Args:
             stored: All events of the session.
         """
-        order = event_order(cursor)
-        seen = [event for event in stored if event_order(event.id) <= order]
+        order = entry_order(StreamPosition.read(cursor).event)
+        seen = [event for event in stored if entry_order(event.id) <= order]
         later = [event for event in stored[len(seen) :] if event.execution_id == self.execution_id]
-        self.after = cursor
+        self.after, self.clears = cursor, not self.with_history
         self.children = agui_events.open_children(seen, self.execution_id)
         self.has_joined = not self.operation_id or any(self._is_join(event) for event in seen)
         self.looks_first = self.has_joined and not any(event.type in _STOPS for event in later)
 
-    async def tell(self, events: AsyncGenerator[Event | Gap | None]) -> AsyncGenerator[Told]:
-        """Tell the run, from the events of its session.
+    async def tell(self, items: AsyncGenerator[StreamItem | None]) -> AsyncGenerator[Told]:
+        """Tell the run, from the stream of its session.
 
         The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
         Last-Event-ID goes on.
@@ -80,9 +84,9 @@ class AguiRun:
         if self.looks_first and (end := await self._end()):
             yield end, None
             return
-        async with contextlib.aclosing(_with_looks(events)) as found:
-            async for event in found:
-                told = await self._tell_one(event)
+        async with contextlib.aclosing(_with_looks(items)) as found:
+            async for item in found:
+                told = await self._tell_one(item)
                 if told[0]:
                     yield told
                 if told[0] and isinstance(told[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
@@ -104,13 +108,16 @@ class AguiRun:
         self._seen = {message.id for message in found.messages}
         return found
 
-    async def _tell_one(self, event: Event | Gap | None) -> Told:
-        if event is None:
+    async def _tell_one(self, item: StreamItem | None) -> Told:
+        if item is None:
             return (await self._interruption() if self.waits else []), None
-        if isinstance(event, Gap):
+        if item.snapshot is not None:
             self.has_joined = bool(self.execution_id)
             return [await self._history(), *(await self._end() if self.has_joined else [])], None
-        if not self._belongs(event):
+        if item.delta is not None:
+            return await self._tell_delta(item.delta), None
+        event = item.event
+        if event is None or not self._belongs(event):
             return [], None
         self.waits = event.type == EventType.EXECUTION_WAITING or (
             self.waits and event.type != EventType.EXECUTION_RESUMED
@@ -118,7 +125,30 @@ class AguiRun:
         told = await self._translate(event)
         if event.type == EventType.EXECUTION_WAITING:
             told += await self._interruption()
-        return told, event.id
+        return told, item.cursor
+
+    async def _tell_delta(self, delta: LiveDelta) -> list[core.BaseEvent]:
+        if not self.has_joined or delta.execution_id != self.execution_id:
+            return []
+        if not delta.call:
+            return [agui_events.emitted(delta)]
+        if delta.part != "text":
+            return []
+        cleared = [await self._history()] if self.clears else []
+        self.clears = False
+        return [*cleared, *self._written.write(delta)]
+
+    async def _tell_step(self, event: Event) -> list[core.BaseEvent]:
+        """Tell a committed step: what of it was not told while it was written, and the conversation if that differs."""
+        stored = await self.client.show(self.thread_id)
+        messages = agui_events.messages_of_step(stored.state, self.execution_id, event.step)
+        adopted, was_open = self._written.adopted_by(messages), self._written.is_open
+        told = self._written.close()
+        if was_open and adopted is None:
+            told.append(agui_events.snapshot(stored.state.store.section().messages, without=messages))
+        following = list(agui_events.events_of_messages(messages, event.step, self._seen, adopted))
+        has_begun = self._written.has_begun(event.step)
+        return [*told, *(each for each in following if not (has_begun and isinstance(each, core.StepStartedEvent)))]
 
     def _belongs(self, event: Event) -> bool:
         """Whether the event is one of the run's: of its execution, once its message is part of that."""
@@ -132,21 +162,27 @@ class AguiRun:
     async def _translate(self, event: Event) -> list[core.BaseEvent]:
         match event.type:
             case EventType.STEP_COMMITTED:
-                stored = await self.client.show(self.thread_id)
-                messages = agui_events.messages_of_step(stored.state, self.execution_id, event.step)
-                return list(agui_events.events_of_messages(messages, event.step, self._seen))
-            case EventType.CHILD_STARTED:
-                self.children[str(event.data["session"])] = event
-                return [agui_events.child_started(event)]
-            case EventType.CHILD_ENDED:
-                known = self.children.pop(str(event.data["session"]), None)
-                return [] if known is None else [agui_events.child_ended(event)]
+                return await self._tell_step(event)
+            case EventType.ATTEMPT_VOIDED:
+                return await self._tell_void(event)
+            case EventType.CHILD_STARTED | EventType.CHILD_ENDED:
+                return self._tell_child(event)
             case kind if kind in _ENDS:
                 return await self._end()
-            case kind if kind in _OWN_NAMES:
-                return []
-            case _:
-                return [agui_events.custom_event(event)]
+            case kind:
+                return [] if kind in _OWN_NAMES else [agui_events.custom_event(event)]
+
+    def _tell_child(self, event: Event) -> list[core.BaseEvent]:
+        if event.type == EventType.CHILD_STARTED:
+            self.children[str(event.data["session"])] = event
+            return [agui_events.child_started(event)]
+        known = self.children.pop(str(event.data["session"]), None)
+        return [] if known is None else [agui_events.child_ended(event)]
+
+    async def _tell_void(self, event: Event) -> list[core.BaseEvent]:
+        """Take back the message that an event voids: the conversation as it is stored does not have it."""
+        ended = self._written.void(event)
+        return [*ended, *([await self._history()] if ended else []), agui_events.custom_event(event)]
 
     async def _end(self) -> list[core.BaseEvent]:
         """The end of the run, when the execution has ended or waits for somebody; else nothing."""
@@ -158,7 +194,7 @@ class AguiRun:
             core.SubagentErrorEvent(subagent_run_id=child, message="It was stopped with the run.", code="stopped")
             for child in self.children
         ]
-        return [*left, agui_events.run_ended(thread, self.run_id, result)]
+        return [*await self._cut_text(), *left, agui_events.run_ended(thread, self.run_id, result)]
 
     async def _interruption(self) -> list[core.BaseEvent]:
         """The end of the run by open requests; nothing when nobody is asked."""
@@ -177,7 +213,13 @@ class AguiRun:
         ]
         outcome = core.RunFinishedInterruptOutcome(interrupts=interrupts)
         end = core.RunFinishedEvent(thread_id=self.thread_id, run_id=self.run_id, outcome=outcome)
-        return [*suspended, end]
+        return [*await self._cut_text(), *suspended, end]
+
+    async def _cut_text(self) -> list[core.BaseEvent]:
+        """End a text that is not committed when the run ends; it comes again with its commit, in the run after this."""
+        was_open = self._written.is_open
+        told = self._written.close_step()
+        return [*told, await self._history()] if was_open else told
 
     async def _asked(self) -> list[FoundRequest]:
         """Read those requests in full."""

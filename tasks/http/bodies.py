@@ -18,6 +18,9 @@ _MOST_TEXT: Final = 10_000_000
 EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
 """The ids of events, as a pattern."""
 
+CURSOR: Final = rf"{EVENT_ID}(\+{EVENT_ID})?"
+"""Cursors of streams with live text, and the ids of events, as a pattern."""
+
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
 By = Annotated[str | None, Field(max_length=200, description="Who asks, for the events.")]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]
@@ -213,11 +216,13 @@ class MessagesQuery(Body):
 class EventsQuery(Body):
     """From where to follow, and until when."""
 
-    after: str | None = Field(None, pattern=f"^{EVENT_ID}$", description="Id of the last event seen.")
+    after: str | None = Field(None, pattern=f"^{CURSOR}$", description="Id of the last event seen.")
     until: Literal["end"] | None = Field(None, description="end: the stream ends with the execution.")
+    live: bool = Field(False, description="true: with the text that steps write, before it is committed.")
 
 
 __all__ = [
+    "CURSOR",
     "EVENT_ID",
     "Answers",
     "Body",

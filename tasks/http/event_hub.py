@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from ...worker.errors import CeleryAgentsError, SessionNotFound
-from ...worker.store import Event, EventType
+from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
+from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store.live.reading import Entry, moved_on
 from ..client.async_client import AsyncAgentClient
+from ..client.following import WATCH_SECONDS, SessionReader, committed_texts
+from ..client.stream_items import StreamItem
 from .problems import HttpProblem
-
-if TYPE_CHECKING:
-    from ..client.client import AgentClient
 
 _log = logging.getLogger(__name__)
 
@@ -29,31 +29,43 @@ _PAGE: Final = 200
 _MOST_WAITING: Final = 500
 _LOST_CONNECTION_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 15.0
+_NEVER: Final = "999999999999999-0"
+"""The position of somebody who reads no live text: behind all of it."""
 
 
 class Gap:
     """Stands for events that are not stored any more."""
 
 
+_Told = tuple[Entry, str]
+"""An event or a piece of live text, and with a committed step its whole text."""
+
+
 @dataclass(slots=True)
 class _Topic:
     """A session that somebody reads, and how far the hub has read it."""
 
-    position: str
+    position: StreamPosition
     readers: set[_Reader] = field(default_factory=set["_Reader"])
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody reads its live text."""
+        return any(reader.is_live for reader in self.readers)
 
 
 class _Reader:
-    """The events that wait for one subscriber."""
+    """The events and the live text that wait for one subscriber."""
 
-    def __init__(self) -> None:
-        self.waiting: asyncio.Queue[Event] = asyncio.Queue(_MOST_WAITING)
+    def __init__(self, *, is_live: bool) -> None:
+        self.waiting: asyncio.Queue[_Told] = asyncio.Queue(_MOST_WAITING)
         self.is_behind = False
+        self.is_live = is_live
 
-    def put(self, event: Event) -> None:
-        """Add an event; a subscriber that is too far behind gets no further ones."""
+    def put(self, told: _Told) -> None:
+        """Add an entry; a subscriber that is too far behind gets no further ones."""
         try:
-            self.waiting.put_nowait(event)
+            self.waiting.put_nowait(told)
         except asyncio.QueueFull:
             self.is_behind = True
 
@@ -70,6 +82,7 @@ class EventHub:
         self._most = most_streams
         self._topics: dict[str, _Topic] = {}
         self._task: asyncio.Task[None] | None = None
+        self._watched_at: dict[str, float] = {}
         self.streams = 0
 
     async def close(self) -> None:
@@ -92,9 +105,7 @@ class EventHub:
             HttpProblem: Too many streams are open.
             SessionNotFound: There is no such session.
         """
-        if self.streams >= self._most:
-            detail = f"This process serves {self._most} streams already. Try again, or start another one."
-            raise HttpProblem(503, "too-many-streams", detail, headers={"Retry-After": "2"})
+        self._check_room()
         await self._client.header(session_id)
         self.streams += 1
         events = self._follow(session_id, after)
@@ -104,6 +115,59 @@ class EventHub:
             await events.aclose()
             self.streams -= 1
 
+    @contextlib.asynccontextmanager
+    async def subscribe_live(
+        self, session_id: str, after: str | None
+    ) -> AsyncGenerator[AsyncGenerator[StreamItem | None]]:
+        """Follow the events of a session together with its live text.
+
+        Args:
+            after: Cursor of the last item that the subscriber has seen, or the id of an event. None: from the first
+                event that is stored.
+        Yields:
+            Items, and None when nothing has happened for a while; it ends as `subscribe` does.
+        Raises:
+            HttpProblem: Too many streams are open.
+            SessionNotFound: There is no such session.
+        """
+        self._check_room()
+        client = await self._client.run(lambda client: client)
+        reader = SessionReader(client.store, session_id, after)
+        snapshot = await self._client.run(lambda _: reader.begin())
+        self.streams += 1
+        items = self._follow_live(session_id, reader, snapshot)
+        try:
+            yield items
+        finally:
+            await items.aclose()
+            self.streams -= 1
+
+    async def _follow_live(
+        self, session_id: str, reader: SessionReader, snapshot: list[StreamItem]
+    ) -> AsyncGenerator[StreamItem | None]:
+        for item in snapshot:
+            yield item
+        while page := await self._client.run(lambda _: reader.read(None)):
+            for item in page:
+                yield item
+        waiting = self._attach(session_id, reader.position, is_live=True)
+        try:
+            for item in await self._client.run(lambda _: reader.read(None)):
+                yield item
+            async for told in self._live(session_id, waiting):
+                if told is None:
+                    yield None
+                elif reader.position.is_before(told[0].id, is_event=isinstance(told[0], Event)):
+                    for item in reader.items_of(told[0], {told[0].id: told[1]}):
+                        yield item
+        finally:
+            self._detach(session_id, waiting)
+
+    def _check_room(self) -> None:
+        if self.streams >= self._most:
+            detail = f"This process serves {self._most} streams already. Try again, or start another one."
+            raise HttpProblem(503, "too-many-streams", detail, headers={"Retry-After": "2"})
+
     async def _follow(self, session_id: str, after: str | None) -> AsyncGenerator[Event | Gap | None]:
         position = after or "0"
         if await self._has_gap(session_id, after):
@@ -112,29 +176,32 @@ class EventHub:
             for event in page:
                 position = event.id
                 yield event
-        reader = self._attach(session_id, position)
+        reader = self._attach(session_id, StreamPosition(position, _NEVER), is_live=False)
         try:
             # What came between the last page and this moment is stored, and not in the queue of a session that others
             # read already.
             for event in await self._read_page(session_id, position):
                 position = event.id
                 yield event
-            async for event in self._live(session_id, reader):
-                if event is None or event_order(event.id) > event_order(position):
-                    position = position if event is None else event.id
+            async for told in self._live(session_id, reader):
+                event = None if told is None else told[0]
+                if event is None:
+                    yield None
+                elif isinstance(event, Event) and entry_order(event.id) > entry_order(position):
+                    position = event.id
                     yield event
         finally:
             self._detach(session_id, reader)
 
-    async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[Event | None]:
+    async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Told | None]:
         while not (reader.is_behind and reader.waiting.empty()):
             try:
-                event = await asyncio.wait_for(reader.waiting.get(), _CHECK_SECONDS)
+                told = await asyncio.wait_for(reader.waiting.get(), _CHECK_SECONDS)
             except TimeoutError:
                 if not await self._is_there(session_id):
                     return
-                event = None
-            yield event
+                told = None
+            yield told
 
     async def _has_gap(self, session_id: str, after: str | None) -> bool:
         """Whether events after this one were there and are not stored any more."""
@@ -143,7 +210,7 @@ class EventHub:
             return after is not None
         if after is None:
             return first[0].type != EventType.EXECUTION_SUBMITTED
-        return event_order(after) < event_order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
+        return entry_order(after) < entry_order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
 
     async def _read_page(self, session_id: str, position: str) -> list[Event]:
         return await self._client.run(lambda client: client.store.sessions.events(session_id, position, _PAGE))
@@ -157,9 +224,11 @@ class EventHub:
             return True
         return True
 
-    def _attach(self, session_id: str, position: str) -> _Reader:
-        reader = _Reader()
+    def _attach(self, session_id: str, position: StreamPosition, *, is_live: bool) -> _Reader:
+        reader = _Reader(is_live=is_live)
         topic = self._topics.setdefault(session_id, _Topic(position))
+        if is_live and not topic.is_live:
+            topic.position = replace(topic.position, live=position.live)
         topic.readers.add(reader)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read())
@@ -177,38 +246,49 @@ class EventHub:
         try:
             while self._topics:
                 positions = {session_id: topic.position for session_id, topic in self._topics.items()}
-                for session_id, events in (await self._read_once(positions)).items():
-                    self._hand_out(session_id, events)
+                for session_id, told in (await self._read_once(positions)).items():
+                    self._hand_out(session_id, told)
         finally:  # without readers, or because of a bug: then their streams end, and they come back
             for topic in self._topics.values():
                 for reader in topic.readers:
                     reader.is_behind = True
 
-    async def _read_once(self, positions: Mapping[str, str]) -> dict[str, list[Event]]:
+    async def _read_once(self, positions: Mapping[str, StreamPosition]) -> dict[str, list[_Told]]:
+        live = [session_id for session_id, topic in self._topics.items() if topic.is_live]
         try:
-            return await self._client.run(functools.partial(_read_events, positions))
+            return await self._client.run(lambda client: self._read_entries(client.store, positions, live))
         except CeleryAgentsError as error:
             _log.warning("events cannot be read now: %s", error)
             await asyncio.sleep(_LOST_CONNECTION_SECONDS)
             return {}
 
-    def _hand_out(self, session_id: str, events: list[Event]) -> None:
+    def _read_entries(
+        self, store: Store, positions: Mapping[str, StreamPosition], live: Sequence[str]
+    ) -> dict[str, list[_Told]]:
+        """Read what is new, and say of sessions whose live text is read that somebody follows them."""
+        now = time.monotonic()
+        self._watched_at = {name: at for name, at in self._watched_at.items() if name in positions}
+        for session_id in live:
+            if now - self._watched_at.get(session_id, -WATCH_SECONDS) >= WATCH_SECONDS:
+                self._watched_at[session_id] = now
+                with contextlib.suppress(StoreForbidden):
+                    store.live.keep_watched(session_id)
+        found = store.live.follow(positions, _BLOCK_MS)
+        told: dict[str, list[_Told]] = {}
+        for session_id, entries in found.items():
+            texts = committed_texts(store, session_id, entries) if session_id in live else {}
+            told[session_id] = [(entry, texts.get(entry.id, "")) for entry in entries]
+        return told
+
+    def _hand_out(self, session_id: str, found: list[_Told]) -> None:
         topic = self._topics.get(session_id)
         if topic is None:
             return
-        for event in events:
-            if event_order(event.id) <= event_order(topic.position):
+        for told in found:
+            is_event = isinstance(told[0], Event)
+            if not topic.position.is_before(told[0].id, is_event=is_event):
                 continue  # the topic was given up and begun again meanwhile
-            topic.position = event.id
+            topic.position = moved_on(topic.position, told[0])
             for reader in topic.readers:
-                reader.put(event)
-
-
-def _read_events(positions: Mapping[str, str], client: AgentClient) -> dict[str, list[Event]]:
-    return client.store.sessions.watch_many(positions, _BLOCK_MS)
-
-
-def event_order(event_id: str) -> tuple[int, int]:
-    """Turn the id of an event into what sorts as the events were stored."""
-    milliseconds, _, number = event_id.partition("-")
-    return int(milliseconds), int(number or 0)
+                if is_event or reader.is_live:
+                    reader.put(told)

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
-from ...worker.store import Event
-from ..client.json_values import event_value, header_value, session_value, tree_value
+from ...worker.store import Event, StreamPosition
+from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import waiting_reason
 from . import bodies, replies
@@ -97,7 +97,9 @@ async def follow_events(call: Call) -> Response:
     """Follow the events of a session as a stream of Server-Sent Events."""
     query: bodies.EventsQuery = call.query
     after = read_last_event_id(call) or query.after
-    subscription = call.hub.subscribe(call.session_id, after)
+    if query.live:
+        return await _follow_live(call, after, until_end=query.until == "end")
+    subscription = call.hub.subscribe(call.session_id, None if after is None else StreamPosition.read(after).event)
     events = await subscription.__aenter__()
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
@@ -117,6 +119,32 @@ async def follow_events(call: Call) -> Response:
     return stream_events(write())
 
 
+async def _follow_live(call: Call, after: str | None, *, until_end: bool) -> Response:
+    subscription = call.hub.subscribe_live(call.session_id, after)
+    items = await subscription.__aenter__()
+
+    async def write() -> AsyncGenerator[ServerSentEvent]:
+        try:
+            yield ServerSentEvent(retry=_RETRY_MS, comment="events")
+            async for item in items:
+                if item is None:
+                    continue
+                if item.snapshot is not None:
+                    snapshot = await call.client.run(lambda client: _read_session(client, call.session_id))
+                    yield ServerSentEvent(_text(snapshot), event="snapshot")
+                elif item.delta is not None:
+                    yield ServerSentEvent(_text(delta_value(item.delta)), event="live", id=item.cursor)
+                elif item.event is not None:
+                    value = {**event_value(item.event), **({"text": item.text} if item.text else {})}
+                    yield ServerSentEvent(_text(value), event=str(item.event.type), id=item.cursor)
+                    if until_end and item.event.type in _ENDS and await _has_ended(call):
+                        return
+        finally:
+            await subscription.__aexit__(None, None, None)
+
+    return stream_events(write())
+
+
 def read_last_event_id(call: Call) -> str | None:
     """Read the header by which a reader says what it has seen last; None without it.
 
@@ -124,7 +152,7 @@ def read_last_event_id(call: Call) -> str | None:
         HttpProblem: It is no id of an event.
     """
     after = call.request.headers.get("last-event-id") or None
-    if after is not None and not re.fullmatch(bodies.EVENT_ID, after):
+    if after is not None and not re.fullmatch(bodies.CURSOR, after):
         raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
     return after
 

@@ -177,6 +177,9 @@ class _GaugeCollector:
         for source in SOURCES:
             refused.add_metric([source], refusals.counts.get(source, 0))
         yield refused
+        dropped = CounterMetricFamily("celery_agents_live_dropped", "Pieces of live text that were not written")
+        dropped.add_metric([], runtime.live.dropped)
+        yield dropped
         facts = {
             "slots": (
                 "Steps that this worker can have wait for models and tools",

@@ -39,7 +39,7 @@ def left_of(bench: Bench) -> tuple[list[str], list[str]]:
     keys = bench.store.context.keys(bench.session)
     shard = keys.shard
     names = [
-        keys.session, keys.ctl, keys.inbox, keys.events, keys.section("messages", 0), keys.steps(bench.execution),
+        keys.session, keys.ctl, keys.inbox, keys.events, keys.live, keys.section("messages", 0), keys.steps(bench.execution),
         *(keys.journal(bench.execution, step) for step in range(5)),
     ]  # fmt: skip
     indexes = ("sessions", "due", "delayed", "failed", "ending", "children", "unoffered", "callbacks", "requests")
@@ -180,7 +180,7 @@ LATE: dict[str, Callable[[Bench, Claimed], object]] = {
     "answer": lambda bench, claimed: bench.store.steps.record_answer(claimed.claim, b"paid"),
     "result": lambda bench, claimed: bench.store.steps.record_results(claimed.claim, {0: b"done"}),
     "failure": lambda bench, claimed: bench.store.steps.record_failure(
-        claimed.claim, 1, b"{}", NewEvent("inference_failed", bench.execution, 1, {})
+        claimed.claim, 1, b"{}", [NewEvent("inference_failed", bench.execution, 1, {})]
     ),
     "auxiliary": lambda bench, claimed: bench.store.steps.record_auxiliary(claimed.claim, "title", b"paid"),
     "tools": lambda bench, claimed: bench.store.steps.record_tools(claimed.claim, b"digest"),

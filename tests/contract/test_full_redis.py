@@ -14,6 +14,7 @@ from celery_agents.worker.errors import (
     StateUnreadable,
     StoreFull,
 )
+from celery_agents.worker.store import Attempt, NewDelta
 from celery_agents.worker.store.redis.database import connect
 
 from support.asking import a_request, approve, ask, open_requests, wait
@@ -130,3 +131,14 @@ def test_a_key_of_another_type_is_damage_and_not_a_crash(bench: Bench) -> None:
     bench.database("SET", keys.inbox, "not a list")
     with pytest.raises(StateUnreadable):
         bench.message("more")
+
+
+def test_a_full_redis_refuses_live_text_and_the_step_goes_on(on_redis: Bench, full: Full) -> None:
+    claimed = on_redis.claim()
+    pieces = {Attempt(claimed.claim): [NewDelta(call=1, part="text", offset=0, text="live")]}
+    with full, pytest.raises(StoreFull):
+        on_redis.store.live.write(pieces)
+    keys = on_redis.store.context.keys(on_redis.session)
+    assert on_redis.database("HGET", keys.ctl, "live") is None
+    assert on_redis.database("EXISTS", keys.live) == 0
+    assert on_redis.commit(claimed).version == 2

@@ -35,6 +35,7 @@ from fault.real import (  # noqa: E402
     children,
     inputs,
     kills,
+    live,
     long_task,
     messages,
     models,
@@ -127,6 +128,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 around a wait, with each kind of request, under load, while somebody answers",
         {"kills": "kills", "requests answered": "requests_answered", "approved calls": "approved_calls", **_JOBS},
         tuple(f"killed_{point}_{tool}" for point, tool in waiting.combinations()),
+    ),
+    "live-text": Scenario(
+        lambda d, s: live.kill_writers(d, 1000, s, kill_seconds=3.0),
+        "kill -9 while answers are followed as they are written, by readers that stay, come late, and leave and return",
+        {"kills": "kills", "streams": "streams", "pieces of text": "pieces", "pieces void": "voids",
+         "returns of readers": "returns"},
+        ("kills", "voids", "returns"),
     ),
     "children-kills": Scenario(
         lambda d, s: children.kill_trees(d, 10, s, timeout=1500),

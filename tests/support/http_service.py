@@ -107,9 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_all(self.head(status, len(raw), headers) + raw)
 
-    def head(self, status: int, length: int, headers: dict[str, str] | None = None) -> bytes:
+    def head(self, status: int, length: int | None, headers: dict[str, str] | None = None) -> bytes:
+        """The head of a response; without a length it ends with the connection."""
         lines = [f"HTTP/1.1 {status} {self.responses.get(status, ('Other',))[0]}"]
-        fields = {"Content-Type": "application/json", "Content-Length": str(length), **(headers or {})}
+        size = {} if length is None else {"Content-Length": str(length)}
+        fields = {"Content-Type": "application/json", **size, **(headers or {})}
         lines += [f"{name}: {value}" for name, value in fields.items()]
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 

@@ -26,6 +26,10 @@ A plan is JSON:
              "malformed"    paid, not JSON
              "wrong_types"  paid, JSON whose fields have other types
              "empty"        paid, no choices
+             "stall_stream" paid, a stream waits at a gate {"after": pieces, "gate": name}
+             "cut_stream"   paid, a stream is reset {"after": pieces}
+
+    A request with `"stream": true` gets its answer in pieces: "piece" characters each (5), with "pause" seconds between.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +47,7 @@ from .http_service import Entry, Handler, ServiceProcess, Space, call, serve
 
 Plan = dict[str, Any]
 
-KINDS = ("status", "hang", "cut", "truncate", "drip", "malformed", "wrong_types", "empty")
+KINDS = ("status", "hang", "cut", "truncate", "drip", "malformed", "wrong_types", "empty", "stall_stream", "cut_stream")
 
 
 class _ProviderSpace(Space):
@@ -94,8 +99,8 @@ class _ProviderHandler(Handler):
             super().handle_post(space, path, query, body)
 
     def _complete(self, space: _ProviderSpace, body: Any) -> None:
-        if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or body.get("stream"):
-            self.answer(400, _error("this provider takes chat completions with messages and without stream"))
+        if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or body.get("n", 1) != 1:
+            self.answer(400, _error("this provider takes chat completions with messages, one answer each"))
             return
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
         plan = space.plan
@@ -110,7 +115,7 @@ class _ProviderHandler(Handler):
 
         entry = space.records.append(pay)
         self._wait(space, plan)
-        self._deliver(entry)
+        self._deliver(space, entry)
 
     def _wait(self, space: _ProviderSpace, plan: Plan) -> None:
         if plan.get("latency"):
@@ -118,11 +123,13 @@ class _ProviderHandler(Handler):
         if plan.get("gate"):
             self.wait_at_gate(space.gate(plan["gate"]))
 
-    def _deliver(self, entry: Entry) -> None:
+    def _deliver(self, space: _ProviderSpace, entry: Entry) -> None:
         fault = entry["fault"] or {"fault": None}
         raw = json.dumps(entry["answer"]).encode()
         match fault["fault"]:
-            case None:
+            case None | "stall_stream" | "cut_stream" if entry["request"].get("stream"):
+                self._stream(space, entry)
+            case None | "stall_stream" | "cut_stream":
                 self.answer(200, raw)
             case "status":
                 self._refuse(fault, entry["key"])
@@ -143,6 +150,24 @@ class _ProviderHandler(Handler):
                 self.answer(200, {**entry["answer"], "choices": "none", "usage": "much", "created": "yesterday"})
             case "empty":
                 self.answer(200, {**entry["answer"], "choices": []})
+
+    def _stream(self, space: _ProviderSpace, entry: Entry) -> None:
+        """The answer as Server-Sent Events, as OpenAI sends them."""
+        plan, fault = space.plan, entry["fault"] or {"fault": None}
+        headers = {"Content-Type": "text/event-stream", "Connection": "close"}
+        self.close_connection = True
+        self.send_all(self.head(200, None, headers))
+        for number, chunk in enumerate(_chunks(entry["answer"], entry["request"], plan.get("piece", 5))):
+            if number and plan.get("pause") and self.client_left(plan["pause"]):
+                return
+            if number == fault.get("after") and fault["fault"] == "cut_stream":
+                self._reset()
+                return
+            if number == fault.get("after") and not self.wait_at_gate(space.gate(fault["gate"])):
+                return
+            if not self.send_all(b"data: " + json.dumps(chunk).encode() + b"\n\n"):
+                return
+        self.send_all(b"data: [DONE]\n\n")
 
     def _refuse(self, fault: Plan, key: str) -> None:
         code = fault.get("code", 500)
@@ -204,6 +229,27 @@ def _completion(n: int, body: Entry, answer: Entry) -> Entry:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": answer.get("usage") or _usage(body, message),
     }
+
+
+def _chunks(answer: Entry, request: Entry, piece: int) -> Iterator[Entry]:
+    """An answer in the pieces of a stream: the role, the text, the calls, the end, and the usage where it is asked for."""
+    message, finish = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
+    head = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+
+    def chunk(delta: Entry, reason: str | None = None) -> Entry:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}], "usage": None}
+
+    yield chunk({"role": "assistant", "content": ""})
+    thought, text = message.get("reasoning_content") or "", message.get("content") or ""
+    for start in range(0, len(thought), piece):
+        yield chunk({"reasoning_content": thought[start : start + piece]})
+    for start in range(0, len(text), piece):
+        yield chunk({"content": text[start : start + piece]})
+    for index, asked in enumerate(message.get("tool_calls", ())):
+        yield chunk({"tool_calls": [{"index": index, **asked}]})
+    yield chunk({}, finish)
+    if (request.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [], "usage": answer["usage"]}
 
 
 def _tool_call(n: int, index: int, planned: Entry) -> Entry:

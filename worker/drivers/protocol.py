@@ -28,9 +28,11 @@ class Delta:
 
     Attributes:
         text: What the model has said since the last piece.
+        part: "text", the answer; or "thinking".
     """
 
     text: str
+    part: str = "text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ..guards import time_left
 from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
+from .live_text import RunText
 from .outcome import Moved, NothingToDo, Outcome, Parked, RetryLater
 from .peers import Peers
 from .rejected_answers import read_rejected
@@ -77,6 +78,7 @@ class StepClaimer:
         state = start_execution(loaded.state, agent.limits, started_at, resumed_at=claimed_at)
         assert state.execution is not None
         left = time_left(state.execution, claimed_at)
+        lease.watched_ms = loaded.watched_ms
         # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents
@@ -94,6 +96,7 @@ class StepClaimer:
             stored_extents=extents,
             rejected=read_rejected(loaded.journal),
             asking=self._auxiliary_calls.ask,
+            live=RunText(services.live, claimed, lease, services.monotonic),
         )
 
     def park(self, ref: StepRef, error: Exception) -> Parked:

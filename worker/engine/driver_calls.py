@@ -80,11 +80,12 @@ class DriverCaller:
         described = describe_exception(error)
         facts: dict[str, Any] = {"kind": described.kind, "transient": error.transient}
         facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
-        event = None
+        void = run.live.void_call()
+        events = [] if void is None else [void]
         if pause_seconds is not None:
             next_try_ms = run.redis_ms(self._services.monotonic()) + milliseconds(pause_seconds)
-            event = failed_call_event(run, described, facts, next_try_ms)
-        self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), event)
+            events.append(failed_call_event(run, described, facts, next_try_ms))
+        self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
     def _call_on_loop(self, lease: ActiveLease, driver: Driver, request: InferenceRequest) -> bytes:
         future = self._services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)

@@ -155,6 +155,9 @@ class Inference:
         if run.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.rejected)
+        emit = run.live.begin_call()
+        if emit is not None:
+            request = replace(request, emit=emit)
         started = self._services.monotonic()
         try:
             raw = self._driver.call(run, request)

@@ -30,6 +30,7 @@ from ..state import (
 )
 from ..store import Claim, Claimed, Journal, LoadedSession, StepRef, read_link
 from .active_lease import ActiveLease
+from .live_text import RunText
 from .outcome import Outcome
 from .rejected_answers import RejectedAnswer
 
@@ -123,6 +124,7 @@ class Run:
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
             shared by all copies of the run, like `auxiliary`.
         asking: Makes auxiliary calls; None where no model may be asked.
+        live: What the attempt emits while it runs, for those who follow the session.
         next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
         publish: Steps of children whose messages have to be published when the run is done.
     """
@@ -138,6 +140,7 @@ class Run:
     sticky_until: float
     seen_extents: Mapping[str, Extent]
     stored_extents: Mapping[str, Extent]
+    live: RunText
     response: InferenceResponse | None = None
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: UnjournaledResults = field(default_factory=lambda: _NO_RESULTS)

@@ -13,6 +13,7 @@ from ..concurrency.tool_threads import Threads
 from ..mcp import Connections
 from ..store import Store
 from .leases import LeaseKeeper
+from .live_writer import LiveWriter
 from .observer import StepObserver
 
 
@@ -27,6 +28,7 @@ class EngineServices:
         sleep: Waits a number of seconds.
         connections: The connections to MCP servers; its maker closes them.
         observer: Is told what steps do. None: nobody is.
+        live: Writes what steps emit while they run; its maker closes it.
     """
 
     store: Store
@@ -38,3 +40,7 @@ class EngineServices:
     sleep: Callable[[float], None] = fibers.sleep
     connections: Connections = field(default_factory=Connections)
     observer: StepObserver | None = None
+    live: LiveWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "live", LiveWriter(self.store))

@@ -257,6 +257,7 @@ class ToolCallRunner:
             replies=self._replies(run, planned),
             state=run.state,
             calls=run.response.tool_calls if run.response is not None else (),
+            emitter=lambda value: run.live.emit_of_tool(planned.index, value),
             provider=run.response.provider if run.response is not None else None,
         )
 

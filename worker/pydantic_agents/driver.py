@@ -11,6 +11,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 from ..drivers import InferenceRequest
 from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
+from ..drivers.pydantic_ai.streaming import EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
 from . import internals
@@ -56,7 +57,7 @@ class PydanticAgentDriver:
         raise failure
 
     async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
-        from pydantic_ai import CallToolsNode
+        from pydantic_ai import CallToolsNode, ModelRequestNode
         from pydantic_ai.run import AgentRun
 
         async with self._agent.iter(
@@ -70,7 +71,11 @@ class PydanticAgentDriver:
             internals.seed_run(run, conversation.counters, run_step=conversation.counters.run_step)
             assert isinstance(run, AgentRun)
             node: Any = run.next_node
+            text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
             while not isinstance(node, CallToolsNode):
+                asks = isinstance(node, ModelRequestNode)
+                if text is not None and asks:
+                    await _emit(node, run, text)
                 node = await run.next(node)
             return await self._read_answer(run, node, conversation)
 
@@ -134,6 +139,12 @@ class PydanticAgentDriver:
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
+    """Let a node ask as a stream; the run goes on from it as from one that asked without."""
+    async with node.stream(run.ctx) as events:
+        await text.emit_all(events)
 
 
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:

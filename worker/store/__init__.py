@@ -6,6 +6,7 @@ from .children.trees import TreeNode
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
+from .live.values import Attempt, LiveDelta, NewDelta, StreamPosition, entry_order
 from .records import (
     LAST_STEP,
     REQUEST_TASK,
@@ -64,6 +65,7 @@ __all__ = [
     "ActionResult",
     "AnswerAction",
     "AnswerResult",
+    "Attempt",
     "BeginRecord",
     "BeginResult",
     "Callback",
@@ -82,8 +84,10 @@ __all__ = [
     "Hold",
     "InboxKind",
     "Journal",
+    "LiveDelta",
     "LoadedSession",
     "NewChild",
+    "NewDelta",
     "NewEvent",
     "NextState",
     "NotClaimed",
@@ -106,6 +110,7 @@ __all__ = [
     "StepStore",
     "StoppedChildren",
     "Store",
+    "StreamPosition",
     "Suspect",
     "SweepResult",
     "Transition",
@@ -113,6 +118,7 @@ __all__ = [
     "WaitResult",
     "Waiting",
     "WholeSession",
+    "entry_order",
     "memory_store",
     "new_claim_id",
     "offered_queues",

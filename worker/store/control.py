@@ -35,6 +35,8 @@ _FIELDS: Final = (
     "held_by",
     "held_why",
     "held_since",
+    "watched",
+    "live",
 )
 _TIME_DIGITS: Final = 15
 HELD_MARK: Final = "!held"
@@ -63,6 +65,8 @@ class ControlFields:
         legs: How often the step has waited.
         tasks: Of a child: the Celery tasks at the root of its tree and above it, see `tasks_above`.
         hold: Who suspended the session; None: nobody.
+        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        live: The mark of the attempt whose live text is stored; see `live_mark`.
     """
 
     execution: str
@@ -81,12 +85,14 @@ class ControlFields:
     legs: int = 0
     tasks: str = ""
     hold: Hold | None = None
+    watched_ms: int = 0
+    live: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
         """Parse the reply to `control_command`."""
         execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started, *others = reply
-        queue, unoffered, retries, legs, tasks, *hold = others
+        queue, unoffered, retries, legs, tasks, *hold, watched, live = others
         return cls(
             execution=fields.text(execution),
             step=fields.number(step),
@@ -104,6 +110,8 @@ class ControlFields:
             legs=fields.number(legs),
             tasks=fields.text(tasks),
             hold=read_hold(hold),
+            watched_ms=fields.milliseconds(watched),
+            live=fields.text(live),
         )
 
     @property
@@ -146,6 +154,17 @@ class ControlFields:
 def tasks_above(root_task: str, parent_task: str) -> str:
     """The value of the field `tasks`: the ids of two Celery tasks with a blank between them."""
     return f"{root_task} {parent_task}"
+
+
+def live_mark(step: int, legs: int, claim_id: str) -> str:
+    """The value of the field `live`: the attempt whose live text is stored."""
+    return f"{step} {legs} {claim_id}"
+
+
+def abandoned_attempt(control: ControlFields, claim_id: str) -> str | None:
+    """The claim that has written live text of this step and leg and has ended without its commit; None without one."""
+    writer = control.live.removeprefix(live_mark(control.step, control.legs, ""))
+    return writer if writer not in (control.live, claim_id) and writer else None
 
 
 def unoffered_mark(since_ms: int, agent: str) -> str:

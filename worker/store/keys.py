@@ -12,6 +12,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour or the retention; a failed one's stays | step |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
 | `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |
+| `ca:{k}:s:<sid>:live` | stream, capped | minutes after its last entry | live text, beside all transactions |
 | `ca:{k}:lease:<claim>` | string | lease | claim, heartbeat |
 | `ca:{k}:due` | zset | permanent | the transaction that makes or ends work |
 | `ca:{k}:delayed` | zset | permanent | session → next try of a step put off; the release, pruned by the sweep |
@@ -119,7 +120,7 @@ class ShardKeys:
 class SessionKeys:
     """Keys of one session."""
 
-    __slots__ = ("ctl", "events", "inbox", "session", "session_id", "shard")
+    __slots__ = ("ctl", "events", "inbox", "live", "session", "session_id", "shard")
 
     def __init__(self, shard: ShardKeys, session_id: str) -> None:
         self.shard = shard
@@ -128,6 +129,7 @@ class SessionKeys:
         self.ctl = self.session + ":ctl"
         self.inbox = self.session + ":inbox"
         self.events = self.session + ":events"
+        self.live = self.session + ":live"
 
     def section(self, section: str, generation: int) -> str:
         """The list of messages of one generation of a section."""

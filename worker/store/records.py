@@ -101,6 +101,7 @@ class LoadedSession:
         started_ms: Redis time at which the execution was claimed first.
         legs: How often this step has waited; 0 for a step that asked nobody.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
+        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
     """
 
     session: CachedSession
@@ -113,6 +114,7 @@ class LoadedSession:
     now_ms: int
     legs: int = 0
     hold: Hold | None = None
+    watched_ms: int = 0
 
     @property
     def state(self) -> AgentState:
@@ -252,6 +254,8 @@ class EventType(StrEnum):
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
         SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
             executions.
+        ATTEMPT_VOIDED: Live text of this step is void: its attempt was abandoned, or its model call failed. `attempt`;
+            `call`: the call whose text is void, 0: all of the attempt; `keeps_answer`: the model's text stays valid.
         CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
             other data are the capability's.
     """
@@ -286,6 +290,7 @@ class EventType(StrEnum):
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"
     SESSION_SAVED = "session_saved"
+    ATTEMPT_VOIDED = "attempt_voided"
     CAPABILITY = "capability"
 
 
@@ -415,10 +420,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a heartbeat for one claim."""
+    """The answer to a heartbeat for one claim; `watched_ms` as in `LoadedSession`."""
 
     alive: bool
     cancel: str | None
+    watched_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from .context import NoPublisher, StepPublisher, StoreContext
 from .database import Database
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.store import Housekeeping
+from .live.store import LiveText
 from .memory.database import MemoryDatabase
 from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
@@ -31,6 +32,7 @@ class Store:
         housekeeping: Sweep, callbacks, pruning, and what operators look at.
         registry: What workers tell about themselves.
         tool_lists: Lists of tools of remote servers.
+        live: Text that is written while a step runs.
         trees: Sessions with those that their agents have started.
         context: What the parts share.
     """
@@ -51,6 +53,7 @@ class Store:
         self.housekeeping = Housekeeping(self.context)
         self.registry = WorkerRegistry(self.context)
         self.tool_lists = ToolLists(self.context)
+        self.live = LiveText(self.context)
         self.trees = Trees(self.context)
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ class ToolContext:
         replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
         state: The session as it was when the step began; None outside of a worker.
         calls: The calls of the model's answer as the model asked for them, this one at `index`.
+        emitter: Takes what the call emits; None outside of a worker. Call `emit`.
         provider: What the driver keeps with the answer; opaque. None where it keeps nothing.
     """
 
@@ -60,6 +61,7 @@ class ToolContext:
     state: AgentState | None = field(default=None, repr=False)
     calls: tuple[ToolCall, ...] = field(default=(), repr=False)
     provider: Mapping[str, Any] | None = field(default=None, repr=False)
+    emitter: Callable[[Any], None] | None = field(default=None, repr=False)
 
     @overload
     def answer(self) -> Any: ...
@@ -167,6 +169,20 @@ class ToolContext:
         if self.ask is None:
             raise ModelCallRefused("this context belongs to no worker")
         return self.ask(key, request)
+
+    def emit(self, value: Any) -> None:
+        """Show those who follow the session what the call does, while it runs; nobody else ever sees it.
+
+        It is written beside the step within 50 ms, costs nothing when nobody follows, and never fails or delays the
+        call: what Redis does not take is dropped. It is no part of the result, and void if the call has to run again.
+
+        Args:
+            value: A text, which continues what this call has emitted before; or data of JSON. At most 16,000 bytes.
+        Raises:
+            InvalidInput: It is neither, or too large.
+        """
+        if self.emitter is not None:
+            self.emitter(value)
 
     def remaining_seconds(self) -> float:
         """Seconds until the deadline, never below 0; made for the timeout of an HTTP client."""

@@ -23,6 +23,7 @@ from .history import model_messages
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .response_limit import response_limit
+from .streaming import STREAM_OVERHEAD, EmittedText, ask_streaming, emitted_text
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -50,10 +51,12 @@ class _Question:
     parameters: ModelRequestParameters
     shape: OutputShape | None
 
-    async def ask(self, timeout_seconds: float) -> ModelResponse:
-        """Send the question once."""
+    async def ask(self, timeout_seconds: float, text: EmittedText | None) -> ModelResponse:
+        """Send the question once; as a stream, where somebody takes its text."""
         settings: Any = self.settings
         async with asyncio.timeout(timeout_seconds):
+            if text is not None:
+                return await ask_streaming(self.model, (self.messages, settings, self.parameters), text)
             return await self.model.request(self.messages, settings, self.parameters)
 
 
@@ -104,8 +107,10 @@ class PydanticAIDriver:
         try:
             question = await self._question(target, request)
             asked = True
-            with response_limit(request.max_answer_bytes) as limit:
-                return self._raw(await question.ask(request.timeout), question, target)
+            text = emitted_text(request, target.model, is_shaped=question.shape is not None)
+            most_bytes = request.max_answer_bytes * (1 if text is None else STREAM_OVERHEAD)
+            with response_limit(most_bytes) as limit:
+                return self._raw(await question.ask(request.timeout, text), question, target)
         except StopExecution:  # of the message compiler, which is the user's
             raise
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated

@@ -190,11 +190,36 @@ def _journal_when_full(run: Run, keys: Sequence[str], args: Sequence[Word]) -> R
     return [run(("HSETNX", keys[0], str(f), v)) for f, v in zip(args[::2], args[1::2], strict=True)]
 
 
+def _write_live(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    del keys
+    kept, life, *rest = args
+    words, written = iter(rest), 0
+    for session in words:
+        claim, step, mark, entries = (_bytes(next(words)) for _ in range(4))
+        found: list[bytes | None] = run(("HMGET", f"{session}:ctl", "claim", "step", "live"))
+        counts = found[2] == mark
+        if not counts and found[:2] == [claim, step]:
+            run(("HSET", f"{session}:ctl", "live", mark))
+            counts = True
+        if not counts:
+            done, _, by = (run(("HGET", str(session), "last")) or b"").partition(b":")
+            counts = by == claim and int(done) >= int(step)
+        for _ in range(int(entries)):
+            entry = [next(words) for _ in range(int(next(words)))]
+            if counts:
+                run(("XADD", f"{session}:live", "MAXLEN", "~", kept, "*", *entry))
+                written += 1
+        if counts:
+            run(("PEXPIRE", f"{session}:live", life))
+    return written
+
+
 SCRIPTS: Final[dict[str, Callable[[Run, Sequence[str], Sequence[Word]], Reply]]] = {
     "sweep": _sweep,
     "offer": _offer,
     "prune": _prune,
     "journal_when_full": _journal_when_full,
+    "write_live": _write_live,
 }
 """The functions by the names of the scripts."""
 

@@ -175,12 +175,13 @@ class _Commit:
         ]
         try:
             with self._stage(prepared):
-                if scope.database.compare_and_apply("commit.attempt", guards, prepared.commands) is None:
+                replies = scope.database.compare_and_apply("commit.attempt", guards, prepared.commands)
+                if replies is None:
                     raise Changed
                 crash_points.at("c7")
         except Changed:
             return None
-        return prepared.committed
+        return _with_watchers(prepared.committed, replies)
 
     def _commit_by_watch(self) -> Committed:
         scope, keys = self.scope, self.scope.keys
@@ -212,11 +213,11 @@ class _Commit:
             prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
             prepared = self._with_parent(prepared, stored, next_state, watched)
             with self._stage(prepared):
-                watched.commit("commit.exec", prepared.commands)
+                replies = watched.commit("commit.exec", prepared.commands)
                 crash_points.at("c7")
                 if stored.bookkeeping.parent is not None and prepared.committed.next is None:
                     crash_points.at("w5")
-        return prepared.committed
+        return _with_watchers(prepared.committed, replies)
 
     def _with_parent(
         self, prepared: _Prepared, stored: _Stored, next_state: NextState, watched: WatchedTransaction
@@ -271,6 +272,8 @@ class _Commit:
         # What needs memory comes first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
         commands += self._end_of_waiting(found, goes_on=goes_on)
+        if carried:  # its reply is the last one, see `_with_watchers`
+            commands.append(("HGET", self.scope.keys.ctl, "watched"))
         committed = Committed(
             version=session.version,
             state=next_state.state,
@@ -346,3 +349,13 @@ class _Commit:
         elif control.is_held(stored.now_ms):
             return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
         return Committed(version=stored.version, state=None, next=following, is_published=is_published, again=True)
+
+
+def _with_watchers(committed: Committed, replies: Sequence[Reply]) -> Committed:
+    """The commit with the claim that it carries, which learns whether somebody follows the session's live text."""
+    carried = committed.carried
+    watched_ms = 0 if carried is None else fields.milliseconds(replies[-1])
+    if carried is None or not watched_ms:
+        return committed
+    loaded = replace(carried.loaded, watched_ms=watched_ms)
+    return replace(committed, carried=replace(carried, loaded=loaded))

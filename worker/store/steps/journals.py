@@ -81,10 +81,10 @@ class StepJournal:
         """Commands that record results; they may travel with the commit's first reads."""
         return [("HSETNX", self.key, f"t{i}:r", value) for i, value in sorted(results.items())]
 
-    def record_failure(self, number: int, failure: bytes, event: NewEvent | None = None) -> None:
+    def record_failure(self, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
         """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
         record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
-        told = event_commands(self.scope, [event], is_late=True) if event is not None else []
+        told = event_commands(self.scope, events, is_late=True)
         self.expire_if_past(self.scope.database.transaction("journal.failure", [record, *told, self._place()])[-1])
 
     def record_auxiliary(self, key: str, raw: bytes) -> bytes:

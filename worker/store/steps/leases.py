@@ -22,11 +22,11 @@ def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
     for claim in claims:
         keys = context.keys(claim.ref.session_id)
         commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
-        commands.append(("HGET", keys.ctl, "cancel"))
+        commands.append(("HMGET", keys.ctl, "cancel", "watched"))
     replies = context.database.pipeline("renew", commands)
     return [
-        Renewal(bool(alive), _read_stop(cancel, claim.ref))
-        for claim, alive, cancel in zip(claims, replies[::2], replies[1::2], strict=True)
+        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(watched))
+        for claim, alive, (cancel, watched) in zip(claims, replies[::2], replies[1::2], strict=True)
     ]
 
 

@@ -130,7 +130,7 @@ class _ScriptedClaim:
         execution = session.state.execution
         assert execution is not None
         started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
-        return first_claimed(claim, session, started_ms, waiting)
+        return first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
 
     def _unclaimed_guards(self) -> list[Guard]:
         """Expect that nobody has begun the step."""
@@ -143,7 +143,7 @@ class _ScriptedClaim:
         ]
 
     def _claim_commands(self) -> list[Command]:
-        """Commands of the claim; a full Redis refuses the first one, and the second reads the time."""
+        """Commands of the claim; a full Redis refuses the first one. The next ones read the time, and who watches."""
         request = self.request
         return [
             (
@@ -151,6 +151,7 @@ class _ScriptedClaim:
                 "attempts", 1, "nudges", 0,
             ),
             request.scope.clock.now(),
+            ("HGET", request.scope.keys.ctl, "watched"),
             *request.scope.start_lease(request.claim_id, request.worker, self.now_ms),
             ("HSET", request.journal, f"try:{request.claim_id}", self.now_ms),
         ]  # fmt: skip

@@ -73,8 +73,8 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
-        """Journal an attempt of the driver that gave no usable answer, and tell watchers of it by the event."""
+    def record_failure(self, claim: Claim, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
+        """Journal an attempt of the driver that gave no usable answer, and tell watchers of it by the events."""
         ...
 
     def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
@@ -322,9 +322,9 @@ class DatabaseStepStore:
         """See `StepStore.record_tools`."""
         return self._journal(claim).record_tools(raw)
 
-    def record_failure(self, claim: Claim, number: int, failure: bytes, event: NewEvent | None = None) -> None:
+    def record_failure(self, claim: Claim, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
         """See `StepStore.record_failure`."""
-        self._journal(claim).record_failure(number, failure, event)
+        self._journal(claim).record_failure(number, failure, events)
 
     def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
         """See `StepStore.drop_answer`."""

@@ -5,10 +5,12 @@ WATCH session, ctl, journal → read everything → decide → MULTI claim, atte
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import crash_points
 from ...errors import StateUnreadable
 from .. import decoding
-from ..control import ControlFields, control_command
+from ..control import ControlFields, abandoned_attempt, control_command
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
 from ..journal import Journal
@@ -102,6 +104,11 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         ),
         *scope.start_lease(claim.id, claim.worker, claim.now_ms),
     ]  # fmt: skip
+    abandoned = abandoned_attempt(control, claim.id)
+    if abandoned is not None:
+        data: dict[str, Any] = {"attempt": abandoned, "call": 0, "keeps_answer": journal.answer is not None}
+        event = NewEvent(type="attempt_voided", execution_id=ref.execution_id, step=ref.step, data=data)
+        commands += [("HDEL", scope.keys.ctl, "live"), *event_commands(scope, [event])]
     if journal.answer is None:
         # The driver may be called from here on; this saves the round trip of a record of its own.
         commands.append(("HSET", request.journal, f"try:{claim.id}", claim.now_ms))

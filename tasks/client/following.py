@@ -1,0 +1,160 @@
+"""Following the stream of a session: its events and its live text, until the reader has enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Final
+
+from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
+from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store.live.reading import Entry, moved_on
+from .stream_items import DeltaFilter, StreamItem
+
+_STEP_IS_DONE: Final = (
+    EventType.STEP_COMMITTED,
+    EventType.EXECUTION_COMPLETED,
+    EventType.EXECUTION_STOPPED,
+    EventType.EXECUTION_FAILED,
+)
+_BLOCK_SECONDS: Final = 2.0
+_LOST_CONNECTION_SECONDS: Final = 0.5
+WATCH_SECONDS: Final = 20.0
+"""How often a reader says that it follows a session."""
+
+
+class SessionReader:
+    """Reads the stream of one session from a cursor on.
+
+    Attributes:
+        position: Behind the last item that was made.
+    """
+
+    def __init__(self, store: Store, session_id: str, after: str | None) -> None:
+        """
+        Args:
+            after: Cursor of the last item that the reader has; None: from the beginning.
+        Raises:
+            InvalidInput: `after` is no cursor.
+        """
+        self._store = store
+        self._session_id = session_id
+        self._after = after
+        self.position = StreamPosition.read(after)
+        self._filter = DeltaFilter(resumes=after is not None)
+        self._watched_at: float | None = None
+        self._may_watch = True
+
+    def begin(self) -> list[StreamItem]:
+        """Say that somebody reads, and look what the reader cannot get by reading on.
+
+        Returns:
+            A snapshot where events that it lacks are not stored any more; else nothing.
+        Raises:
+            SessionNotFound: There is no such session.
+        """
+        self._store.sessions.header(self._session_id)
+        self.keep_watched()
+        last = None if self._after is None else self._store.live.event_at(self._session_id, self.position.event)
+        if last is not None:  # text of the steps before may still come, and the reader has their commits
+            self._filter.note_committed(last.execution_id, last.step - (last.type not in _STEP_IS_DONE))
+        if not self._has_gap():
+            return []
+        stored = self._store.sessions.load(self._session_id)
+        return [StreamItem(cursor=self.position.cursor, snapshot=stored)]
+
+    def keep_watched(self) -> None:
+        """Say that somebody reads, where that was said long ago.
+
+        Raises:
+            SessionExpired: Nothing of the session is left.
+        """
+        now = time.monotonic()
+        if not self._may_watch or (self._watched_at is not None and now - self._watched_at < WATCH_SECONDS):
+            return
+        try:
+            if not self._store.live.keep_watched(self._session_id):
+                raise SessionExpired(self._session_id)
+            self._watched_at = now
+        except StoreForbidden:  # of a user of Redis who may only look: others may have said it
+            self._may_watch = False
+
+    def read(self, block_seconds: float | None) -> list[StreamItem]:
+        """Read the next items, and wait so long for the first of them; None: not at all."""
+        block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
+        found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
+        texts = committed_texts(self._store, self._session_id, found)
+        return [item for entry in found for item in self.items_of(entry, texts)]
+
+    def items_of(self, entry: Entry, texts: Mapping[str, str]) -> list[StreamItem]:
+        """Make the items of an entry: none of text that does not count, and before a commit the rest of its text.
+
+        Args:
+            texts: By the ids of events `step_committed`, see `committed_texts`.
+        """
+        before = self.position.cursor
+        self.position = moved_on(self.position, entry)
+        cursor = self.position.cursor
+        if isinstance(entry, Event):
+            text = texts.get(entry.id, "")
+            rest = self._filter.rest_of(entry, text) if entry.type == EventType.STEP_COMMITTED else None
+            self._filter.note(entry)
+            told = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
+            return [*told, StreamItem(cursor=cursor, event=entry, text=text)]
+        return [StreamItem(cursor=cursor, delta=entry)] if self._filter.accepts(entry) else []
+
+    def _has_gap(self) -> bool:
+        """Whether events after the reader's last one were there and are not stored any more."""
+        first = self._store.sessions.events(self._session_id, None, 1)
+        if not first:
+            return self._after is not None
+        if first[0].type == EventType.EXECUTION_SUBMITTED:
+            return False
+        return self._after is None or entry_order(self.position.event) < entry_order(first[0].id)
+
+
+def committed_texts(store: Store, session_id: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """Read the whole texts of the steps that are committed by these entries, by the ids of their events.
+
+    Of a step that is not stored any more there is the beginning, which its event has.
+    """
+    commits = [each for each in entries if isinstance(each, Event) and each.type == EventType.STEP_COMMITTED]
+    found = store.live.committed_texts(session_id, [(each.execution_id, each.step) for each in commits])
+    return {
+        event.id: str(event.data.get("text") or "") if text is None else text
+        for event, text in zip(commits, found, strict=True)
+    }
+
+
+def follow_session(
+    store: Store, session_id: str, after: str | None, deadline: float | None
+) -> Generator[list[StreamItem]]:
+    """Follow a session in batches; a batch is empty when nothing happens for a while.
+
+    Args:
+        after: Cursor of the last item that the reader has. None: from the beginning.
+        deadline: `time.monotonic()` at which the last batch is read. None: never.
+    Raises:
+        SessionExpired: Its retention is over, and nothing of the session is left.
+        StoreUnavailable: Redis is away, at the deadline; until then it is asked again.
+    """
+    reader, begun = SessionReader(store, session_id, after), False
+    while True:
+        left = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
+        try:
+            if not begun:
+                snapshot = reader.begin()
+                begun = True
+                if snapshot:
+                    yield snapshot
+            reader.keep_watched()
+            yield reader.read(left)
+        except SessionNotFound as error:
+            raise SessionExpired(session_id) from error
+        except StoreUnavailable:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+            time.sleep(max(0.0, min(left, _LOST_CONNECTION_SECONDS)))
+            yield []
+        if deadline is not None and time.monotonic() >= deadline:
+            return

@@ -1,0 +1,268 @@
+"""What drivers and tools emit: only for those who follow, together, and never in the way of a step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import CallTool, Delta, InferenceRequest, ScriptedDriver
+from celery_agents.worker.drivers.answers import raw_answer
+from celery_agents.worker.engine.live_writer import AttemptText, LiveWriter
+from celery_agents.worker.errors import DriverError, InvalidInput, StoreFull
+from celery_agents.worker.store import Attempt, Claim, LiveDelta, NewDelta, StepRef, StreamPosition
+from celery_agents.worker.tools import ToolContext, tool
+
+from support.engine import Bench, WorkerDied
+from support.wait import wait_until
+
+NewBench = Callable[..., Bench]
+
+
+class Talking(ScriptedDriver):
+    """Emits an answer in pieces, and may fail behind them."""
+
+    def __init__(self, *pieces: str, failures: int = 0, dies: int = 0) -> None:
+        super().__init__(["".join(pieces)], repeat_last=True)
+        self.pieces, self.failures, self.dies = pieces, failures, dies
+        self.emits: list[Any] = []
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        self.emits.append(request.emit)
+        for piece in self.pieces if request.emit else ():
+            request.emit(Delta(piece))
+        if self.failures:
+            self.failures -= 1
+            self.wait_for_writer()
+            raise DriverError("connection", "it broke", transient=True)
+        if self.dies:
+            self.dies -= 1
+            self.wait_for_writer()
+            raise WorkerDied
+        return raw_answer("".join(self.pieces), InferenceRequest(request.state, "s", "e", request.step), "talking")
+
+    wait_for_writer: Callable[[], object] = staticmethod(lambda: None)
+
+
+def watched(bench: Bench) -> str:
+    session_id = bench.submit()
+    assert bench.store.live.keep_watched(session_id)
+    return session_id
+
+
+def found(bench: Bench, session_id: str) -> list[LiveDelta]:
+    entries = bench.store.live.follow({session_id: StreamPosition()}).get(session_id, [])
+    return [entry for entry in entries if isinstance(entry, LiveDelta)]
+
+
+def wait_for_text(bench: Bench, session_id: str, text: str, part: str = "text") -> list[LiveDelta]:
+    def read() -> str:
+        return "".join(each.text for each in found(bench, session_id) if each.part == part)
+
+    wait_until(lambda: read() == text, f"{text!r} is written")
+    return found(bench, session_id)
+
+
+def test_nobody_is_asked_to_emit_where_nobody_follows(new_bench: NewBench) -> None:
+    driver = Talking("one ", "two")
+    bench = new_bench(Agent("a", driver=driver))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert driver.emits == [None]
+    assert found(bench, session_id) == []
+
+
+def test_what_a_driver_emits_is_written_for_those_who_follow(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=Talking("one ", "two ", "three")))
+    session_id = watched(bench)
+    bench.run(session_id)
+    pieces = wait_for_text(bench, session_id, "one two three")
+    assert {(each.step, each.call, each.part) for each in pieces} == {(1, 1, "text")}
+    offset = 0
+    for each in pieces:
+        assert each.offset == offset
+        offset += len(each.text)
+
+
+def test_a_reader_counts_for_a_minute(new_bench: NewBench) -> None:
+    driver = Talking("text")
+    bench = new_bench(Agent("a", driver=driver))
+    session_id = watched(bench)
+    bench.clock.go_on(61)
+    bench.run(session_id)
+    assert driver.emits == [None]
+
+
+def test_the_text_of_a_failed_call_is_void_and_the_next_one_has_another_number(new_bench: NewBench) -> None:
+    driver = Talking("half ", "a text", failures=1)
+    bench = new_bench(Agent("a", driver=driver))
+    session_id = watched(bench)
+    driver.wait_for_writer = lambda: wait_for_text(bench, session_id, "half a text")
+    bench.run(session_id)
+    pieces = wait_for_text(bench, session_id, "half a text" * 2)
+    assert {each.call for each in pieces} == {1, 2}
+    (void,) = [each for each in bench.store.sessions.events(session_id) if each.type == "attempt_voided"]
+    assert dict(void.data) == {"attempt": pieces[0].attempt, "call": 1, "keeps_answer": False}
+
+
+def test_the_text_of_a_worker_that_died_is_void(new_bench: NewBench) -> None:
+    driver = Talking("half ", "a text", dies=1)
+    bench = new_bench(Agent("a", driver=driver))
+    session_id = watched(bench)
+    driver.wait_for_writer = lambda: wait_for_text(bench, session_id, "half a text")
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    pieces = wait_for_text(bench, session_id, "half a text" * 2)
+    (void,) = [each for each in bench.store.sessions.events(session_id) if each.type == "attempt_voided"]
+    assert void.data["attempt"] == pieces[0].attempt != pieces[-1].attempt
+    assert bench.record(session_id).final_response == "half a text"
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="pure")
+def tell(ctx: ToolContext, value: Any) -> str:
+    """Emit a value.
+
+    Args:
+        value: What.
+    """
+    ctx.emit(value)
+    return "told"
+
+
+@pytest.mark.parametrize("value", ["progress", {"done": 3, "of": [1, 2]}, [1, None, True]])
+def test_what_a_tool_emits_is_its_own_part(new_bench: NewBench, value: Any) -> None:
+    def wait_for_it(state: Any) -> str:
+        wait_until(lambda: any(each.part == "t0" for each in found(bench, session_id)), "it is written")
+        return "done"
+
+    driver = ScriptedDriver([[CallTool("tell", value=value)], wait_for_it])
+    bench = new_bench(Agent("a", driver=driver, tools=[tell]))
+    session_id = watched(bench)
+    bench.run(session_id)
+    (piece,) = [each for each in found(bench, session_id) if each.part == "t0"]
+    assert (piece.text if isinstance(value, str) else piece.data) == value
+    assert piece.call == 0
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 16_001, "\ud800", {"a": {1, 2}}])
+def test_a_tool_learns_what_it_cannot_emit(value: Any) -> None:
+    emitted: list[Any] = []
+    from celery_agents.worker.engine.live_text import _checked
+
+    with pytest.raises(InvalidInput, match=r"ctx\.emit takes"):
+        emitted.append(_checked(value))
+    assert emitted == []
+
+
+def test_emitting_outside_of_a_worker_does_nothing(new_bench: NewBench) -> None:
+    context = ToolContext(
+        session_id="s", execution_id="e", step=1, index=0, idempotency_key="k", deadline=new_bench().clock.now
+    )
+    context.emit("text")
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+
+class SlowLive:
+    """A store that takes text when it is let, or refuses it."""
+
+    def __init__(self) -> None:
+        self.live = self
+        self.let = threading.Event()
+        self.error: Exception | None = None
+        self.written: list[NewDelta] = []
+        self.trips = 0
+
+    def write(self, texts: dict[Attempt, list[NewDelta]]) -> int:
+        self.trips += 1
+        assert self.let.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.written += [delta for deltas in texts.values() for delta in deltas]
+        return sum(map(len, texts.values()))
+
+
+def an_attempt(number: int = 1) -> AttemptText:
+    ref = StepRef(f"s{number}", "e", 1)
+    return AttemptText(Attempt(Claim(id=f"c{number}", worker="w", ref=ref, attempt=1, now_ms=1)))
+
+
+def test_a_slow_redis_delays_nobody_and_too_much_is_dropped_and_counted() -> None:
+    store = SlowLive()
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    began = time.monotonic()
+    for _ in range(2000):
+        writer.add(attempt, 1, "text", "x" * 100)
+    assert time.monotonic() - began < 5, "emitting does not wait for Redis"
+    store.let.set()
+    writer.close()
+    assert writer.dropped > 0
+    assert sum(len(each.text) for each in store.written) <= 3 * 64_000
+    ends = [each.offset + len(each.text) for each in store.written]
+    assert ends == sorted(ends)
+
+
+def test_text_behind_what_was_dropped_tells_its_place() -> None:
+    store = SlowLive()
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    writer.add(attempt, 1, "text", "a" * 60_000)
+    wait_until(lambda: store.trips, "the first piece is on its way")
+    writer.add(attempt, 1, "text", "b" * 60_000)
+    writer.add(attempt, 1, "text", "c" * 10_000)
+    writer.add(attempt, 1, "text", "d" * 1_000)
+    store.let.set()
+    writer.close()
+    assert [(each.text[0], each.offset) for each in store.written] == [("a", 0), ("b", 60_000), ("d", 130_000)]
+    assert writer.dropped == 1
+
+
+def test_a_redis_that_refuses_drops_and_the_writer_goes_on() -> None:
+    store = SlowLive()
+    store.let.set()
+    store.error = StoreFull("no memory")
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    writer.add(attempt, 1, "text", "lost")
+    wait_until(lambda: writer.dropped == 1, "it is counted")
+    store.error = None
+    writer.add(attempt, 1, "text", "kept")
+    wait_until(lambda: store.written, "it is written")
+    assert [(each.text, each.offset) for each in store.written] == [("kept", 4)]
+    writer.close()
+    writer.add(attempt, 1, "text", "late")
+    assert writer.dropped == 2
+
+
+def test_the_pieces_of_many_steps_go_together() -> None:
+    store = SlowLive()
+    writer = LiveWriter(store)  # pyright: ignore[reportArgumentType]
+    attempts = [an_attempt(number) for number in range(100)]
+    writer.add(attempts[0], 1, "text", "first")
+    wait_until(lambda: store.trips, "the first piece is on its way")
+    for attempt in attempts:
+        for _ in range(10):
+            writer.add(attempt, 1, "text", "x")
+    store.let.set()
+    writer.close()
+    assert store.trips == 2
+    assert len(store.written) == 101
+
+
+def test_a_full_redis_delays_and_fails_no_step(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=Talking("one ", "two")))
+    session_id = watched(bench)
+
+    def refuse(texts: Any) -> int:
+        raise StoreFull("no memory")
+
+    bench.store.live.write = refuse  # type: ignore[method-assign]
+    bench.run(session_id)
+    assert bench.record(session_id).final_response == "one two"
+    assert found(bench, session_id) == []

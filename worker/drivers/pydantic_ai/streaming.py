@@ -1,0 +1,102 @@
+"""Streaming an answer of pydantic-ai: its text is emitted while it arrives, and the whole is the same answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..answers import answer_too_large
+from ..protocol import Delta, InferenceRequest
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+
+STREAM_OVERHEAD: Final = 64
+"""How many times longer than its answer a stream may be: each piece has a frame of its own."""
+
+_BETWEEN_PARTS: Final = "\n\n"
+# What models raise that cannot stream, before they ask anybody.
+_CANNOT_STREAM: Final = (NotImplementedError, AssertionError)
+
+
+class EmittedText:
+    """Emits the text of an answer's parts, joined as the finished answer joins them.
+
+    Args:
+        emit: Takes the pieces.
+        kinds: Kinds of parts that are emitted, of "text" and "thinking".
+        most_bytes: A longer answer is not read to its end.
+        name: Of the driver, for the error.
+    """
+
+    def __init__(self, emit: Callable[[Delta], None], *, kinds: tuple[str, ...], most_bytes: int, name: str) -> None:
+        self._emit = emit
+        self._kinds = kinds
+        self._most_bytes = most_bytes
+        self._name = name
+        self._size = 0
+        self._last: dict[str, int] = {}
+        self._of: dict[int, str] = {}
+
+    async def emit_all(self, events: AsyncIterable[Any]) -> None:
+        """Emit what a stream of events tells, until its end.
+
+        Raises:
+            DriverError: The answer is too large.
+        """
+        async for event in events:
+            if event.event_kind == "part_start":
+                self._of[event.index] = event.part.part_kind
+                self._take(event.index, getattr(event.part, "content", None))
+            elif event.event_kind == "part_delta":
+                self._count(getattr(event.delta, "args_delta", None))
+                self._take(event.index, getattr(event.delta, "content_delta", None))
+
+    def _take(self, index: int, text: object) -> None:
+        if not isinstance(text, str) or not text:
+            return
+        self._count(text)
+        kind = self._of.get(index, "")
+        if kind not in self._kinds:
+            return
+        before = self._last.get(kind)
+        self._last[kind] = index
+        self._emit(Delta(text if before in (None, index) else _BETWEEN_PARTS + text, kind))
+
+    def _count(self, piece: object) -> None:
+        self._size += len(piece) if isinstance(piece, str) else 0
+        if self._size > self._most_bytes:
+            raise answer_too_large(self._name, self._most_bytes)
+
+
+async def ask_streaming(
+    model: Model,
+    asked: tuple[list[ModelMessage], Any, ModelRequestParameters],
+    text: EmittedText,
+) -> ModelResponse:
+    """Ask a model once, as a stream; a model that cannot stream is asked without.
+
+    Args:
+        asked: Messages, settings and parameters of the request.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            stream = await stack.enter_async_context(model.request_stream(*asked))
+        except _CANNOT_STREAM:
+            return await model.request(*asked)
+        await text.emit_all(stream)
+        return stream.get()
+
+
+def emitted_text(request: InferenceRequest, name: str, *, is_shaped: bool = False) -> EmittedText | None:
+    """What emits the answer to a request; None when nobody watches.
+
+    Args:
+        is_shaped: The text is JSON of a shape, and the answer says it in another way.
+    """
+    if request.emit is None:
+        return None
+    kinds = ("thinking",) if is_shaped else ("text", "thinking")
+    return EmittedText(request.emit, kinds=kinds, most_bytes=request.max_answer_bytes, name=name)

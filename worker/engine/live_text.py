@@ -1,0 +1,87 @@
+"""The live text of a run: whether somebody follows it, and how a driver or a tool emits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..drivers import Delta
+from ..errors import InvalidInput
+from ..known_secrets import redact_known
+from ..store import Attempt, Claimed, NewEvent
+from .active_lease import ActiveLease
+from .live_writer import AttemptText, LiveWriter
+
+_MOST_BYTES: Final = 16_000
+
+
+class RunText:
+    """What one attempt emits while it runs.
+
+    Shared by all copies of its run. Where nobody follows the session, all of it costs a comparison of two numbers.
+    """
+
+    def __init__(
+        self, writer: LiveWriter, claimed: Claimed, lease: ActiveLease, monotonic: Callable[[], float]
+    ) -> None:
+        self._writer = writer
+        self._lease = lease
+        self._monotonic = monotonic
+        self._ref = claimed.claim.ref
+        # Redis's time at this machine's 0, at the earliest.
+        self._ahead_ms = claimed.claim.now_ms - monotonic() * 1000
+        self._text = AttemptText(Attempt(claimed.claim, claimed.loaded.legs))
+        self._call = 0
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody follows the session now."""
+        return self._lease.watched_ms > self._monotonic() * 1000 + self._ahead_ms
+
+    def begin_call(self) -> Callable[[Delta], None] | None:
+        """Begin a driver call: takes its deltas while it runs. None: nobody follows it."""
+        self._call += 1
+        if not self.is_watched:
+            return None
+        call = self._call
+
+        def emit(delta: Delta) -> None:
+            if delta.text:
+                self._writer.add(self._text, call, delta.part, delta.text)
+
+        return emit
+
+    def void_call(self) -> NewEvent | None:
+        """Take back what the last driver call has emitted: it has failed. None: no reader has seen anything of it."""
+        if not self._call or not self._writer.void(self._text, self._call):
+            return None
+        data = {"attempt": self._text.attempt.claim.id, "call": self._call, "keeps_answer": False}
+        return NewEvent("attempt_voided", self._ref.execution_id, self._ref.step, data)
+
+    def emit_of_tool(self, index: int, value: Any) -> None:
+        """Emit a text or a JSON value of a tool call.
+
+        Raises:
+            InvalidInput: The value is no text and no JSON, or too large.
+        """
+        piece = _checked(value)
+        if self.is_watched:
+            self._writer.add(self._text, 0, f"t{index}", piece)
+
+
+def _checked(value: Any) -> str | bytes:
+    """The value as it is stored, without the secrets that are known.
+
+    Raises:
+        InvalidInput: It is no text and no JSON, or too large.
+    """
+    try:
+        given = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        size = len(given.encode())
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidInput("value", value, "ctx.emit takes a text, or data of JSON.") from None
+    if size > _MOST_BYTES:
+        raise InvalidInput("value", value, f"ctx.emit takes at most {_MOST_BYTES} bytes; emit it in pieces.")
+    given = redact_known(given)
+    return given if isinstance(value, str) else given.encode()

@@ -1,0 +1,189 @@
+"""Collects what the steps of a process emit while they run, and writes it beside them.
+
+One thread sends what all steps have emitted in one round trip, at most every 50 ms, and ends when nobody emits. A step
+never waits for it: what Redis does not take, and what would need too much memory, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..errors import CeleryAgentsError
+from ..store import Attempt, NewDelta, Store
+
+log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS: Final = 0.05
+_SHORTEST_SECONDS: Final = 0.002
+_FLUSH_CHARS: Final = 1_000
+_IDLE_SECONDS: Final = 2.0
+_AFTER_FAILURE_SECONDS: Final = 0.5
+_CLOSE_SECONDS: Final = 2.0
+# Characters that wait for Redis: of one attempt, and of all.
+_MOST_OF_ONE: Final = 64_000
+_MOST_OF_ALL: Final = 4_000_000
+# Attempts in one script, so that Redis is not kept from others.
+_BATCH: Final = 200
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What one part of an attempt has emitted since the last write; data stand alone.
+
+    Attributes:
+        offset, end: Characters of the part before this piece, and with it.
+    """
+
+    call: int
+    part: str
+    offset: int
+    end: int
+    texts: list[str]
+    data: bytes | None = None
+
+    def delta(self) -> NewDelta:
+        """The piece as it is stored."""
+        return NewDelta(call=self.call, part=self.part, offset=self.offset, text="".join(self.texts), data=self.data)
+
+
+@dataclass(slots=True, eq=False)
+class AttemptText:
+    """The live text of one attempt, on its way to Redis.
+
+    Attributes:
+        pieces: Pieces that wait, and their size in characters.
+        ends: Characters that each part of a call has had so far.
+        written: Numbers of the driver calls of which something may have been written.
+    """
+
+    attempt: Attempt
+    pieces: list[_Piece] = field(default_factory=list[_Piece])
+    size: int = 0
+    ends: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    written: set[int] = field(default_factory=set[int])
+
+    def add_text(self, call: int, part: str, text: str) -> None:
+        """Add text behind the last piece, where that is of the same part and nothing was dropped in between."""
+        last, offset = self.pieces[-1] if self.pieces else None, self.ends.get((call, part), 0)
+        if last is not None and last.end == offset and last.part == part and last.call == call and last.data is None:
+            last.texts.append(text)
+            last.end += len(text)
+        else:
+            self.pieces.append(_Piece(call, part, offset, offset + len(text), [text]))
+
+
+class LiveWriter:
+    """Writes live text for the steps of one process. Safe between threads.
+
+    Attributes:
+        dropped: How many pieces were not written: Redis did not take them, or too much waited.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._emitted = threading.Condition()
+        self._urgent = threading.Event()
+        self._waiting: dict[AttemptText, None] = {}  # in the order in which they have begun to wait
+        self._size = 0
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self.dropped = 0
+
+    def add(self, to: AttemptText, call: int, part: str, value: str | bytes) -> None:
+        """Add a piece: text, or the JSON of a value.
+
+        Args:
+            call: Number of the driver call within the attempt, from 1; 0 for a tool.
+        """
+        size = len(value)
+        with self._emitted:
+            if self._closed.is_set() or to.size + size > _MOST_OF_ONE or self._size + size > _MOST_OF_ALL:
+                self.dropped += 1
+            elif isinstance(value, str):
+                to.add_text(call, part, value)
+                self._note(to, size)
+            else:
+                end = to.ends.get((call, part), 0)
+                to.pieces.append(_Piece(call, part, end, end, [], value))
+                self._note(to, size)
+            if isinstance(value, str):
+                to.ends[call, part] = to.ends.get((call, part), 0) + size
+
+    def void(self, of: AttemptText, call: int) -> bool:
+        """Drop what a driver call has emitted; True when some of it may have been written already."""
+        with self._emitted:
+            left = [piece for piece in of.pieces if piece.call != call]
+            gone = sum(piece.end - piece.offset for piece in of.pieces) - sum(each.end - each.offset for each in left)
+            of.pieces, of.size, self._size = left, of.size - gone, self._size - gone
+            return call in of.written
+
+    def close(self) -> None:
+        """Write what waits, and end the thread."""
+        with self._emitted:
+            self._closed.set()
+            self._emitted.notify_all()
+            thread = self._thread
+        self._urgent.set()
+        if thread is not None:
+            thread.join(timeout=_CLOSE_SECONDS)
+
+    def _note(self, to: AttemptText, size: int) -> None:
+        """Count a piece, and have it written."""
+        to.size += size
+        self._size += size
+        self._waiting[to] = None
+        if to.size >= _FLUSH_CHARS:
+            self._urgent.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="celery-agents-live", daemon=True)
+            self._thread.start()
+        elif len(self._waiting) == 1:
+            self._emitted.notify_all()
+
+    def _run(self) -> None:
+        written_at = -_FLUSH_SECONDS
+        while self._has_work():
+            # The first piece goes at once, those behind it together.
+            self._urgent.wait(max(_SHORTEST_SECONDS, written_at + _FLUSH_SECONDS - time.monotonic()))
+            self._urgent.clear()
+            written_at = time.monotonic()
+            taken = self._take()
+            try:
+                for start in range(0, len(taken), _BATCH):
+                    self._write(taken[start : start + _BATCH])
+            except CeleryAgentsError as error:
+                log.debug("live text was dropped: %s", error)
+                self._closed.wait(_AFTER_FAILURE_SECONDS)
+
+    def _has_work(self) -> bool:
+        """Wait until something is there to write; False when the thread has to end."""
+        with self._emitted:
+            if not self._waiting and not self._closed.is_set():
+                self._emitted.wait(_IDLE_SECONDS)
+            if not self._waiting:
+                self._thread = None
+            return bool(self._waiting)
+
+    def _take(self) -> list[tuple[Attempt, Sequence[_Piece]]]:
+        with self._emitted:
+            taken: list[tuple[Attempt, Sequence[_Piece]]] = []
+            for each in self._waiting:
+                if each.pieces:
+                    taken.append((each.attempt, each.pieces))
+                    each.written.update(piece.call for piece in each.pieces)
+                each.pieces, each.size = [], 0
+            self._waiting, self._size = {}, 0
+            return taken
+
+    def _write(self, taken: Sequence[tuple[Attempt, Sequence[_Piece]]]) -> None:
+        texts = {attempt: [piece.delta() for piece in pieces] for attempt, pieces in taken}
+        count, written = sum(map(len, texts.values())), 0
+        try:
+            written = self._store.live.write(texts)
+        finally:
+            self.dropped += count - written
