@@ -398,3 +398,16 @@ def test_an_ended_child_that_is_deleted_has_answered_and_is_not_made_again(bench
     again = wait_for_children(bench, claimed, child_request(bench, 1), request, made=2)
     assert isinstance(again, NotWaiting)
     assert "exists already" in again.refused[request.id]
+
+
+def test_an_end_that_meets_a_deleted_parent_leaves_nothing_of_it(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    commit_leg(bench, bench.claim(), final=True)
+    bench.store.sessions.delete(bench.session)
+    end_child(bench, request)
+    keys = bench.store.context.keys(bench.session)
+    assert bench.database("HGETALL", keys.session)[::2] == [b"created"]
+    assert not any(bench.database("EXISTS", name) for name in (keys.ctl, keys.events, bench.journal(bench.ref())))
+    assert bench.due() is None
