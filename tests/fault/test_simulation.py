@@ -28,7 +28,7 @@ SEEDS = 1000
 CHUNKS = 2
 WAITING_SEEDS = 400
 CAPABLE_SEEDS = 250
-DELETING_SEEDS = 250
+DELETING_SEEDS = 150
 # Seen in most chunks and not in all; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer not_yet",

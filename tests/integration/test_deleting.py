@@ -207,7 +207,7 @@ def test_a_task_by_name_deletes_a_session_that_runs(shared: Lab) -> None:
 # --- workers that die, stand still, or wait ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["c1", "c3", "c5", "c7"])
+@pytest.mark.parametrize("point", ["c5", *(pytest.param(each, marks=pytest.mark.long) for each in ("c1", "c3", "c7"))])
 def test_a_session_whose_worker_was_killed_is_deleted_by_another_and_stays_away(lab: Lab, point: str) -> None:
     doomed = lab.worker(wait=False, crash=f"{point}:1:1")
     job = lab.client.submit("planned", plan([call("keyed", work="once")], [call("unsafe", work="never")]))
