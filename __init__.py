@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from .worker.mcp import MCPServer
     from .worker.pydantic_agents.durability import CeleryDurability
     from .worker.requests import Grant, TokenClaims, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
+    from .worker.session.snapshots import SessionSnapshot
     from .worker.state import (
         AgentState,
         AgentStep,
@@ -285,6 +286,7 @@ __all__ = [
     "RunReason",
     "RunView",
     "RuntimeProfile",
+    "SessionSnapshot",
     "SessionState",
     "Settings",
     "SmartEvent",
@@ -480,6 +482,7 @@ _HOME = {
     "StreamItem": ".tasks.client.stream_items",
     "Transcript": ".tasks.client.stream_items",
     "LiveDelta": ".worker.store",
+    "SessionSnapshot": ".worker.session.snapshots",
     "TreeEvent": ".tasks.client.trees",
     "TreeNode": ".worker.store",
     "UseValue": ".worker.tools",

@@ -12,7 +12,7 @@ from .views import as_json
 
 def register(program: typer.Typer) -> None:
     """Add this module's commands."""
-    for command in (fork, clear):
+    for command in (fork, clear, snapshot, restore):
         program.command()(command)
 
 
@@ -44,3 +44,36 @@ def clear(session: SessionArgument, json: AsJson = False, redis_url: RedisUrl = 
     found = find_session(client, session)
     version = client.clear(found)
     print(as_json({"session_id": found, "version": version}) if json else "cleared")
+
+
+def snapshot(
+    session: SessionArgument,
+    tag: Annotated[str, typer.Option(help="A name of yours, kept with it.", show_default=False)] = "",
+    redis_url: RedisUrl = None,
+) -> None:
+    """Print a session as one JSON document, with which another Redis can go on.
+
+    \b
+    Example:
+      celery-agents snapshot 3f2a… --tag before-the-move > session.json
+    """
+    client = client_for(redis_url)
+    print(client.snapshot(find_session(client, session), tag=tag).to_json().decode())
+
+
+def restore(
+    file: Annotated[typer.FileText, typer.Argument(help="A snapshot; - for standard input.")],
+    session: Annotated[
+        str | None, typer.Option("--session", help="Another id than the session had.", show_default=False)
+    ] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Create a session from a snapshot; an execution that had not ended goes on.
+
+    \b
+    Example:
+      celery-agents restore session.json
+    """
+    job = client_for(redis_url).resume_snapshot(file.read(), session_id=session)
+    print(as_json({"session_id": job.session_id}) if json else job.session_id)

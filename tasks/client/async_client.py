@@ -192,6 +192,8 @@ class AsyncAgentClient:
     resume = _run_in_thread(AgentClient.resume)
     fork = _run_in_thread(AgentClient.fork)
     clear = _run_in_thread(AgentClient.clear)
+    snapshot = _run_in_thread(AgentClient.snapshot)
+    resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
 

@@ -98,3 +98,15 @@ def test_workers_answer_a_session_of_the_runtime(page: Any, tmp_path: Path) -> N
         session = lab.client.session_store().list_headers().first
         assert session is not None
         assert lab.client.show(session.session_id).state.context.metadata["channel"] == "chat"
+
+
+def test_a_session_moves_to_another_redis(page: Any, tmp_path: Path) -> None:
+    with Lab(tmp_path / "old") as old, Lab(tmp_path / "new") as new:
+        held = old.client.submit("planned", plan(answer="moved"))
+        old.client.suspend(held.session_id, reason="it moves")
+        job = page("moving").move(held.session_id, old.client, new.client, tmp_path)
+        new.client.resume(held.session_id)
+        new.worker()
+        assert job.result(timeout=30).final_response == "moved"
+        assert new.client.show(held.session_id).state.context.metadata["moved"] is True
+        assert (tmp_path / f"{held.session_id}.json").exists()

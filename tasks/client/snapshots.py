@@ -1,0 +1,95 @@
+"""The verbs of a client that take snapshots of sessions, and go on with them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from ...worker.errors import SessionNotFound
+from ...worker.state import read_session_id
+from ...worker.store import WholeSession
+from .inputs import check_text
+from .job import Job
+from .whole_sessions import WholeSessionVerbs
+
+if TYPE_CHECKING:
+    from ...worker.session.snapshots import SessionSnapshot
+
+
+class SnapshotVerbs(WholeSessionVerbs):
+    """Takes snapshots of sessions, and resumes them: on another Redis, or with the next version of the code."""
+
+    def snapshot(self, session_id: str, *, tag: str = "") -> SessionSnapshot:
+        """Take a snapshot of a session as it stands after its last commit; the session goes on.
+
+        Metadata whose keys look like callbacks (`on_…`, `…_callback`, `…_listener`, `…_handler`) are left out.
+
+        Args:
+            tag: A name of yours, kept with it.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+        """
+        from ...worker.session.snapshots import SessionSnapshot  # it loads the engine
+
+        session = read_session_id(session_id)
+        if tag:
+            check_text("tag", tag, self.settings.max_message_bytes)
+        found = self.store.sessions.whole(session)
+        return SessionSnapshot.of(
+            found.state,
+            tools=self._tools_of(session),
+            session_id=session,
+            version=found.version,
+            agent=found.agent,
+            definition=found.definition.decode(),
+            status=found.status,
+            tag=tag,
+        )
+
+    def resume_snapshot(
+        self,
+        snapshot: SessionSnapshot | Mapping[str, Any] | str | bytes,
+        *,
+        session_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        merge_context: bool = True,
+    ) -> Job:
+        """Create a session from a snapshot, and let its execution go on if it had not ended.
+
+        The execution begins at the step after its last commit, with its own id: the provider sees the same history, and
+        keyed effects keep their keys. Requests that were open are asked again. Where the execution has ended, send a
+        message.
+
+        Args:
+            snapshot: As it was returned, or as JSON.
+            session_id: None: the id that the session had, which must not be in use here.
+            context: Metadata for the session, merged into the snapshot's.
+            merge_context: False: `context` replaces the snapshot's metadata.
+        Raises:
+            InvalidInput: The snapshot or the context cannot be used; nothing was written.
+            SessionConflict: The id is in use.
+            SessionDeleted: A session of this id was deleted here.
+            StateTooNew: A newer version of this package has taken the snapshot.
+        """
+        from ...worker.session.snapshots import read_snapshot, restore
+
+        found = read_snapshot(snapshot)
+        name = read_session_id(session_id or found.session_id)
+        state = restore(found, context, merge=merge_context)
+        session = WholeSession(
+            agent=found.agent, state=state, status=found.status, definition=found.definition.encode()
+        )
+        saved = self.store.sessions.create(name, session, queue=self._queues.queue_of(found.agent))
+        self._publish(saved.publish)
+        execution = saved.session.state.execution
+        return Job(self.store, name, operation_id="", execution_id=execution.execution_id if execution else "")
+
+    def _tools_of(self, session_id: str) -> list[str]:
+        """Names of the tools in the definition that is stored with a session; none before its first step."""
+        try:
+            definition = self.store.sessions.definition(session_id)
+        except SessionNotFound:
+            return []
+        tools = cast("list[dict[str, Any]]", definition.get("tools") or [])
+        return [str(each.get("name", "")) for each in tools]

@@ -1,0 +1,122 @@
+"""`SessionSnapshot`: a session as one JSON document, with which another Redis and later code can go on.
+
+After "Snapshot and restore" of document 004.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, Self, cast
+
+from pydantic import ValidationError
+
+from ..errors import InvalidInput
+from ..state import AgentState, ExecutionStatus, FrozenDict, Value
+from ..state.values.field_types import Count, Text, UtcDatetime, utcnow
+from ..state.values.frozen import thaw
+
+_CALLBACK: Final = re.compile(r"^_*on([A-Z_]\w*)$|(callback|listener|handler|signal)s?$", re.IGNORECASE)
+
+
+class SessionSnapshot(Value):
+    """A session with all that is committed of it.
+
+    What a running step has not committed is not in it: its model call is made again. An execution keeps its id, so its
+    keyed effects keep their keys.
+
+    Attributes:
+        session_id: Of the session it was taken of.
+        version: Of that session.
+        agent: Name of the agent that goes on with it.
+        definition: The plain-data form of the agent as the session runtime keeps it; "" for any other session.
+        status: Of the session over all its executions.
+        tag: A name of the caller's.
+        tools: Names of the tools that the agent had; for people, and never compared.
+        stripped: Keys of the metadata that look like callbacks and were left out.
+        state: The `AgentState` as JSON.
+    """
+
+    format: Literal["celery-agents-snapshot"]
+    format_version: Literal[1]
+    session_id: Text
+    version: Count
+    agent: Text
+    definition: Text = ""
+    status: Text = "active"
+    tag: Text = ""
+    tools: tuple[Text, ...] = ()
+    created_at: UtcDatetime
+    stripped: tuple[Text, ...] = ()
+    state: FrozenDict
+
+    @classmethod
+    def of(cls, state: AgentState, *, tools: Iterable[str] = (), **facts: Any) -> Self:
+        """Take a snapshot of a state; `facts` are the other fields."""
+        stripped = tuple(sorted(filter(is_callback_like, state.context.metadata)))
+        for key in stripped:
+            state = state.without_metadata(key)
+        return cls(
+            format="celery-agents-snapshot",
+            format_version=1,
+            created_at=utcnow(),
+            state=FrozenDict(state.to_dict()),
+            stripped=stripped,
+            tools=tuple(sorted(tools)),
+            **facts,
+        )
+
+    def restored(self, context: Mapping[str, Any] | None, *, merge: bool) -> AgentState:
+        """The state to go on with.
+
+        Args:
+            context: Entries of the metadata; those that look like callbacks are left out.
+            merge: Keep the entries of the snapshot that `context` does not name.
+        Raises:
+            pydantic.ValidationError: It is no state.
+            StateTooNew: A newer version of this package has written it.
+        """
+        state = AgentState.from_dict(cast("dict[str, Any]", thaw(self.state)))
+        if context is not None:
+            if not merge:
+                for key in state.context.metadata:
+                    state = state.without_metadata(key)
+            for key, value in context.items():
+                if not is_callback_like(key):
+                    state = state.with_metadata(key, value)
+        return state.with_execution_resumed() if state.status is ExecutionStatus.WAITING else state
+
+
+def is_callback_like(key: str) -> bool:
+    """Whether a key of the metadata names a function of the process that wrote it: on…, …callback, …listener."""
+    return _CALLBACK.search(key) is not None
+
+
+def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> SessionSnapshot:
+    """Read a snapshot in any of its forms.
+
+    Raises:
+        InvalidInput: It is none; nothing was written.
+        StateTooNew: A newer version of this package has taken it.
+    """
+    if isinstance(given, SessionSnapshot):
+        return given
+    try:
+        if isinstance(given, str | bytes):
+            return SessionSnapshot.from_json(given)
+        return SessionSnapshot.from_dict({**given})
+    except ValueError as error:
+        advice = "give what `client.snapshot` has returned, or its JSON."
+        raise InvalidInput("snapshot", str(error).splitlines()[0], advice) from None
+
+
+def restore(snapshot: SessionSnapshot, context: Mapping[str, Any] | None, *, merge: bool) -> AgentState:
+    """The state to go on with; see `SessionSnapshot.restored`.
+
+    Raises:
+        InvalidInput: The snapshot holds no state, or the context is no JSON.
+    """
+    try:
+        return snapshot.restored(context, merge=merge)
+    except ValidationError as error:
+        raise InvalidInput("snapshot.state", str(error).splitlines()[0], "it is no state of a session.") from None
