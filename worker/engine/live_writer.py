@@ -33,7 +33,7 @@ _BATCH: Final = 200
 
 @dataclass(slots=True)
 class _Piece:
-    """What one part of an attempt has emitted since the last write; data stand alone.
+    """Text that one part of an attempt has emitted since the last write, or a value.
 
     Attributes:
         offset, end: Characters of the part before this piece, and with it.
@@ -74,7 +74,7 @@ class AttemptText:
             last.texts.append(text)
             last.end += len(text)
         else:
-            self.pieces.append(_Piece(call, part, offset, offset + len(text), [text]))
+            self.pieces.append(_Piece(call=call, part=part, offset=offset, end=offset + len(text), texts=[text]))
 
 
 class LiveWriter:
@@ -109,7 +109,7 @@ class LiveWriter:
                 self._note(to, size)
             else:
                 end = to.ends.get((call, part), 0)
-                to.pieces.append(_Piece(call, part, end, end, [], value))
+                to.pieces.append(_Piece(call=call, part=part, offset=end, end=end, texts=[], data=value))
                 self._note(to, size)
             if isinstance(value, str):
                 to.ends[call, part] = to.ends.get((call, part), 0) + size
