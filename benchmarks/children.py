@@ -2,7 +2,8 @@
 
     python benchmarks/children.py
 
-64 children of one step, 8 at a time and all at once: their steps a second beside those of 64 independent sessions; the
+64 children of one step, 8 at a time and all at once: their steps a second beside those of 64 independent sessions; 8 at
+a time with a model that takes 50 ms, beside as many independent sessions, 8 at a time; the
 time from the last child's end to the parent's next model request beside an ordinary step; and what parents cost that
 wait for a child which waits for a person.
 """
@@ -16,6 +17,7 @@ import signal
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +29,8 @@ from yardstick.running import Running
 
 ROUNDS = 5
 PARENTS = 1000
+# The default of `max_children`.
+AT_A_TIME = 8
 
 
 def children_figures(rounds: int, parents: int) -> dict[str, object]:
@@ -49,6 +53,7 @@ def throughput(url: str, rounds: int) -> dict[str, object]:
     independent: list[float] = []
     trees: dict[str, list[float]] = {"few_at_a_time": [], "together": []}
     joins: list[float] = []
+    slow, few_slow = [], []
     steps: list[float] = []
     full_steps: list[float] = []
     _run_independent(client)
@@ -58,6 +63,8 @@ def throughput(url: str, rounds: int) -> dict[str, object]:
             took, join = _run_tree(client, agent)
             times.append(took)
             joins.append(join)
+        slow.append(_run_few(client, "slow_child"))
+        few_slow.append(_run_tree(client, "few_slow")[0])
         steps += _ordinary_steps(client)
         full_steps += _full_steps(client)
     alone = statistics.median(independent)
@@ -65,6 +72,7 @@ def throughput(url: str, rounds: int) -> dict[str, object]:
     return {
         "independent_steps_per_second": round(CHILDREN * STEPS / alone, 1),
         **{f"{agent}_ratio": round(alone / statistics.median(times), 3) for agent, times in trees.items()},
+        "few_at_a_time_ratio_with_latency": round(statistics.median(slow) / statistics.median(few_slow), 3),
         "last_end_to_request_ms": round(join, 2),
         "ordinary_step_ms": round(step, 2),
         "step_of_as_many_calls_ms": round(full, 2),
@@ -105,6 +113,15 @@ def _run_independent(client: Any) -> float:
     began = time.perf_counter()
     jobs = [client.submit("child", f"part {number}") for number in range(CHILDREN)]
     _wait_for_all(client, jobs)
+    return time.perf_counter() - began
+
+
+def _run_few(client: Any, agent: str) -> float:
+    """Seconds until as many sessions are complete as a parent has children, as few at a time as it has."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        ends = pool.map(lambda number: client.submit(agent, f"part {number}").result(timeout=60), range(CHILDREN))
+        assert {end.status for end in ends} == {"completed"}
     return time.perf_counter() - began
 
 

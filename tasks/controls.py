@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery, Task
 from celery.exceptions import Ignore
@@ -18,7 +18,10 @@ from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavail
 from ..worker.state import ExecutionBudget
 from .answer_controls import read_time, register_answers, register_holding
 from .lazy_client import LazyClient
-from .names import RETRY, STOP, SUBMIT
+from .names import CLEAR, DELETE, FORK, RETRY, STOP, SUBMIT
+
+# No longer, since a worker has few slots for these tasks; then the task comes again.
+_DELETE_SECONDS: Final = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_submit(app, client, options)
     _register_retry(app, client, options)
     _register_stop(app, client, options)
+    _register_delete(app, client, options)
+    _register_copies(app, client, options)
     register_answers(app, client, options)
     register_holding(app, client, options)
 
@@ -91,6 +96,38 @@ def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) 
         """Stop a session's execution; see `AgentClient.stop`."""
         del self
         client().stop(session_id, execution_id=execution_id, timeout=0, by=by)
+        return f"session {session_id}"
+
+
+def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    patient: dict[str, Any] = {**options, "autoretry_for": (StoreUnavailable, StoreFull, TimeoutError)}
+
+    @app.task(name=DELETE, **patient)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def delete(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, expected_version: int | None = None, by: str | None = None
+    ) -> str:
+        """Delete a session; see `AgentClient.delete`. Tried again while what is stopped has not ended."""
+        del self
+        client().delete(session_id, expected_version=expected_version, timeout=_DELETE_SECONDS, by=by)
+        return f"session {session_id}"
+
+
+def _register_copies(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    @app.task(name=FORK, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def fork(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, idempotency_key: str | None = None, expected_version: int | None = None
+    ) -> str:
+        """Copy a session; see `AgentClient.fork`. The result names the fork, which follows from the key."""
+        key = idempotency_key or f"task:{self.request.id}"
+        return f"session {client().fork(session_id, idempotency_key=key, expected_version=expected_version)}"
+
+    @app.task(name=CLEAR, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def clear(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any], session_id: str, expected_version: int | None = None
+    ) -> str:
+        """Remove the conversation of a session; see `AgentClient.clear`."""
+        del self
+        client().clear(session_id, expected_version=expected_version)
         return f"session {session_id}"
 
 

@@ -12,6 +12,7 @@
     ├── UnknownAgent                no worker offers an agent of this name
     ├── UnknownTool                 the agent has no tool of this name
     ├── SessionNotFound
+    │   ├── SessionDeleted          somebody deleted it
     │   └── SessionExpired          its retention is over
     ├── SessionConflict             the session was saved by someone else, or exists already
     ├── ClaimLost                   another worker took this step over; nothing was written
@@ -179,6 +180,13 @@ class SessionExpired(SessionNotFound):
         super().__init__(
             session_id, f"Session {session_id!r} has expired: its retention is over and its data are gone."
         )
+
+
+class SessionDeleted(SessionNotFound):
+    """The session was deleted. Its id cannot be used again before its retention is over."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(session_id, f"Session {session_id!r} was deleted: nothing of it is left. Begin a new one.")
 
 
 class SessionConflict(CeleryAgentsError):

@@ -1,5 +1,6 @@
 """Agents that call agents: a child of some steps, and parents that call 64 of it in one step."""
 
+import asyncio
 import time
 
 from engines.asking_agents import asking
@@ -11,8 +12,9 @@ from celery_agents.worker.tools import AgentTool
 
 CHILDREN = 64
 STEPS = 10
+MODEL_SECONDS = 0.05
 
-__all__ = ["asking", "caller", "child", "few_at_a_time", "parent_of_one", "together"]
+__all__ = ["asking", "caller", "child", "few_at_a_time", "few_slow", "parent_of_one", "slow_child", "together"]
 
 
 def work(state: AgentState) -> InferenceResponse:
@@ -22,6 +24,12 @@ def work(state: AgentState) -> InferenceResponse:
     if number >= STEPS:
         return InferenceResponse(content="done")
     return InferenceResponse(tool_calls=(ToolCall(id=f"call_{number}", name="act", args={"step": number}),))
+
+
+async def work_slowly(state: AgentState) -> InferenceResponse:
+    """The same with a model that takes its time."""
+    await asyncio.sleep(MODEL_SECONDS)
+    return work(state)
 
 
 def act(step: int) -> str:
@@ -52,6 +60,10 @@ def delegate_once(state: AgentState) -> InferenceResponse:
 
 
 child = Agent("child", driver=FunctionDriver(work), tools=[tool(effect="pure", description="Act.")(act)])
+slow_child = Agent(
+    "slow_child", driver=FunctionDriver(work_slowly), tools=[tool(effect="pure", description="Act.")(act)]
+)
+few_slow = Agent("few_slow", driver=FunctionDriver(delegate), tools=[AgentTool("slow_child", name="delegate")])
 caller = Agent("caller", driver=FunctionDriver(call_as_many), tools=[tool(effect="pure", description="Act.")(act)])
 few_at_a_time = Agent("few_at_a_time", driver=FunctionDriver(delegate), tools=[AgentTool("child", name="delegate")])
 together = Agent(

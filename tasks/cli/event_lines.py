@@ -175,6 +175,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "step_delayed": _describe_delay,
     "step_resumed": lambda event: f"step {event.step}: tried again by {event.data.get('worker', 'a worker')}",
     "model_call_failed": _describe_failed_call,
+    "session_saved": lambda event: f"the session was saved as version {event.data.get('version')}",
     "attempt_voided": lambda event: f"step {event.step}: what an attempt has written is void",
     "step_retried": lambda event: f"step {event.step} is tried again",
     "message_received": lambda event: "a message arrived; the running step goes first",

@@ -93,11 +93,13 @@ def find_session(client: AgentClient, text: str) -> str:
         SessionNotFound: There is none.
         InvalidInput: Several begin like this, or it is no id.
     """
-    from ...worker.errors import InvalidInput, SessionNotFound
+    from ...worker.errors import InvalidInput, SessionDeleted, SessionNotFound
 
     wanted = text.rstrip(".…")
     try:
         return client.header(wanted).session_id
+    except SessionDeleted:
+        raise
     except SessionNotFound:
         found = client.store.sessions.matching(wanted, _MOST_MATCHES)
     if not found:

@@ -14,6 +14,7 @@ from ... import __version__
 from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
 from . import (
+    delete_command,
     demo_command,
     doctor_command,
     health_command,
@@ -24,6 +25,7 @@ from . import (
     request_commands,
     run_commands,
     serve_command,
+    session_commands,
     workers_command,
 )
 from .exits import EXPECTED, ExitCode, exit_code, sentence
@@ -57,8 +59,8 @@ program = typer.Typer(
 )
 
 _MODULES = (
-    run_commands, serve_command, job_commands, request_commands, holding_commands, read_commands, workers_command,
-    doctor_command, health_command, new_command, demo_command,
+    run_commands, serve_command, job_commands, request_commands, holding_commands, session_commands, read_commands,
+    delete_command, workers_command, doctor_command, health_command, new_command, demo_command,
 )  # fmt: skip
 
 for commands in _MODULES:

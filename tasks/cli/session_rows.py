@@ -19,6 +19,7 @@ def row(listed: ListedSession) -> tuple[str, ...]:
     """A session as a line of a listing."""
     header, summary = listed.header, listed.summary
     status = f"{header.status} ({header.problem})" if header.problem else str(header.status)
+    status += "" if header.session_status == "active" else f", {header.session_status}"
     cost = f"${summary.cost:.4f}" if summary is not None and summary.cost else ""
     return (
         header.session_id,

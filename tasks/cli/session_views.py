@@ -45,6 +45,8 @@ def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bo
         one_line(f"session {header.session_id}  agent {header.agent}  version {header.version}"),
         f"created {created} ago, changed {changed} ago, {plural(state.execution_count, 'execution')}",
     ]
+    lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
+    lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
     lines += [f"waits: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
     if state.execution is not None:
         lines += ["", *_execution_lines(header, state.execution, text)]

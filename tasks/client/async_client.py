@@ -190,6 +190,9 @@ class AsyncAgentClient:
     fail = _run_in_thread(AgentClient.fail)
     suspend = _run_in_thread(AgentClient.suspend)
     resume = _run_in_thread(AgentClient.resume)
+    fork = _run_in_thread(AgentClient.fork)
+    clear = _run_in_thread(AgentClient.clear)
+    delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
 
     async def retry_failed(
@@ -243,6 +246,20 @@ class AsyncAgentClient:
             lambda: self._client.resume_all(agent=agent, status=status, by=by, dry_run=dry_run)
         )
         while (session_id := await self._threads.run(lambda: next(resumed, None))) is not None:
+            yield session_id
+
+    async def delete_all(
+        self,
+        *,
+        before: datetime,
+        agent: str | None = None,
+        status: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[str]:
+        """Delete all sessions that ended before a time, each when it is yielded; see `AgentClient.delete_all`."""
+        deleted = self._client.delete_all(before=before, agent=agent, status=status, by=by, dry_run=dry_run)
+        while (session_id := await self._threads.run(lambda: next(deleted, None))) is not None:
             yield session_id
 
     job = _start_job(AgentClient.job)

@@ -19,10 +19,11 @@ from ...worker.errors import (
     SessionNotFound,
     StoreUnavailable,
 )
-from ...worker.state import ExecutionBudget, ExecutionId, LLMConfig, Message, SessionId, read_session_id
+from ...worker.state import ChildSessionId, ExecutionBudget, ExecutionId, LLMConfig, Message, read_session_id
 from ...worker.store import Header, InboxKind, Operation, StreamPosition
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
+from .deleting import DeletingVerbs
 from .following import follow_session
 from .holding import HoldingVerbs
 from .inputs import (
@@ -45,11 +46,12 @@ from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
 from .requests import RequestVerbs
 from .stream_items import StreamItem
 from .submission import Submission
+from .whole_sessions import WholeSessionVerbs
 
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(RequestVerbs, HoldingVerbs):
+class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, WholeSessionVerbs):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.
@@ -102,7 +104,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         first = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
         submission = Submission(
-            session=SessionId(derive_id(idempotency_key, "session") if session_id is None else session_id),
+            session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=first,
             operation_id=derive_id(idempotency_key, "operation"),
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
@@ -129,6 +131,8 @@ class AgentClient(RequestVerbs, HoldingVerbs):
             queue: Name of the agent's queue; None: no worker has registered the agent.
             may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
         """
+        if isinstance(submission.session, ChildSessionId):  # no caller makes such ids
+            raise SessionNotFound(submission.session)
         try:
             applied = self.store.sessions.submit(
                 submission.session,
@@ -175,7 +179,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         self._check_webhook(request_webhook, "request_webhook")
         return self._send(
             Submission(
-                session=SessionId(session_id),
+                session=read_session_id(session_id),
                 message=content,
                 operation_id=derive_id(idempotency_key, "operation"),
                 budget=budget,
@@ -236,7 +240,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         check_budget(budget)
         check_caller(by)
         try:
-            applied = self.store.sessions.retry(SessionId(session_id), retry_transition(budget, by), by=by)
+            applied = self.store.sessions.retry(read_session_id(session_id), retry_transition(budget, by), by=by)
         except InvalidTransition as error:
             raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
         self._publish(applied.publish)
@@ -274,17 +278,17 @@ class AgentClient(RequestVerbs, HoldingVerbs):
         """Keep a JSON value with the session."""
         check_text("metadata key", key, self.settings.max_message_bytes)
         payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
 
     def change_system_prompt(self, session_id: str, prompt: str) -> None:
         """Give the session a system prompt of its own; "" returns to the agent's."""
         check_text("prompt", prompt, self.settings.max_message_bytes)
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
 
     def change_model(self, session_id: str, model: LLMConfig) -> None:
         """Give the session a model of its own, from its next step on."""
         check_model(model)
-        self._act(SessionId(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
+        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class AgentClient(RequestVerbs, HoldingVerbs):
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)
 
-    def _check_owner(self, session: SessionId, agent: str) -> bool:
+    def _check_owner(self, session: str, agent: str) -> bool:
         """Whether the session exists; refuses it when it belongs to another agent."""
         try:
             owner = self.store.sessions.header(session).agent

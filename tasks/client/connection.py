@@ -8,7 +8,6 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.engine.transitions import operation_transition
-from ...worker.state import SessionId
 from ...worker.store import ActionResult, Operation, Store, redis_store
 from ...worker.store.records import StepRef
 from ..producer import create_producer_app, settings_of
@@ -68,7 +67,7 @@ class ClientConnection:
             self._shards_checked = True
         return self._store
 
-    def _act(self, session: SessionId, operation: Operation) -> ActionResult:
+    def _act(self, session: str, operation: Operation) -> ActionResult:
         applied = self.store.sessions.act(session, operation, operation_transition)
         self._publish(applied.publish)
         return applied

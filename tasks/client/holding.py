@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from ...worker.errors import ActionRefused, InvalidInput, SessionNotFound, StateUnreadable
+from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
 from ...worker.state import read_session_id
 from .inputs import check_agent_name, check_caller, check_listing
 from .listing import iterate_headers, to_milliseconds
 from .trees import TreeVerbs
 
 _ACTIVE: Final = ("pending", "in_progress", "waiting")
+_IDLE: Final = ("idle", "completed", "stopped", "failed")
 
 
 class HoldingVerbs(TreeVerbs):
@@ -29,7 +31,8 @@ class HoldingVerbs(TreeVerbs):
     ) -> bool:
         """Hold a session: its running step ends, and nothing begins after it until somebody resumes it.
 
-        Answers to its requests are kept and do not wake it. A stop ends it all the same.
+        Answers to its requests are kept and do not wake it. A stop ends it all the same. A session of which nothing
+        runs becomes suspended: an execution that a message starts begins nothing before the resume.
 
         Args:
             reason: Shown wherever somebody asks why the session waits.
@@ -40,7 +43,7 @@ class HoldingVerbs(TreeVerbs):
             False when it was held before; then that hold stays.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            ActionRefused: No execution of it runs or waits, it is parked, or it is being stopped.
+            ActionRefused: It is parked, or it is being stopped.
         """
         _check_reason(reason)
         check_caller(by)
@@ -51,13 +54,15 @@ class HoldingVerbs(TreeVerbs):
             held = self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms)
             return held.outcome == "changed"
 
+        if self._is_idle(session):
+            return self._set_session_status(session, "suspended")
         changed = hold(session)
         if tree:
             self._walk(session, hold)
         return changed
 
     def resume(self, session_id: str, *, by: str | None = None, tree: bool = True) -> bool:
-        """Let a held session go on, with the answers that came meanwhile.
+        """Let a held session go on, with the answers that came meanwhile. A completed or failed one becomes active.
 
         Args:
             tree: Let the sessions that its agents have started go on, too.
@@ -77,6 +82,8 @@ class HoldingVerbs(TreeVerbs):
         changed = let_go_on(session)
         if tree:
             self._walk(session, let_go_on)
+        if not changed and self._is_idle(session):
+            return self._set_session_status(session, "active")
         return changed
 
     def suspend_all(
@@ -117,6 +124,22 @@ class HoldingVerbs(TreeVerbs):
         check_caller(by)
         sessions = self._active_sessions(agent, status, held=True)
         return (each for each in sessions if dry_run or self._try_resume(each, by))
+
+    def _is_idle(self, session_id: str) -> bool:
+        """Whether nothing of a session runs, waits or is parked."""
+        return self.store.sessions.header(session_id).status in _IDLE
+
+    def _set_session_status(self, session_id: str, status: str) -> bool:
+        """Change the status of a session of which nothing runs; False where it has this status already."""
+        while True:
+            stored = self.store.sessions.whole(session_id)
+            if stored.status == status:
+                return False
+            try:
+                self.store.sessions.save(session_id, replace(stored, status=status))
+            except SessionConflict:
+                continue
+            return True
 
     def _active_sessions(self, agent: str | None, status: str | None, *, held: bool = False) -> list[str]:
         """Ids of sessions that run or wait, and are held or not; the newest first."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from typing import Final
 
-from ...worker.errors import SessionExpired, SessionNotFound, StoreUnavailable
+from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
 from ...worker.store import Event, Result, Store, StreamPosition
 from .following import follow_session
 from .inputs import check_position, check_seconds
@@ -47,6 +47,7 @@ class Job:
         Raises:
             TimeoutError: The execution has not ended in time; it goes on.
             SessionExpired: Its retention is over, and nothing of the session is left.
+            SessionDeleted: Somebody has deleted the session.
             InvalidInput: `from_id` is not the id of an event.
         """
         check_seconds(timeout)
@@ -111,6 +112,7 @@ class Job:
         Raises:
             TimeoutError: The execution has not ended in time; it goes on.
             SessionExpired: Its retention is over, and nothing of the session is left.
+            SessionDeleted: Somebody has deleted the session.
         """
         check_seconds(timeout)
         result = self._read_result()
@@ -157,6 +159,8 @@ class Job:
                 self._store.sessions.header(self.session_id)
                 return None
             return self._store.sessions.outcome(self.session_id, execution_id)
+        except SessionDeleted:
+            raise
         except SessionNotFound as error:  # it was there when this job was made
             raise SessionExpired(self.session_id) from error
 

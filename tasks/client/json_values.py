@@ -53,6 +53,8 @@ def header_value(header: Header) -> dict[str, Any]:
         "session_id": header.session_id,
         "agent": header.agent,
         "status": header.status,
+        "session_status": header.session_status,
+        "forked_from": header.forked_from or None,
         "execution_id": header.execution_id,
         "step": header.step,
         "version": header.version,

@@ -21,7 +21,6 @@ from ...worker.state import (
     RequestKind,
     RequestStatus,
     RequestSummary,
-    SessionId,
     read_session_id,
 )
 from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind, Operation, RequestFilter, RequestPage
@@ -135,7 +134,7 @@ class RequestVerbs(ClientConnection):
         if grant_id not in known:
             raise InvalidInput("grant_id", grant_id, f"the session has the grants {', '.join(known) or '(none)'}.")
         operation = Operation(derive_id(None, "operation"), InboxKind.REVOKE_GRANT, {"grant": grant_id})
-        self._act(SessionId(session), operation)
+        self._act(read_session_id(session), operation)
 
     # --- tokens -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The items of a session's stream, which of them count, and what a reader has to show. Pure."""
+"""The items of a session's stream for its readers, and the transcript that they show. Pure."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def is_void(event: Event, delta: LiveDelta) -> bool:
 
 
 class Transcript:
-    """The text that a reader of a stream shows: committed answers, and behind them what is being written.
+    """The text that a reader shows: the committed answers, and behind them what is being written.
 
     Attributes:
         committed: Texts of committed steps, by execution and step, in order.
@@ -146,7 +146,7 @@ class Transcript:
 
     @property
     def data(self) -> list[Any]:
-        """The values that tools of the step that runs have emitted besides text."""
+        """Data that tools of the running step have emitted, besides text."""
         return [piece.data for piece in self._pieces if piece.data is not None]
 
     def _apply_event(self, event: Event, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...worker.engine import FirstExecution, first_state
 from ...worker.engine.run import moment
 from ...worker.errors import InvalidInput
-from ...worker.state import AgentState, ExecutionBudget, FrozenDict, Message, SessionId
+from ...worker.state import AgentState, ChildSessionId, ExecutionBudget, FrozenDict, Message, SessionId
 from ...worker.store import NextState
 from .holding import check_until
 from .inputs import fingerprint_messages, fingerprint_request
@@ -31,7 +31,7 @@ class Submission:
         delay: The same as a time from now.
     """
 
-    session: SessionId
+    session: SessionId | ChildSessionId
     message: Message
     operation_id: str
     execution_id: str = ""

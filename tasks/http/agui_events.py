@@ -86,7 +86,7 @@ def text_of(messages: Sequence[Message]) -> str:
 
 
 def emitted(delta: LiveDelta) -> core.CustomEvent:
-    """A piece that a tool emits while it runs, in our own form."""
+    """A piece that a tool emits while it runs."""
     return core.CustomEvent(name=f"{_EVENT_PREFIX}tool_emitted", value=delta_value(delta), timestamp=delta.at_ms)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +20,8 @@ from .event_hub import EventHub
 from .problems import HttpProblem, problem_of_validation
 
 JSON: Final = "application/json"
+_VERSION: Final = re.compile(r'"[0-9]{1,15}"')
+IF_MATCH: Final = {"If-Match": 'The version that the session must have: its ETag, such as `"12"`.'}
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -67,6 +70,20 @@ class Call:
     def idempotency_key(self) -> str | None:
         """The header `Idempotency-Key`."""
         return self.request.headers.get("idempotency-key") or None
+
+    @property
+    def expected_version(self) -> int | None:
+        """The version of the header `If-Match`; None without it, and for `*`.
+
+        Raises:
+            HttpProblem: It is no version.
+        """
+        tag = self.request.headers.get("if-match", "*").strip()
+        if tag == "*":
+            return None
+        if not _VERSION.fullmatch(tag):
+            raise HttpProblem(422, "invalid-input", 'If-Match: give the ETag of the session, such as "12", or *.')
+        return int(tag.strip('"'))
 
     def url(self, path: str) -> str:
         """The path of a resource, below the path at which the interface is mounted."""

@@ -52,6 +52,8 @@ class SessionReply(Reply):
     session_id: str
     agent: str
     status: str
+    session_status: str = Field(description="active, suspended, completed, failed or deleted.")
+    forked_from: str | None = Field(description="The session that it is a fork of; null for any other.")
     execution_id: str
     step: int
     version: int
@@ -125,6 +127,12 @@ class StopReply(Reply):
 
     stopped: bool = Field(description="False: nothing was running, or it has not ended yet.")
     result: ResultReply | None
+
+
+class ForkReply(Reply):
+    """A fork."""
+
+    session_id: str
 
 
 class ChangedReply(Reply):

@@ -12,6 +12,7 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.responses import Response
 
+from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
 from ...worker.store import Event, StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
@@ -19,7 +20,7 @@ from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import waiting_reason
 from . import bodies, replies
 from .access import Scope
-from .endpoints import Call, Endpoint, send
+from .endpoints import IF_MATCH, Call, Endpoint, send
 from .event_hub import Gap
 from .problems import HttpProblem
 
@@ -30,6 +31,7 @@ _PING_SECONDS: Final = 15
 _RETRY_MS: Final = 1000
 # A reader who takes nothing for so long is dropped; it comes back with the last id that it has seen.
 _SEND_SECONDS: Final = 30
+_DELETE_SECONDS: Final = 20.0
 _ENDS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 
 
@@ -171,6 +173,38 @@ def stream_events(events: AsyncGenerator[ServerSentEvent], separator: str | None
     )
 
 
+async def delete_session(call: Call) -> Response:
+    """Delete a session and those below it; what runs is stopped first, unless a version is expected."""
+    expected = call.expected_version
+    try:
+        await call.client.delete(call.session_id, expected_version=expected, timeout=_DELETE_SECONDS)
+    except SessionConflict as conflict:
+        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+    except TimeoutError as late:
+        raise HttpProblem(503, "not-ended", f"{late}. Send the request again.", headers={"Retry-After": "2"}) from None
+    return Response(status_code=204)
+
+
+async def fork_session(call: Call) -> Response:
+    """Copy a session as it stands after its last commit."""
+    try:
+        fork = await call.client.fork(
+            call.session_id, idempotency_key=call.idempotency_key, expected_version=call.expected_version
+        )
+    except SessionConflict as conflict:
+        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+    return send({"session_id": fork}, 201, headers={"Location": call.url(f"/v1/sessions/{fork}")})
+
+
+async def clear_session(call: Call) -> Response:
+    """Remove the conversation of a session of which nothing runs."""
+    try:
+        version = await call.client.clear(call.session_id, expected_version=call.expected_version)
+    except SessionConflict as conflict:
+        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+    return Response(status_code=204, headers={"ETag": f'"{version}"'})
+
+
 async def write_metadata(call: Call) -> Response:
     """Keep a JSON value with the session."""
     await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
@@ -253,6 +287,33 @@ ENDPOINTS: Final = (
         headers={"Last-Event-ID": "Id of the last event seen; the stream goes on after it."},
         replies={200: replies.NamedReply},
         is_stream=True,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=_SESSION,
+        scope=Scope.ADMIN,
+        handler=delete_session,
+        summary="Delete it with the sessions below it; what runs is stopped first.",
+        headers=IF_MATCH,
+        replies={204: None},
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_SESSION}/fork",
+        scope=Scope.SUBMIT,
+        handler=fork_session,
+        summary="Copy it as it stands after its last commit.",
+        headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
+        replies={201: replies.ForkReply},
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_SESSION}/clear",
+        scope=Scope.ADMIN,
+        handler=clear_session,
+        summary="Remove its conversation; prompt, model and metadata stay.",
+        headers=IF_MATCH,
+        replies={204: None},
     ),
     _change(f"{_SESSION}/metadata/{{key}}", write_metadata, "Keep a JSON value.", bodies.Metadata, Scope.SUBMIT),
     _change(f"{_SESSION}/system-prompt", change_system_prompt, "Give it a prompt.", bodies.SystemPrompt, Scope.ADMIN),

@@ -368,3 +368,46 @@ def test_the_end_of_a_child_that_was_given_up_changes_no_answer(bench: Bench) ->
     bench.end_lease(leg.claim)
     assert bench.claim().loaded.journal.answer_to(second) == given_up
     assert events(bench).count("child_ended") == 1
+
+
+def test_a_parked_child_that_is_deleted_answers_its_parent_and_is_charged_what_was_reserved(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    with as_child(bench, request):
+        bench.claim()
+        bench.store.steps.park(bench.ref(), "cannot be read")
+        bench.spy.lose("delete.exec")
+        assert bench.store.sessions.delete(bench.session).outcome == "changed"
+    assert control(bench, "phase") == ["run"]
+    leg = bench.claim()
+    answer = leg.loaded.journal.answer_to(request)
+    assert answer is not None
+    assert (answer.verb.value, answer.child_end()) == ("fail", None)
+    assert "deleted" in answer.reason
+    assert bench.store.trees.members(bench.session) == []
+
+
+def test_an_ended_child_that_is_deleted_has_answered_and_is_not_made_again(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    end_child(bench, request)
+    with as_child(bench, request):
+        bench.store.sessions.delete(bench.session)
+    claimed = bench.claim()
+    assert claimed.loaded.journal.answer_to(request) is not None
+    again = wait_for_children(bench, claimed, child_request(bench, 1), request, made=2)
+    assert isinstance(again, NotWaiting)
+    assert "exists already" in again.refused[request.id]
+
+
+def test_an_end_that_meets_a_deleted_parent_leaves_nothing_of_it(bench: Bench) -> None:
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    commit_leg(bench, bench.claim(), final=True)
+    bench.store.sessions.delete(bench.session)
+    end_child(bench, request)
+    keys = bench.store.context.keys(bench.session)
+    assert bench.database("HGETALL", keys.session)[::2] == [b"created"]
+    assert not any(bench.database("EXISTS", name) for name in (keys.ctl, keys.events, bench.journal(bench.ref())))
+    assert bench.due() is None

@@ -9,6 +9,7 @@ import pytest
 
 from celery_agents.worker.engine import stop_transition
 from celery_agents.worker.errors import (
+    SessionDeleted,
     SessionNotFound,
     StateUnreadable,
     StoreFull,
@@ -56,6 +57,14 @@ def test_a_full_redis_refuses_a_submit_and_writes_nothing(on_redis: Bench, full:
         on_redis.submit("another", execution=uuid.uuid4().hex)
     with pytest.raises(SessionNotFound):
         on_redis.store.sessions.header("another")
+
+
+def test_a_full_redis_takes_a_deletion_which_makes_room(on_redis: Bench, full: Full) -> None:
+    on_redis.commit(on_redis.claim(), final=True)
+    with full:
+        assert on_redis.store.sessions.delete(on_redis.session).outcome == "changed"
+    with pytest.raises(SessionDeleted):
+        on_redis.submit()
 
 
 def test_a_full_redis_takes_a_paid_answer_and_a_result(on_redis: Bench, full: Full) -> None:

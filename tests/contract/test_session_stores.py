@@ -1,13 +1,15 @@
-"""The contract of `SessionStore`, for every store that needs no worker."""
+"""The contract of `SessionStore`: in memory, in files, and in the stores of the workers."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from celery_agents.config.settings import Settings
 from celery_agents.worker.errors import SessionConflict, SessionNotFound
 from celery_agents.worker.session import (
     AgentDefinition,
@@ -15,20 +17,29 @@ from celery_agents.worker.session import (
     FileSessionStore,
     ForkSession,
     InMemorySessionStore,
+    RedisSessionStore,
     SessionFactory,
     SessionStatus,
     SessionStore,
 )
+from celery_agents.worker.store.store import memory_store, redis_store
 
 STORES: dict[str, Callable[[Path], SessionStore]] = {
     "memory": lambda _: InMemorySessionStore(),
     "file": lambda folder: FileSessionStore(folder / "sessions"),
+    "the workers' store in memory": lambda _: RedisSessionStore(memory_store(Settings.build())),
 }
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
-    return STORES[request.param](tmp_path)
+@pytest.fixture(params=[*STORES, "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStore]:
+    if request.param != "redis":
+        yield STORES[request.param](tmp_path)
+        return
+    with contextlib.closing(
+        redis_store(Settings.build(redis_url=request.getfixturevalue("redis_url")), name="contract")
+    ) as opened:
+        yield RedisSessionStore(opened)
 
 
 def new_session(name: str = "assistant", session_id: str | None = None) -> AgentSession:

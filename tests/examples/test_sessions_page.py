@@ -1,4 +1,4 @@
-"""docs/sessions.md: its code runs against each store that needs no worker."""
+"""docs/sessions.md: its code runs against each store, the workers' Redis with a worker among them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents import AgentClient
 from celery_agents.worker.session import (
     AgentDefinition,
     FileSessionStore,
@@ -22,14 +23,20 @@ from celery_agents.worker.session import (
     UpdateTask,
 )
 
+from support.agents import plan
 from support.documents import read_document
+from support.lab import Lab
 
 PAGE = read_document("docs/sessions.md")
 
 
-@pytest.fixture(params=["memory", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
-    return InMemorySessionStore() if request.param == "memory" else FileSessionStore(tmp_path / "sessions")
+@pytest.fixture(params=["memory", "file", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStore]:
+    if request.param == "redis":
+        with AgentClient(request.getfixturevalue("redis_url")) as client:
+            yield client.session_store()
+    else:
+        yield InMemorySessionStore() if request.param == "memory" else FileSessionStore(tmp_path / "sessions")
 
 
 @pytest.fixture
@@ -82,3 +89,12 @@ def test_the_controller_suspends_and_the_listener_notes(page: Any, store: Sessio
     runtime = page("controllers").auditing_runtime(repository, audit)
     assert runtime.execute(session.session_id, UpdateTask("x")).status is SessionStatus.SUSPENDED
     assert audit == ["UpdateTask: active to suspended"]
+
+
+def test_workers_answer_a_session_of_the_runtime(page: Any, tmp_path: Path) -> None:
+    with Lab(tmp_path / "lab") as lab:
+        lab.worker()
+        assert page("with_workers").ask(lab.client, "planned", plan(answer="by a worker")) == "by a worker"
+        session = lab.client.session_store().list_headers().first
+        assert session is not None
+        assert lab.client.show(session.session_id).state.context.metadata["channel"] == "chat"

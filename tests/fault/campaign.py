@@ -42,6 +42,7 @@ from fault.real import (  # noqa: E402
     pauses,
     poison,
     providers,
+    races,
     redis_faults,
     replies,
     smart,
@@ -194,6 +195,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "a task of 1 000 steps whose conversation is compacted, against a provider",
         {"requests with valid pairs": "requests", "summaries": "summaries", "results still there": "archived_results"},
         ("summaries", "archived_results"),
+    ),
+    "session-races": Scenario(
+        lambda d, s: races.race_sessions(d, 10_000),
+        "two writers of each version of a session: processes on Redis and on files, threads in memory",
+        {"versions with one winner": "raced_*"},
+        ("raced_redis", "raced_files", "raced_memory"),
     ),
     "models": Scenario(
         lambda d, s: models.search_waiting(),

@@ -14,6 +14,8 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Reasoning
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
+from fault.sim.deleting import unseen_deleting
+from fault.sim.deleting_mutants import DELETING_MUTANTS
 from fault.sim.mutants import MUTANTS, Mutant, hunt
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
@@ -26,6 +28,7 @@ SEEDS = 1000
 CHUNKS = 2
 WAITING_SEEDS = 400
 CAPABLE_SEEDS = 250
+DELETING_SEEDS = 250
 # Seen in most chunks and not in all; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer not_yet",
@@ -86,6 +89,18 @@ def test_no_seed_whose_sessions_ask_breaks_an_invariant(url: str) -> None:
         assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
     missing = set(unseen_waiting(tally)) - RARE_IN_WAITING
     assert not missing, f"never happened in {WAITING_SEEDS} seeds whose sessions ask: {sorted(missing)}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_in_which_sessions_are_deleted_leaves_anything_or_brings_one_back(url: str) -> None:
+    tally = Tally()
+    for verdict in run_seeds(url, range(DELETING_SEEDS), tally, deleting=True):
+        story = "\n".join(verdict.story)
+        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --deleting"
+        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    assert not list(unseen_deleting(tally)), f"never happened in {DELETING_SEEDS} seeds: {list(unseen_deleting(tally))}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
 
@@ -158,4 +173,13 @@ def test_the_simulation_finds(mutant: Mutant, url: str) -> None:
 @pytest.mark.parametrize("mutant", WAITING_MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_of_sessions_that_ask_finds(mutant: Mutant, url: str) -> None:
     found = hunt(mutant, url, seeds=4000, seconds=90.0, waiting=True)
+    assert found is not None, f"the mutant survives, although {mutant.breaks}"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mutant", DELETING_MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_simulation_of_deletions_finds(mutant: Mutant, url: str) -> None:
+    found = hunt(mutant, url, seeds=4000, seconds=90.0, deleting=True)
     assert found is not None, f"the mutant survives, although {mutant.breaks}"

@@ -133,6 +133,47 @@ def test_the_same_key_makes_one_job_and_another_content_is_refused(http: httpx.C
     assert [entry["work"] for entry in lab.ledger.entries() if entry.get("work") == "once by key"] == ["once by key"]
 
 
+def test_a_session_is_deleted_and_one_that_changed_meanwhile_is_not(http: httpx.Client) -> None:
+    session = submit(http)["session_id"]
+    ended(http, session)
+    seen = http.get(f"/v1/sessions/{session}").headers["etag"]
+    http.put(f"/v1/sessions/{session}/metadata/color", json={"value": "red"})
+    path = f"/v1/sessions/{session}"
+    changed = problem(http.delete(path, headers={"If-Match": seen}), 412, "precondition-failed")
+    assert seen.strip('"') in changed["detail"]
+    for wrong in ("12", '"twelve"', 'W/"3"', '"3", "4"'):
+        assert "If-Match" in problem(http.delete(path, headers={"If-Match": wrong}), 422, "invalid-input")["detail"]
+    now = http.get(path).headers["etag"]
+    assert http.delete(path, headers={"If-Match": now}).status_code == 204
+    problem(http.get(path), 410, "session-deleted")
+    problem(http.post(f"{path}/messages", json={"message": "still there?"}), 410, "session-deleted")
+    assert http.delete(path).status_code == 204
+    problem(http.delete("/v1/sessions/nobody"), 404, "session-not-found")
+    running = submit(http, *[[call("keyed", work=f"deleted by http {number}")] for number in range(50)])["session_id"]
+    tag = http.get(f"/v1/sessions/{running}").headers["etag"]
+    assert http.delete(f"/v1/sessions/{running}", headers={"If-Match": tag}).status_code in (409, 412)
+    assert http.delete(f"/v1/sessions/{running}", headers={"If-Match": "*"}).status_code == 204
+
+
+def test_a_session_is_forked_and_cleared_as_one_has_seen_it(http: httpx.Client) -> None:
+    session = submit(http)["session_id"]
+    ended(http, session)
+    path = f"/v1/sessions/{session}"
+    stale, now = '"1"', http.get(path).headers["etag"]
+    for verb in ("fork", "clear"):
+        problem(http.post(f"{path}/{verb}", headers={"If-Match": stale}), 412, "precondition-failed")
+    made = [http.post(f"{path}/fork", headers={"If-Match": now, "Idempotency-Key": "what if"}) for _ in range(2)]
+    assert [each.status_code for each in made] == [201, 201]
+    fork = http.get(made[0].headers["location"]).json()
+    assert fork["session_id"] == made[1].json()["session_id"]
+    assert (fork["forked_from"], fork["status"], fork["session_status"]) == (session, "idle", "active")
+    cleared = http.post(f"{path}/clear", headers={"If-Match": now})
+    assert cleared.status_code == 204
+    assert http.get(path).headers["etag"] == cleared.headers["etag"]
+    assert http.get(f"{path}/messages").json()["total"] == 0
+    assert http.get(f"{made[0].headers['location']}/messages").json()["total"] > 0
+
+
 def test_a_conversation_goes_on_and_its_executions_are_listed(http: httpx.Client) -> None:
     session = submit(http, messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}])[
         "session_id"

@@ -11,6 +11,7 @@ from .values import (
     READING,
     RESTING,
     WILL_CANCEL,
+    WILL_DELETE,
     WILL_END,
     Config,
     Faults,
@@ -40,8 +41,10 @@ def touch(state: State, *, inbox: bool = False, journal: bool = False, config: C
     """A watched key was written: whoever watches it will fail its EXEC and read again.
 
     Without a flag it is the session's or ctl's key, which everybody watches. A claim and a stop watch the journal,
-    a commit and a stop the inbox.
+    a commit and a stop the inbox. A deletion watches session and ctl.
     """
+    if state.delete == WILL_DELETE and not inbox and not journal and config.mutant is not Mutant.DELETE_UNWATCHED:
+        state = state._replace(delete=READING)
     if state.stop in (WILL_CANCEL, WILL_END) and not (journal and config.mutant is Mutant.STOP_UNWATCHED_JOURNAL):
         state = state._replace(stop=READING)
     one, two = state.workers

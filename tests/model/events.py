@@ -6,6 +6,7 @@ from typing import Final
 
 EVENTS: Final[dict[str, str]] = {
     "message.taken": "takes a step message from the queue",
+    "claim.missing": "finds no session, but the mark that it was deleted, and drops the message",
     "claim.stale": "finds the session further on, and drops the message",
     "claim.ahead": "is ahead of the session",
     "claim.busy": "finds a live lease, and drops the message",
@@ -59,12 +60,19 @@ EVENTS: Final[dict[str, str]] = {
     "user.queued": "a user message goes to the inbox",
     "user.applied": "a user message joins the execution at once",
     "user.started": "a user message starts the second execution",
+    "user.deleted": "a user message is refused: the session was deleted",
     "user.reply lost": "the reply to a user message is lost",
     "user.known already": "the user message is sent again and recognised by its operation id",
     "stop.read": "the stop reads what is running",
     "stop.cancelled": "the stop leaves a cancel for whoever holds the step, or will",
     "stop.ended": "nobody holds the step and nothing is journaled: the stop ends the execution itself",
     "stop.nothing": "the stop finds the execution over",
+    "delete.read": "the deletion reads that no execution runs",
+    "delete.refused": "the deletion finds that an execution has begun meanwhile",
+    "delete.made": "the session is deleted; a mark stays",
+    "delete.made, reply lost": "the session is deleted; the reply is lost",
+    "submit.deleted": "the session is submitted again, and refused: it was deleted",
+    "submit.again": "the session is submitted again, and begins anew",
     "fault.c0": "dies with the message in hand",
     "fault.c1": "dies, the step claimed",
     "fault.c2": "dies, the answer only in memory",
@@ -80,4 +88,4 @@ EVENTS: Final[dict[str, str]] = {
     "fault.message repeated": "an old message is delivered once more",
 }
 # Reached by mutants only.
-IMPOSSIBLE: Final = frozenset({"claim.ahead"})
+IMPOSSIBLE: Final = frozenset({"claim.ahead", "submit.again"})

@@ -34,12 +34,20 @@ def _histories(before: State, after: State) -> Iterator[str]:
 
 
 def _happens_by_itself(event: str) -> bool:
-    return not event.startswith(("fault.", "user.", "stop.")) and not event.endswith("reply lost")
+    return not event.startswith(("fault.", "user.", "stop.", "delete.", "submit.")) and not event.endswith("reply lost")
 
 
 def _describe(state: State) -> str:
     session = state.session
-    words = ["over" if session.over else f"step {session.position + 1}" if session.position < 2 else "second execution"]
+    words = [
+        "deleted"
+        if session.deleted
+        else "over"
+        if session.over
+        else f"step {session.position + 1}"
+        if session.position < 2
+        else "second execution"
+    ]
     if session.claim:
         words.append(f"claim: {_CLAIMS[session.claim]}{'' if session.lease else ' without lease'}")
     if session.cancel:
@@ -85,6 +93,8 @@ def configurations(effects: tuple[Effect, ...] = tuple(Effect), *, faults: int =
     yield "budget of no step", Config(budget=0, message=True, faults=faults)
     yield "budget of one step", Config(budget=1, message=True, faults=faults)
     yield "unsafe, stop, a trusted clock", Config(Effect.UNSAFE, stop=True, clock=True, faults=faults)
+    yield "message, stop and deletion", Config(message=True, stop=True, delete=True, faults=faults)
+    yield "unsafe, deletion", Config(Effect.UNSAFE, delete=True, faults=faults)
     yield "a long step in front of it in the due index", Config(neighbour=True, faults=faults)
 
 

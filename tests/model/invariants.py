@@ -23,7 +23,9 @@ def violations(state: State, config: Config) -> Iterator[str]:
         yield "I6: a call began after the stop"
     if ghost.over_budget:
         yield "I7: the model is asked although the budget is used up"
-    yield from _action_violations(state)
+    yield from _deletion_violations(state)
+    if not session.deleted:
+        yield from _action_violations(state)
     if session.due == session.over:
         yield "D: runnable and due are not the same"
     if any(state.queue[position] for position in range(session.position + 1, 3)):
@@ -50,6 +52,13 @@ def _effect_violations(state: State, config: Config) -> Iterator[str]:
         running = any(worker.at == RUNNING and worker.position == position for worker in state.workers)
         if passed and position not in answered and (ghost.effects[position] or running):
             yield "I5: an effect, or a call that runs, is missing from the history"
+
+
+def _deletion_violations(state: State) -> Iterator[str]:
+    if state.ghost.deleted and not state.session.deleted:
+        yield "I16: a deleted session is there again"
+    if state.ghost.cut_off:
+        yield "I16: a session is deleted while an execution of it runs"
 
 
 def _action_violations(state: State) -> Iterator[str]:

@@ -41,6 +41,11 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.LATE_TRY: (Config(stop=True), "I11"),
     Mutant.STOP_LEAVES_JOURNAL: (Config(stop=True), "I11"),
     Mutant.BUDGET_NOT_CHECKED: (Config(budget=1, faults=0), "I7"),
+    Mutant.DELETED_WHILE_IT_RUNS: (Config(delete=True, faults=0), "I16"),
+    Mutant.DELETE_UNWATCHED: (Config(message=True, delete=True, faults=0), "I16"),
+    Mutant.NO_TOMBSTONE: (Config(delete=True, faults=0), "I16"),
+    Mutant.DELETED_BUT_DUE: (Config(delete=True, faults=0), "D"),
+    Mutant.LATE_WRITER_STAYS: (Config(delete=True), "I11"),
 }
 # Harmless as long as no worker begins a call after its lease by its own clock; see docs/model.md.
 HARMLESS_WITH_A_TRUSTED_CLOCK: Final = (Mutant.STOP_UNWATCHED_JOURNAL, Mutant.STALE_JOURNAL)

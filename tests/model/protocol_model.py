@@ -2,7 +2,7 @@
 
 Two workers, one session. Its first execution has two steps, the second of them final, each with one tool call; a
 message that comes too late for it starts a second execution of one step. Beside the workers there are the sweep, a
-client that sends one message and one that stops the first execution, time (a dead worker's lease ends) and faults:
+client that sends one message, one that stops the first execution and one that deletes the session, time (a dead worker's lease ends) and faults:
 crashes, pauses longer than the lease, lost replies, lost, repeated and reordered messages.
 
 One rule is one round trip to Redis, or one thing that happens outside. WATCH is modelled as what it does: whoever
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from .values import Config, Moves, State
 from .worker import moves_of_worker
-from .world import moves_of_queue, moves_of_stop, moves_of_sweep, moves_of_time, moves_of_user
+from .world import moves_of_delete, moves_of_queue, moves_of_stop, moves_of_sweep, moves_of_time, moves_of_user
 
 
 def successors(state: State, config: Config) -> Moves:
@@ -31,3 +31,5 @@ def successors(state: State, config: Config) -> Moves:
         yield from moves_of_user(state, config)
     if config.stop:
         yield from moves_of_stop(state, config)
+    if config.delete:
+        yield from moves_of_delete(state, config)

@@ -47,6 +47,11 @@ class Mutant(StrEnum):
     LATE_TRY = "the journal begins with the model call and not with the claim"
     STOP_LEAVES_JOURNAL = "a stop that ends the execution gives its step's journal no time to live"
     BUDGET_NOT_CHECKED = "a used-up budget ends nothing"
+    DELETED_WHILE_IT_RUNS = "a deletion does not look whether an execution runs"
+    DELETE_UNWATCHED = "a deletion does not watch the control fields"
+    NO_TOMBSTONE = "a submission does not look for the mark that a deletion leaves"
+    DELETED_BUT_DUE = "a deletion leaves the entry of the due index"
+    LATE_WRITER_STAYS = "a journal that a worker revives after the deletion keeps no time to live"
 
 
 class Config(NamedTuple):
@@ -56,6 +61,7 @@ class Config(NamedTuple):
         effect: Class of both tools.
         message: Whether a user message may come, at any moment.
         stop: Whether somebody may stop the first execution, at any moment.
+        delete: Whether somebody may delete the session, at any moment; a caller who has no reply submits it again.
         fused: The commit publishes the next step itself.
         unusable: The answer of the first step cannot be parsed.
         neighbour: A long live step is in front in the due index, and the sweep looks at one entry a pass.
@@ -70,6 +76,7 @@ class Config(NamedTuple):
     effect: Effect = Effect.KEYED
     message: bool = False
     stop: bool = False
+    delete: bool = False
     fused: bool = True
     unusable: bool = False
     neighbour: bool = False
@@ -130,6 +137,8 @@ NO_ANSWER, BLIND, SEEING, FOREIGN = 0, 1, 2, 3
 # The message client, and the stop client.
 UNSENT, IN_DOUBT, ACKNOWLEDGED = range(3)
 NOT_ASKED, READING, WILL_CANCEL, WILL_END, STOP_DONE = range(5)
+# The client that deletes: NOT_ASKED, READING, and these.
+WILL_DELETE, DELETE_DONE = range(5, 7)
 
 
 class Session(NamedTuple):
@@ -147,6 +156,7 @@ class Session(NamedTuple):
     ended: bool = False
     inbox: int = 0
     applied: int = 0  # user messages in the state
+    deleted: bool = False  # nothing is left but the mark
 
 
 class Worker(NamedTuple):
@@ -174,6 +184,8 @@ class Ghost(NamedTuple):
     over_budget: bool = False
     denied: bool = False
     leaked: bool = False
+    deleted: bool = False
+    cut_off: bool = False  # it was deleted while an execution was running
 
 
 class Faults(NamedTuple):
@@ -197,6 +209,7 @@ class State(NamedTuple):
     stop: int
     neighbour: bool
     faults: Faults
+    delete: int = NOT_ASKED
 
 
 Move = tuple[str, int, State]

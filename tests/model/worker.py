@@ -86,7 +86,9 @@ def _lease(state: State, config: Config, index: int, worker: Worker) -> Moves:
 
 def _claim_read(state: State, config: Config, index: int, worker: Worker) -> Moves:
     session, me = state.session, index + 1
-    if session.over or worker.position < session.position:
+    if session.deleted:
+        yield "claim.missing", me, leave(state, index)
+    elif session.over or worker.position < session.position:
         yield "claim.stale", me, leave(state, index)
     elif worker.position > session.position:
         yield "claim.ahead", me, leave(state, index)
@@ -124,7 +126,7 @@ def _infer(state: State, config: Config, index: int, worker: Worker) -> Moves:
     session, ghost, me = state.session, state.ghost, index + 1
     if not is_mine(session, worker, me):
         if config.mutant is Mutant.LATE_TRY:
-            state = _late_write(state, worker)
+            state = _late_write(state, config, worker)
         yield "tool.claim lost", me, leave(state, index)
     elif is_cancelled(session, config):
         yield "guard.cancelled", me, with_worker(state, index, worker._replace(at=CLOSING))
@@ -149,8 +151,14 @@ def _is_exhausted(history: tuple[tuple[int, int], ...], worker: Worker, config: 
     return worker.position < NEXT and len(history) >= config.budget
 
 
-def _late_write(state: State, worker: Worker) -> State:
-    """A write to the journal of a step that is over: a key without TTL, if the end found no key to give one to."""
+def _late_write(state: State, config: Config, worker: Worker) -> State:
+    """A write to the journal of a step that is over: a key without TTL, if the end found no key to give one to.
+
+    The journal of a deleted session is gone; who revives it looks for the session afterwards, and removes it.
+    """
+    if state.session.deleted:
+        leaked = state.ghost.leaked or config.mutant is Mutant.LATE_WRITER_STAYS
+        return state._replace(ghost=state.ghost._replace(leaked=leaked))
     if state.ghost.without_journal != worker.position:
         return state
     return state._replace(ghost=state.ghost._replace(leaked=True))
@@ -165,7 +173,11 @@ def _journal(state: State, config: Config, index: int, worker: Worker) -> Moves:
     if mutant is Mutant.NO_JOURNAL:
         yield "journal.written", me, with_worker(state, index, worker._replace(at=JOURNALED))
     elif not current:
-        yield "journal.written", me, with_worker(_late_write(state, worker), index, worker._replace(at=JOURNALED))
+        yield (
+            "journal.written",
+            me,
+            with_worker(_late_write(state, config, worker), index, worker._replace(at=JOURNALED)),
+        )
     elif session.answer:
         adopted = FOREIGN if mutant is Mutant.OWN_ANSWER_KEPT else session.answer
         yield "journal.adopted", me, with_worker(state, index, worker._replace(at=JOURNALED, answer=adopted))
@@ -201,7 +213,7 @@ def _begin(state: State, config: Config, index: int, worker: Worker) -> Moves:
         else:
             yield from _close(state, config, index, worker)
     elif session.position != worker.position or session.over:
-        yield "tool.claim lost", me, leave(_late_write(state, worker), index)
+        yield "tool.claim lost", me, leave(_late_write(state, config, worker), index)
     elif session.ended:
         yield "tool.replayed", me, with_worker(state, index, worker._replace(at=CLOSING, outcome=OK))
     elif session.begun in (NOBODY, me):

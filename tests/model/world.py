@@ -8,12 +8,14 @@ from .changes import push, spend, touch
 from .values import (
     ACKNOWLEDGED,
     DEAD,
+    DELETE_DONE,
     IN_DOUBT,
     NEXT,
     NOT_ASKED,
     READING,
     STOP_DONE,
     WILL_CANCEL,
+    WILL_DELETE,
     WILL_END,
     Config,
     Moves,
@@ -60,6 +62,9 @@ def moves_of_queue(state: State) -> Moves:
 def moves_of_user(state: State, config: Config) -> Moves:
     """One message. Its transaction is one step here: only the lease, which it does not watch, may change under it."""
     if state.message == ACKNOWLEDGED:
+        return
+    if state.session.deleted:
+        yield "user.deleted", 0, state._replace(message=ACKNOWLEDGED)
         return
     recognised = config.mutant not in (Mutant.NO_OPERATION_ID, Mutant.PLAIN_TRANSACTION)
     if state.message == IN_DOUBT and recognised:
@@ -109,3 +114,31 @@ def moves_of_stop(state: State, config: Config) -> Moves:
             left = Session(position=NEXT, applied=session.applied + session.inbox)
         ended = state._replace(session=left, ghost=ghost, stop=STOP_DONE)
         yield "stop.ended", 0, touch(ended, config=config)
+
+
+def moves_of_delete(state: State, config: Config) -> Moves:
+    """A deletion: it reads, watching session and ctl, and deletes a session of which no execution runs.
+
+    Whoever submitted the session and had no reply submits it again: at any moment, and after its end as well.
+    """
+    session = state.session
+    if session.deleted:
+        if config.mutant is Mutant.NO_TOMBSTONE:
+            yield "submit.again", 0, state._replace(session=Session())
+        else:
+            yield "submit.deleted", 0, state
+    if state.delete in (NOT_ASKED, READING):
+        if session.over or config.mutant is Mutant.DELETED_WHILE_IT_RUNS:
+            yield "delete.read", 0, state._replace(delete=WILL_DELETE)
+        elif state.delete == READING:
+            yield "delete.refused", 0, state._replace(delete=NOT_ASKED)
+    elif state.delete == WILL_DELETE:
+        gone = Session(position=session.position, over=True, due=False, deleted=True)
+        if config.mutant is Mutant.DELETED_BUT_DUE:
+            gone = gone._replace(due=True)
+        ghost = state.ghost._replace(deleted=True, cut_off=not session.over)
+        deleted = touch(state._replace(session=gone, ghost=ghost, delete=DELETE_DONE), config=config)
+        yield "delete.made", 0, deleted
+        if state.faults.replies:
+            # It asks again, and finds the mark.
+            yield "delete.made, reply lost", 0, deleted._replace(faults=spend(state.faults, "replies"))

@@ -87,6 +87,15 @@ class Points:
     ANSWER_READ: Final = "answer.read"
     ANSWER_JOURNAL: Final = "answer.journal"
     ANSWER_EXEC: Final = "answer.exec"
+    DELETE_READ: Final = "delete.read"
+    DELETE_STEPS: Final = "delete.steps"
+    DELETE_FULL: Final = "delete.full"
+    DELETE_EXEC: Final = "delete.exec"
+    SESSION_MARK: Final = "session.mark"
+    CREATE_READ: Final = "create.read"
+    CREATE_EXEC: Final = "create.exec"
+    SAVE_READ: Final = "save.read"
+    SAVE_EXEC: Final = "save.exec"
     SUSPEND_READ: Final = "suspend.read"
     SUSPEND_EXEC: Final = "suspend.exec"
     RESUME_READ: Final = "resume.read"
@@ -134,6 +143,9 @@ OF_WAITING: Final = (
     Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
 )  # fmt: skip
 
+# Those of a deletion.
+OF_DELETING: Final = (Points.DELETE_READ, Points.DELETE_STEPS, Points.DELETE_EXEC)  # fmt: skip
+
 # Reads of requests.
 OF_READERS: Final = (
     Points.REQUESTS_PAGE, Points.REQUESTS_COUNT, Points.REQUESTS_SESSION, Points.REQUESTS_JOURNAL,
@@ -142,6 +154,7 @@ OF_READERS: Final = (
 
 # Nothing that the simulation has to reach.
 ELSEWHERE: Final = (
+    Points.SESSION_MARK, Points.DELETE_FULL, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
     *OF_WAITING, *OF_READERS,

@@ -96,7 +96,7 @@ class StepClaimer:
             stored_extents=extents,
             rejected=read_rejected(loaded.journal),
             asking=self._auxiliary_calls.ask,
-            live=RunText(writer=services.live, claimed=claimed, lease=lease, monotonic=services.monotonic),
+            live=RunText(services.live, claimed, lease, monotonic=services.monotonic),
         )
 
     def park(self, ref: StepRef, error: Exception) -> Parked:

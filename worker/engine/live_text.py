@@ -17,7 +17,7 @@ _MOST_BYTES: Final = 16_000
 
 
 class RunText:
-    """The live text of one attempt, from the side of its step.
+    """The live text of one attempt while it runs.
 
     Shared by all copies of its run. Where nobody follows the session, all of it costs a comparison of two numbers.
     """
@@ -57,8 +57,7 @@ class RunText:
         if not self._call or not self._writer.void(self._text, self._call):
             return None
         data = {"attempt": self._text.attempt.claim.id, "call": self._call, "keeps_answer": False}
-        ref = self._ref
-        return NewEvent(type="attempt_voided", execution_id=ref.execution_id, step=ref.step, data=data)
+        return NewEvent(type="attempt_voided", execution_id=self._ref.execution_id, step=self._ref.step, data=data)
 
     def emit_of_tool(self, index: int, value: Any) -> None:
         """Emit a text or a JSON value of a tool call.

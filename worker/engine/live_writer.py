@@ -33,7 +33,7 @@ _BATCH: Final = 200
 
 @dataclass(slots=True)
 class _Piece:
-    """Text that one part of an attempt has emitted since the last write, or a value.
+    """Text or data of one part of an attempt since the last write; data stand alone.
 
     Attributes:
         offset, end: Characters of the part before this piece, and with it.

@@ -1,7 +1,7 @@
-"""Sessions without workers: values, actions, the runtime, and stores in memory and in files.
+"""The session runtime: values, actions, controllers and events, and stores in memory, in files and in Redis.
 
-The engine that runs a message is the workers' own; `InlineRunner` runs it in the calling process. Sessions in Redis
-belong to the workers, and clients act on them by `AgentClient`.
+The engine that runs a message is the workers' own. `InlineRunner` runs it in the calling process, for sessions in
+memory and in files; `WorkerRunner` leaves it to the workers, for sessions in Redis.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from .events import (
 )
 from .file_store import FileSessionStore
 from .inline_runner import InlineRunner
+from .redis_store import RedisSessionStore
 from .registry import CapabilityRegistry
 from .repository import SessionFactory, SessionRepository
 from .runtime import SessionRuntime
 from .store import InMemorySessionStore, SessionStore
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList, SessionStatus
+from .worker_runner import WorkerRunner
 
 __all__ = [
     "AgentDefinition",
@@ -53,6 +55,7 @@ __all__ = [
     "InMemorySessionStore",
     "InlineRunner",
     "PassThroughSessionController",
+    "RedisSessionStore",
     "ResumeSession",
     "SendMessage",
     "SessionAction",
@@ -72,5 +75,6 @@ __all__ = [
     "SessionStore",
     "SuspendSession",
     "UpdateTask",
+    "WorkerRunner",
     "WriteMetadata",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ..errors import ActionRefused
-from ..state import AgentState, ChildSessionId, ExecutionBudget, LLMConfig, Message, MessageStore, SessionId
+from ..state import AgentState, ChildSessionId, ExecutionBudget, LLMConfig, Message, SessionId
 from .values import AgentSession, AgentSessionInfo, SessionStatus
 
 SaveSession = Callable[[AgentSession], AgentSession]
@@ -118,8 +118,7 @@ class ClearSession:
 
     def execute_on(self, session: AgentSession) -> AgentSession:
         """The session without its conversation."""
-        state = session.state.for_next_execution()
-        return session.with_state(state.with_context(state.context.with_store(MessageStore())))
+        return session.with_state(session.state.without_conversation())
 
 
 class ForkSession:

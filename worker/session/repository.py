@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..agent import Agent
 from ..errors import SessionNotFound
 from ..state import AgentState, SessionId
-from .store import SessionStore
+from .actions import SessionAction
+from .store import SessionStore, WorkingStore
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList
 
 
@@ -37,6 +38,10 @@ class SessionRepository:
     def exists(self, session_id: str) -> bool:
         """Whether there is such a session."""
         return self._store.exists(session_id)
+
+    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
+        """Hand an action to the running execution of a session; False where nothing runs, as in memory and in files."""
+        return isinstance(self._store, WorkingStore) and self._store.hand_over(session, action)
 
     def delete(self, session_id: str) -> None:
         """Remove a session; nothing happens when there is none."""

@@ -63,18 +63,26 @@ class SessionRuntime:
             raise
         return self._report_saved(session)
 
-    def execute(self, session_id: str, action: SessionAction) -> AgentSession:
+    def execute(self, session_id: str, action: SessionAction, *, strict: bool = False) -> AgentSession:
         """Run an action on a session and save it; continue with what is returned.
 
         An action that raises, or a controller before the save, leaves the stored session as it is; of an action with
-        several steps, those that were saved stay.
+        several steps, those that were saved stay. While workers run an execution of the session, the actions of this
+        package but `ClearSession` are handed to its step, which applies each once: no controller and no listener sees
+        more than the load, and the session is returned as it was loaded.
+
+        Args:
+            strict: Hand over nothing: refuse while an execution runs.
 
         Raises:
+            ActionRefused: An execution of the session runs or waits, and the action cannot wait for its step.
             SessionNotFound: There is no such session, or it was deleted meanwhile.
             SessionConflict: The session was saved meanwhile; load it and try again.
             Exception: Whatever the action or a controller raises.
         """
         before = self._load(session_id)
+        if not strict and self._repository.hand_over(before, action):
+            return before
         if isinstance(action, SteppedAction):
             action = action.saving_with(self._save_step)
         session = action.execute_on(before)

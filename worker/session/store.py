@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..errors import SessionConflict, SessionNotFound
 from ..state.values.field_types import utcnow
+from .actions import SessionAction
 from .values import AgentSession, SessionInfoList
 
 
@@ -44,6 +45,19 @@ class SessionStore(Protocol):
 
     def list_headers(self) -> SessionInfoList:
         """The headers of all sessions, the last changed first, without reading one body."""
+        ...
+
+
+@runtime_checkable
+class WorkingStore(SessionStore, Protocol):
+    """A store whose sessions are run by workers, so that an action may meet a running step."""
+
+    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
+        """Hand an action to the running execution of a session, whose step applies it once.
+
+        Returns:
+            False: No execution runs or waits, or the action cannot wait for a step. Nothing was written.
+        """
         ...
 
 

@@ -15,7 +15,7 @@ from .agent_fields import schema_version_of
 from .agent_parts import AgentWithParts
 from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
-from .conversation.messages import Message
+from .conversation.messages import Message, MessageStore
 from .conversation.outputs import with_step_output
 from .execution.budget import UNLIMITED, ExecutionBudget
 from .execution.execution import ExecutionState, ExecutionStatus
@@ -237,6 +237,25 @@ class AgentState(AgentWithParts):
                 advice="Only failed and stopped ones.",
             )
         return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
+
+    def following(self, before: AgentState) -> AgentState:
+        """The same state with the generations that its lists have when it is stored after that one."""
+        store, held = self.store.after(before.store), before.store.sections
+        replaced = any(store.section(name).generation != section.generation for name, section in held.items())
+        execution, earlier = self.execution, before.execution
+        if execution is not None and execution.parts is not None:
+            parts = earlier.parts if earlier is not None and earlier.execution_id == execution.execution_id else None
+            execution = execution._with(parts=execution.parts.following(parts))
+        if execution is not None and earlier is not None and earlier.is_written_like(execution):
+            done = earlier.step_executions
+            if replaced or execution.step_executions[: len(done)] != done:
+                execution = execution.with_steps_written_anew()
+        parts = None if self.parts is None else self.parts.following(before.parts)
+        return self._with(context=self.context.with_store(store), execution=execution, parts=parts)
+
+    def without_conversation(self, *, now: datetime | None = None) -> AgentState:
+        """Remove all messages and the execution; prompt, model, metadata, parts and count stay."""
+        return self.for_next_execution(now=now).with_message_store(MessageStore(), now=now)
 
     def for_next_execution(self, *, now: datetime | None = None) -> AgentState:
         """Remove the execution; identity, context, model and count stay."""

@@ -50,6 +50,7 @@ from .requests.records import (
     RequestFilter,
     RequestPage,
 )
+from .sessions.whole_sessions import Saved, WholeSession
 from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
 from .steps.store import DatabaseStepStore, StepStore
@@ -100,6 +101,7 @@ __all__ = [
     "RequestFilter",
     "RequestPage",
     "Result",
+    "Saved",
     "SessionState",
     "SessionSummary",
     "Snapshot",
@@ -115,6 +117,7 @@ __all__ = [
     "TreeNode",
     "WaitResult",
     "Waiting",
+    "WholeSession",
     "entry_order",
     "memory_store",
     "new_claim_id",

@@ -196,6 +196,13 @@ def read_hold(reply: Sequence[bytes | None]) -> Hold | None:
     )
 
 
+def hold_commands(keys: SessionKeys, now_ms: int) -> list[Command]:
+    """Commands that hold an execution which a message starts in a suspended session."""
+    values = (now_ms + LONGEST_WAIT_MS, "", "the session is suspended", now_ms)
+    words = [word for pair in zip(HOLD_FIELDS, values, strict=True) for word in pair]
+    return [("HSET", keys.ctl, *words, "cancel", HELD_MARK)]
+
+
 def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]:
     """Commands that remove what waiting and holding have left in the control fields; none after an ordinary step.
 

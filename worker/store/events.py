@@ -15,11 +15,16 @@ from .records import Event, EventType, NewEvent
 _KEPT_SHARE: Final = 16
 
 
-def event_commands(scope: SessionScope, events: Iterable[NewEvent]) -> list[Command]:
-    """Commands that append events to the session's stream."""
+def event_commands(scope: SessionScope, events: Iterable[NewEvent], *, is_late: bool = False) -> list[Command]:
+    """Commands that append events to the session's stream.
+
+    Args:
+        is_late: The session may have been deleted; then its stream is not made anew.
+    """
+    options = ("NOMKSTREAM",) if is_late else ()
     return [
         (
-            "XADD", scope.keys.events, "MAXLEN", "~", scope.settings.events_kept, "*",
+            "XADD", scope.keys.events, *options, "MAXLEN", "~", scope.settings.events_kept, "*",
             "type", event.type, "execution", event.execution_id, "step", event.step,
             "data", _data(event.data, scope.settings.max_event_bytes),
         )

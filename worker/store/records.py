@@ -252,6 +252,8 @@ class EventType(StrEnum):
             own children used: `steps`, `tokens`, `cost`.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
+            executions.
         ATTEMPT_VOIDED: Live text of this step is void: its attempt was abandoned, or its model call failed. `attempt`;
             `call`: the call whose text is void, 0: all of the attempt; `keeps_answer`: the model's text stays valid.
         CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
@@ -287,6 +289,7 @@ class EventType(StrEnum):
     CHILD_STARTED = "child_started"
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"
+    SESSION_SAVED = "session_saved"
     ATTEMPT_VOIDED = "attempt_voided"
     CAPABILITY = "capability"
 
@@ -434,6 +437,9 @@ class Header:
         not_before_ms: Nothing of it begins before this Redis time: a later start, a delay, or the next expiry of a
             session that waits; 0: at once.
         hold: Who suspended it; None: nobody.
+        session_status: The status of the session over all its executions: active, suspended, completed, failed or
+            deleted. Only actions and controllers change it.
+        forked_from: The session that it is a fork of; "" for any other.
     """
 
     session_id: str
@@ -448,6 +454,8 @@ class Header:
     unoffered_since_ms: int = 0
     not_before_ms: int = 0
     hold: Hold | None = None
+    session_status: str = "active"
+    forked_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,26 +15,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from .deleting import unseen_deleting
 from .vacuity import unknown, unseen, unseen_capable, unseen_waiting
 from .world import Tally
 
 TESTS: Final = Path(__file__).resolve().parents[2]
 CHUNK: Final = 500
-CAPABLE_SEEDS: Final = 20_000
+FEWER_SEEDS: Final = 20_000
 # By what a chunk's file is named after: the option that makes it so.
-_OPTIONS: Final[Mapping[str, str]] = {"seeds": "", "waiting": "--waiting", "capable": "--capable"}
+_OPTIONS: Final[Mapping[str, str]] = {
+    "seeds": "",
+    "waiting": "--waiting",
+    "capable": "--capable",
+    "deleting": "--deleting",
+}
+_FEWER: Final = frozenset({"capable", "deleting"})
 
 
 def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, chunk: int = CHUNK) -> dict[str, Any]:
     """Run seeds, and sum up; what stands in the folder counts as run.
 
-    Each is run also with sessions that ask, and the first 20 000 also with agents that have every capability.
+    Each is run also with sessions that ask; the first 20 000 also with agents that have every capability, and with
+    clients that delete sessions.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ends = {kind: first + (min(seeds, CAPABLE_SEEDS) if kind == "capable" else seeds) for kind in _OPTIONS}
+    ends = {kind: first + (min(seeds, FEWER_SEEDS) if kind in _FEWER else seeds) for kind in _OPTIONS}
     jobs = [(kind, start) for kind, end in ends.items() for start in range(first, end, chunk)]
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
         files = pool.map(lambda job: _chunk(folder, job[1], min(chunk, ends[job[0]] - job[1]), job[0]), jobs)
@@ -43,11 +51,12 @@ def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, ch
 
 
 def verdict(chunks: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """One verdict of many chunks: of plain sessions, of those that ask, and of those with every capability."""
+    """One verdict of many chunks: of plain sessions, of those that ask, with every capability, and with deletions."""
     tallies = {kind: _tally(parts) for kind, parts in chunks.items()}
     missing = set(unseen(tallies["seeds"]))
     missing.update(unseen_waiting(tallies["waiting"]) if chunks["waiting"] else ())
     missing.update(unseen_capable(tallies["capable"]) if chunks["capable"] else ())
+    missing.update(unseen_deleting(tallies["deleting"]) if chunks["deleting"] else ())
     unlisted = sorted({name for tally in tallies.values() for name in unknown(tally)})
     found = [part for parts in chunks.values() for part in parts]
     tally = _tally(found)

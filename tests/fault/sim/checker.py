@@ -12,6 +12,7 @@ from celery_agents.worker.store.keys import PERMANENT
 
 from .capable import check_hit, check_parts
 from .database import QUEUE
+from .deleting import check_deleted
 from .observing import History
 from .request_checks import check_requests
 from .sessions import MESSAGE, Called, Payment, Plan
@@ -20,6 +21,7 @@ from .world import World
 if TYPE_CHECKING:
     from .simulation import Simulation
 
+_WITHOUT_A_MESSAGE = ("stop", "retry", "forge", "suspend", "resume", "delete", "submit again")
 _END = ("execution_completed", "execution_stopped", "execution_failed")
 
 
@@ -29,7 +31,10 @@ def check(sim: Simulation) -> None:
     _payments(sim)
     _stops(sim)
     for session in sim.sessions:
-        _session(sim, session)
+        if session in sim.history.deleted:
+            check_deleted(sim, session)
+        else:
+            _session(sim, session)
     if sim.waiting:
         check_requests(sim)
 
@@ -264,7 +269,7 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
     counts = Counter(texts)
     metadata = dict(state.context.metadata)
     for action in sim.actions:
-        if action.session != session or action.kind in ("stop", "retry", "forge", "suspend", "resume"):
+        if action.session != session or action.kind in _WITHOUT_A_MESSAGE:
             continue
         times = metadata.get(action.operation, 0) if action.kind == "beside" else counts[action.operation]
         if action.refused:

@@ -27,6 +27,7 @@ from celery_agents.worker.store.database import Changed
 from celery_agents.worker.store.sessions import loading
 from celery_agents.worker.store.sessions.saving import SessionSave
 
+from .deleting import delete
 from .observing import History
 from .plan import Action
 from .sessions import MESSAGE, Stage, moment
@@ -85,6 +86,7 @@ class Clients:
                 world.sleep(0.3)
             except (InvalidTransition, ActionRefused, SessionNotFound) as refusal:
                 action.refused, action.done = type(refusal).__name__, True
+                world.tally.answers[f"{action.kind.split(' ')[0]} refused"] += 1
                 return
         else:
             raise AssertionError(f"{action.kind} found no Redis for a minute")
@@ -101,17 +103,18 @@ class Clients:
     def _send(self, action: Action) -> ActionResult | None:
         store, session = self.store, action.session
         match action.kind:
-            case "submit":
+            case "submit" | "submit again":
                 execution = self.stage.first_of(session)
                 plan = self.stage.plans[session]
 
                 def first(now_ms: int) -> NextState:
                     now = moment(now_ms)
-                    message = Message.user(MESSAGE + action.operation)
+                    operation = f"{session}o0"
+                    message = Message.user(MESSAGE + operation)
                     return first_state(
                         AgentState.fresh(now=now),
                         message,
-                        FirstExecution(execution, action.operation, plan.budget),
+                        FirstExecution(execution, operation, plan.budget),
                         now,
                     )
 
@@ -127,6 +130,8 @@ class Clients:
                 return store.sessions.suspend(session, reason="holiday", by="a person", until_ms=until_ms)
             case "resume":
                 return store.sessions.resume(session, by="a person")
+            case "delete":
+                return delete(self.world, store, session, self._publish)
             case "beside":
                 return self._beside(action, with_message=False)
             case "beside message":

@@ -415,13 +415,13 @@ MUTANTS: Final = (
 
 
 def hunt(
-    mutant: Mutant, url: str, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0, waiting: bool = False
+    mutant: Mutant, url: str, *, seeds: int = 6000, first: int = 0, seconds: float = 100.0, **kind: bool
 ) -> Verdict | None:
     """Run the simulation on the mutant until it is found; None when it survives."""
     context = StoreContext(url)
     ends = time.perf_counter() + seconds
     for seed in (mutant.seed, *range(first, first + seeds)):
-        verdict = Simulation(context, seed, mutant.substitutes, waiting=waiting).run()
+        verdict = Simulation(context, seed, mutant.substitutes, **kind).run()
         if verdict.violations:
             return verdict
         if time.perf_counter() > ends:
@@ -434,6 +434,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="all when none is given")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
+    parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
@@ -442,12 +443,17 @@ def main(arguments: list[str] | None = None) -> int:
         from .waiting_mutants import WAITING_MUTANTS
 
         chosen = WAITING_MUTANTS
+    if options.deleting:
+        from .deleting_mutants import DELETING_MUTANTS
+
+        chosen = DELETING_MUTANTS
+    kind = {"waiting": options.waiting, "deleting": options.deleting}
     with a_redis() as url:
         for mutant in chosen:
             if options.names and mutant.name not in options.names:
                 continue
             began = time.perf_counter()
-            found = hunt(mutant, url, first=options.first, waiting=options.waiting)
+            found = hunt(mutant, url, first=options.first, **kind)
             survivors += found is None
             say = "SURVIVED" if found is None else f"seed {found.seed} ({found.kind}): {found.violations[0]}"
             print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)

@@ -60,6 +60,8 @@ class History:
         self.closed: dict[str, tuple[int, str]] = {}
         # The event streams that a full Redis made shorter.
         self.trimmed: set[str] = set()
+        # Sessions that were deleted, and when.
+        self.deleted: dict[str, int] = {}
         self.stop_read = 0
         self.leases: dict[str, float] = {}
         self.journals: dict[str, float] = {}
@@ -147,7 +149,9 @@ class History:
         world = self._world
         session = parts[0]
         kind = parts[1] if len(parts) > 1 else ""
-        if name == "HSET" and not kind:
+        if point in (Points.DELETE_EXEC, Points.DELETE_FULL):
+            self._deletion(session, name)
+        elif name == "HSET" and not kind:
             fields = dict(zip(command[2::2], command[3::2], strict=True))
             version = fields.get("version")
             if version is not None:
@@ -168,6 +172,16 @@ class History:
             self._journal(point, name, parts[2], int(parts[3]), command, reply)
             if name in ("HSET", "HSETNX"):
                 self.requests.journal(session, (parts[2], int(parts[3])), command, reply)
+
+    def _deletion(self, session: str, name: str) -> None:
+        """The first command of a deletion removes the fields of the session's hash."""
+        if name != "HDEL" or session in self.deleted:
+            return
+        ctl = self.ctl[session]
+        is_over = ctl["phase"] in ("end", "parked")
+        self._world.expect(is_over, "I16", f"{session} is deleted in phase {ctl['phase']}")
+        self.deleted[session] = self._world.seq
+        self.due.pop(session, None)
 
     def _control(self, point: str, session: str, fields: dict[str, str]) -> None:
         world = self._world

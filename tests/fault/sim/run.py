@@ -29,12 +29,18 @@ def a_redis() -> Iterator[str]:
 
 
 def run_seeds(
-    url: str, seeds: Iterable[int], tally: Tally, *, waiting: bool = False, capable: bool = False
+    url: str,
+    seeds: Iterable[int],
+    tally: Tally,
+    *,
+    waiting: bool = False,
+    capable: bool = False,
+    deleting: bool = False,
 ) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
     for seed in seeds:
-        verdict = Simulation(context, seed, waiting=waiting, capable=capable).run()
+        verdict = Simulation(context, seed, waiting=waiting, capable=capable, deleting=deleting).run()
         tally.add(verdict.tally)
         yield verdict
 
@@ -62,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--waiting", action="store_true", help="calls ask for answers, and sessions are held")
     parser.add_argument("--capable", action="store_true", help="the agents have every capability of document 002")
+    parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
     parser.add_argument("--json", type=Path, help="write the sums to this file")
@@ -73,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
-        chosen = {"waiting": options.waiting, "capable": options.capable}
+        chosen = {"waiting": options.waiting, "capable": options.capable, "deleting": options.deleting}
         for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1
             if options.seed is not None:

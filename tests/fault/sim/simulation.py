@@ -25,6 +25,7 @@ from .asking import plan_asking, with_asking
 from .capable import with_capabilities
 from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
+from .deleting import plan_deletions, plan_lost_deletions
 from .desk import Desk
 from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
@@ -117,12 +118,14 @@ class Simulation:
         *,
         waiting: bool = False,
         capable: bool = False,
+        deleting: bool = False,
     ) -> None:
         """
         Args:
             substitutes: What stands in place of parts of the product.
             waiting: Calls ask for approvals, answers and results from outside, and sessions are held.
             capable: The agents have every capability of document 002.
+            deleting: Clients delete sessions.
         """
         self.waiting = waiting
         self.capable = capable
@@ -154,6 +157,8 @@ class Simulation:
         self.full_until = 0.0
         world.on_crash = self._crashed
         drawn = plan_faults(rng, self.kind, world.rates, world.now, waiting=waiting)
+        if deleting:
+            drawn.faults += plan_lost_deletions(rng, self.kind)
         world.plan = drawn.faults
         self.fulls = drawn.fulls
         self.redis_restarts = drawn.redis_restarts
@@ -167,6 +172,8 @@ class Simulation:
             if waiting:
                 plan_asking(rng, plan)
         self.actions = plan_actions(rng, self.sessions, world.now, waiting=waiting)
+        if deleting:
+            self.actions += plan_deletions(rng, self.sessions, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
@@ -287,13 +294,16 @@ class Simulation:
                 world.expect(
                     not genuine_ahead, "I2", f"a message for {ref.execution_id}.{ref.step} came before its time"
                 )
+                if name == "missing" and ref.session_id in self.history.deleted:
+                    name = "deleted missing"
                 world.expect(name != "missing" or not message.genuine, "I8", f"session {ref.session_id} is missing")
             case TakenOver():
                 mine = actor.facts.get("claims", [])
                 done = [s for s in self.history.steps.get(ref.execution_id, ()) if any(c.encode() in s for c in mine)]
                 one_each = len(done) < len(self._steps_of(mine, ref))
+                is_gone = ref.session_id in self.history.deleted  # nothing is left that could tell
                 world.expect(
-                    not done or one_each,
+                    not done or one_each or is_gone,
                     "I1",
                     f"{actor.name} committed {ref.execution_id}.{ref.step} and does not know it",
                 )
@@ -406,7 +416,8 @@ class Simulation:
             or not self.desk.is_done()
         ):
             return False
-        return all(self.history.phase(session) == "end" for session in self.sessions)
+        gone = self.history.deleted
+        return all(session in gone or self.history.phase(session) == "end" for session in self.sessions)
 
     def _is_kept(self) -> bool:
         """Whether a worker has a step that it delivers to itself."""

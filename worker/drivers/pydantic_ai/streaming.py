@@ -91,7 +91,7 @@ async def ask_streaming(
 
 
 def emitted_text(request: InferenceRequest, name: str, *, is_shaped: bool = False) -> EmittedText | None:
-    """Make what emits the answer to a request; None when nobody watches.
+    """Make the emitter of the answer to a request; None when nobody watches.
 
     Args:
         is_shaped: The text is JSON of a shape, and the answer says it in another way.

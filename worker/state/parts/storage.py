@@ -57,6 +57,14 @@ class PartList(Value):
             return self if len(items) == len(self.items) else self._with(items=items)
         return PartList(generation=self.generation + 1).with_items(items)
 
+    def following(self, before: PartList | None) -> PartList:
+        """The same items with the generation that they have when they come after that list."""
+        if before is None or self is before:
+            return self
+        if self.generation == before.generation and self.items[: len(before.items)] == before.items:
+            return self
+        return self._with(generation=before.generation + 1)
+
 
 class StoredParts(Value):
     """The parts of one scope.
@@ -85,6 +93,11 @@ class StoredParts(Value):
     def with_list(self, name: str, items: PartList) -> StoredParts:
         """The same parts with another list under this name."""
         return self._with(lists=self.lists.with_item(name, items))
+
+    def following(self, before: StoredParts | None) -> StoredParts:
+        """The same parts with the generations that their lists have when they come after those."""
+        held = before.lists if before is not None else FrozenMap[PartList]()
+        return self.with_lists({name: items.following(held.get(name)) for name, items in self.lists.items()})
 
     def with_lists(self, lists: Mapping[str, PartList]) -> StoredParts:
         """The same parts with exactly these lists, as a store reads them back."""

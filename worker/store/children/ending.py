@@ -7,6 +7,7 @@ A parent that has gone, or does not ask any more, is left alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,6 +69,27 @@ def answer_parent(
         scope: Of the child.
         state: The child with its execution ended.
     """
+
+    def complete(request: Request) -> tuple[AnswerRecord, list[NewEvent]]:
+        end = describe_end(scope, link, state)
+        return AnswerRecord(verb=AnswerVerb.COMPLETE, value=end.to_dict(), at_ms=now_ms), [_event(request, end)]
+
+    return tell_parent(scope, link, complete, now_ms, watched)
+
+
+def tell_parent(
+    scope: SessionScope,
+    link: ParentLink,
+    make_answer: Callable[[Request], tuple[AnswerRecord, list[NewEvent]]],
+    now_ms: int,
+    watched: WatchedTransaction,
+) -> ParentAnswer:
+    """Make the commands that answer the request of a child's parent, where it is still open.
+
+    Args:
+        scope: Of the child.
+        make_answer: Makes the answer to the request, and events for the watchers of the parent.
+    """
     parent = scope.context.session(link.session_id)
     key = parent.keys.journal(link.execution_id, link.step)
     asked, answered = f"t{link.index}:q{link.round}", f"t{link.index}:a{link.round}"
@@ -87,9 +109,8 @@ def answer_parent(
         return _NOTHING
     if request.id != link.request_id:
         return _NOTHING
-    end = describe_end(scope, link, state)
-    answer = AnswerRecord(verb=AnswerVerb.COMPLETE, value=end.to_dict(), at_ms=now_ms)
-    events = [settled_event(request, answer), _event(request, end)]
+    answer, events = make_answer(request)
+    events = [settled_event(request, answer), *events]
     commands: list[Command] = [("HSETNX", key, answered, answer.to_json()), *event_commands(parent, events)]
     if control.phase != "wait" or control.is_held(now_ms):
         return ParentAnswer(commands)

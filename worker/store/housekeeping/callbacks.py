@@ -146,8 +146,8 @@ def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
 def _put_off(scope: SessionScope, callback: Callback, due_ms: int) -> None:
     session = scope.keys.session
     count: Command = ("HSET", session, _attempts_field(callback.about, callback.kind), callback.attempts + 1)
-    # The session may expire at this very moment; a count must not bring its hash back to life.
-    with scope.database.watch("callbacks.session", (session,), [("EXISTS", session)]) as watched:
+    # The session may expire or be deleted at this very moment; a count must not bring its hash back to life.
+    with scope.database.watch("callbacks.session", (session,), [("HGET", session, "version")]) as watched:
         commands: list[Command] = [("ZADD", scope.keys.shard.callbacks, "XX", due_ms, callback.note)]
         if watched.replies[0]:
             commands.append(count)

@@ -315,7 +315,11 @@ class MemoryDatabase:
 
     # --- streams ----------------------------------------------------------------------------------------------
 
-    def _xadd(self, key: str, *args: Word) -> bytes:
+    def _xadd(self, key: str, *args: Word) -> bytes | None:
+        if args[0] == "NOMKSTREAM":
+            if not self._alive(key):
+                return None
+            args = args[1:]
         limit = int(args[2]) if args[0] == "MAXLEN" else None
         fields = args[args.index("*") + 1 :]
         stream = self._write(key, list)

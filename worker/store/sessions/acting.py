@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from ...errors import ActionRefused
-from .. import decoding
+from .. import decoding, fields
 from ..children.links import read_link
 from ..context import SessionScope, StoreContext
+from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
 from ..events import event_commands
 from ..inbox import InboxIndex
@@ -15,6 +16,7 @@ from ..records import ActionResult, InboxKind, NewEvent, Operation, Snapshot, Tr
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
+from .whole_sessions import ACTIVE, SESSION_STATUS, SUSPENDED
 
 
 def act(context: StoreContext, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
@@ -25,9 +27,11 @@ def act(context: StoreContext, session_id: str, operation: Operation, transition
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
     keys = scope.keys
-    reads: list[Command] = [*WatchedSession.reads(scope), *InboxIndex.reads(keys, operation.id)]
+    reads: list[Command] = [
+        *WatchedSession.reads(scope), ("HGET", keys.session, SESSION_STATUS), *InboxIndex.reads(keys, operation.id)
+    ]  # fmt: skip
     with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        *session, own, length = watched.replies
+        *session, status, own, length = watched.replies
         found, inbox = WatchedSession.parse(scope, session), InboxIndex.parse((own, length))
         # It was applied, or waits in the inbox: its reply was lost.
         if inbox.holds or operation.id in found.bookkeeping.operations:
@@ -36,7 +40,8 @@ def _act(scope: SessionScope, operation: Operation, transition: Transition) -> A
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
             return _queue(found, operation, inbox, watched)
-        return _apply(found, operation, transition, watched)
+        _refuse_ended_session(scope.session_id, fields.text(status), operation)
+        return _apply(found, operation, transition, watched, is_suspended=fields.text(status) == SUSPENDED)
 
 
 def _refuse_ended_child(found: WatchedSession, operation: Operation) -> None:
@@ -49,6 +54,12 @@ def _refuse_ended_child(found: WatchedSession, operation: Operation) -> None:
         f"session {found.scope.session_id} is a child of {link.session_id}, which has its result; "
         "send the message to the parent"
     )
+
+
+def _refuse_ended_session(session_id: str, status: str, operation: Operation) -> None:
+    """Refuse a message to a session that an action has ended; one to a suspended session waits for its resume."""
+    if operation.kind is InboxKind.MESSAGE and status not in ("", ACTIVE, SUSPENDED):
+        raise ActionRefused(f"session {session_id} is {status}; it takes messages when it is active: resume it first")
 
 
 def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
@@ -70,14 +81,20 @@ def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watch
 
 
 def _apply(
-    found: WatchedSession, operation: Operation, transition: Transition, watched: WatchedTransaction
+    found: WatchedSession,
+    operation: Operation,
+    transition: Transition,
+    watched: WatchedTransaction,
+    *,
+    is_suspended: bool,
 ) -> ActionResult:
-    """Apply an operation at once."""
+    """Apply an operation at once. An execution that it starts in a suspended session is held until somebody resumes."""
     session = found.load_session(watched)
     _check_room(found, session.weight, operation)
     before = session.state
     next_state = transition(Snapshot(state=before, inbox=(operation,), entries=0, now_ms=found.now_ms, cancel=None))
     starts = is_active(next_state.state) and not is_active(before)
+    is_held = starts and is_suspended
     save = SessionSave(
         scope=found.scope,
         before=before,
@@ -87,8 +104,10 @@ def _apply(
         now_ms=found.now_ms,
         work_changed=starts,
         queue=found.control.queue,
+        held_until_ms=found.now_ms + LONGEST_WAIT_MS if is_held else 0,
     ).prepare()
-    watched.commit("act.exec", save.commands)
+    held = hold_commands(found.scope.keys, found.now_ms) if is_held else []
+    watched.commit("act.exec", [*save.commands, *held])
     execution = next_state.state.execution
     outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
     if execution is None or not is_active(next_state.state):

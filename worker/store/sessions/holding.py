@@ -17,6 +17,7 @@ from ..retrying import LOST_REPLIES
 from ..waking import resumed_event, wake
 from .saving import milliseconds
 from .watched_sessions import WatchedSession
+from .whole_sessions import SESSION_STATUS
 
 _LONGEST_TEXT: Final = 1000
 
@@ -100,7 +101,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
         control, now_ms = found.control, found.now_ms
         if control.hold is None:
             return ActionResult("again", control.execution, found.version)
-        commands: list[Command] = [("HDEL", keys.ctl, *HOLD_FIELDS)]
+        commands: list[Command] = [("HDEL", keys.ctl, *HOLD_FIELDS), ("HDEL", keys.session, SESSION_STATUS)]
         publish, data = None, {"cause": "resume", "by": by}
         if control.requested_stop is None:
             commands.append(("HSET", keys.ctl, "cancel", ""))

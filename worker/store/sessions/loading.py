@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import SessionNotFound, StateUnreadable, StoreUnavailable
+from ...errors import StateUnreadable, StoreUnavailable
 from ...state import DEFAULT, AgentState, Head, Message, StepExecution, join, read_head
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, Reply, WatchedTransaction
+from .marks import missing
 
 _TORN_READS: Final = 20
 # A new session has one message; if the second is there, too, it is not new.
@@ -76,7 +77,7 @@ def finish(
     """
     version, agent, bookkeeping = _parse_head(replies[0])
     if not version:
-        raise SessionNotFound(scope.session_id)
+        raise missing(scope.context, scope.session_id)
     if held is not None and held.is_at(version, bookkeeping.lineage):
         return held
     staged = scope.cache.staged(scope.session_id, version, bookkeeping.lineage)
@@ -150,7 +151,7 @@ def load(context: StoreContext, session_id: str) -> StoredSession:
     with context.database.watch("load.read", (session,), reads) as watched:
         version, agent, head = watched.replies[0]
         if version is None:
-            raise SessionNotFound(session_id)
+            raise missing(context, session_id)
         for _ in range(_TORN_READS):
             state, problem = None, None
             try:

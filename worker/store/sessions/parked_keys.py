@@ -52,6 +52,7 @@ def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
         keys.ctl,
         keys.inbox,
         keys.events,
+        keys.live,
         *(keys.section(name, generation) for name, generation in sections.items()),
         *(keys.part(name, generation) for name, generation in lists.items()),
         *(keys.steps(name) for name in executions if name),

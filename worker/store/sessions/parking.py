@@ -55,6 +55,9 @@ def _park(
     reads: list[Command] = [control_command(keys), ("HGET", keys.session, "version"), scope.clock.now()]
     with scope.database.watch("park.read", (keys.ctl,), reads) as watched:
         control, version, now = watched.replies
+        if version is None and not any(control):  # deleted meanwhile; an entry of the due index is all there is
+            watched.commit("park.gone", [("ZREM", keys.shard.due, scope.session_id)])
+            return
         if ref is not None and not _waits_for(control, ref):
             return
         if only_unoffered and not _is_unoffered(control):

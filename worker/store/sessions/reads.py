@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...errors import SessionNotFound, StateUnreadable
+from ...errors import StateUnreadable
 from ...state import DEFAULT, ExecutionStatus
 from .. import fields
 from ..context import StoreContext
@@ -15,10 +15,11 @@ from ..database import Command, Reply, Word
 from ..events import parse_events
 from ..keys import SessionKeys, joined_field
 from ..records import Event, Header, Result, SessionState, SessionSummary
+from .marks import missing
 
 _BATCH: Final = 5_000
 _FIRST_CHARS: Final = 200
-_HEADER: Final = ("version", "agent", "status", "created", "updated")
+_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
 # The fields of an entry of the dead list, with the value of those that it lacks.
 _DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
@@ -33,7 +34,7 @@ def header(context: StoreContext, session_id: str) -> Header:
     """
     found = read_headers(context, [context.keys(session_id)])[0]
     if found is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     return found
 
 
@@ -105,7 +106,7 @@ def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list
 
 
 def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
-    version, agent, status, created, updated = session
+    version, agent, status, created, updated, session_status, forked_from = session
     if version is None:
         return None
     try:
@@ -120,7 +121,9 @@ def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply
             updated_ms=fields.milliseconds(updated),
             unoffered_since_ms=read_unoffered(fields.text(ctl[2]))[0],
             not_before_ms=fields.milliseconds(ctl[3]),
-            hold=read_hold(ctl[4:]),
+            hold=(hold := read_hold(ctl[4:])),
+            session_status="suspended" if hold is not None else fields.text(session_status) or "active",
+            forked_from=fields.text(forked_from),
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)
@@ -153,7 +156,7 @@ def definition(context: StoreContext, session_id: str) -> dict[str, Any]:
     keys = context.keys(session_id)
     (stored,) = context.database.pipeline("definition", [("HGET", keys.session, "definition")])
     if stored is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     return fields.read_json(stored, "definition")
 
 
@@ -165,7 +168,7 @@ def record(context: StoreContext, session_id: str, execution_id: str) -> Result 
     """
     keys = context.keys(session_id)
     (reply,) = context.database.pipeline("record", [("HMGET", keys.session, "version", f"e:{execution_id}")])
-    return _result(session_id, *reply)
+    return _result(context, session_id, *reply)
 
 
 def records(context: StoreContext, session_id: str) -> list[Result]:
@@ -177,12 +180,12 @@ def records(context: StoreContext, session_id: str) -> list[Result]:
     keys = context.keys(session_id)
     ((version, named),) = context.database.pipeline("records", [("HMGET", keys.session, "version", "executions")])
     if version is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     names = [f"e:{execution_id}" for execution_id in fields.strings(named)]
     if not names:
         return []
     (stored,) = context.database.pipeline("records.read", [("HMGET", keys.session, *names)])
-    found = [_result(session_id, version, each) for each in stored]
+    found = [_result(context, session_id, version, each) for each in stored]
     return [each for each in found if each is not None]
 
 
@@ -196,7 +199,7 @@ def joined(context: StoreContext, session_id: str, operation_id: str) -> str:
     reads = [("HMGET", keys.session, "version", joined_field(operation_id))]
     ((version, execution_id),) = context.database.pipeline("joined", reads)
     if version is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     return fields.text(execution_id)
 
 
@@ -215,13 +218,13 @@ def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result
     ]
     current, (version, stored, status) = context.database.pipeline("outcome", reads)
     is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
-    found = _result(session_id, version, stored)
+    found = _result(context, session_id, version, stored)
     return None if is_active else found
 
 
-def _result(session_id: str, version: Reply, stored: Reply) -> Result | None:
+def _result(context: StoreContext, session_id: str, version: Reply, stored: Reply) -> Result | None:
     if version is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     if stored is None:
         return None
     return Result.from_dict(session_id, fields.read_json(stored, "the record of an execution"))

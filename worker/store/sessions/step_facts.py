@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import SessionNotFound, StateUnreadable
+from ...errors import StateUnreadable
 from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import ShardKeys
 from ..records import DelayedStep, StepFacts
+from .marks import missing
 
 _FACTS = (
     "execution",
@@ -43,7 +44,7 @@ def step_facts(context: StoreContext, session_id: str) -> StepFacts:
     control, due, now = context.database.pipeline("facts.read", reads)
     execution, step, phase, claim, worker, attempts, delays, not_before, cancel, why = control
     if execution is None:
-        raise SessionNotFound(session_id)
+        raise missing(context, session_id)
     lease_ms = _lease_ms(context, session_id, fields.text(claim))
     return StepFacts(
         execution_id=fields.text(execution),

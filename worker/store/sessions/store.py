@@ -17,7 +17,8 @@ from ..records import (
     StepFacts,
     Transition,
 )
-from . import acting, holding, loading, reads, retrying, step_facts, stopping, submitting
+from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting, whole_sessions
+from .whole_sessions import Saved, WholeSession
 
 
 class SessionActions:
@@ -60,6 +61,49 @@ class SessionActions:
             start_at_ms=start_at_ms,
         )
         return submitting.submit(submission)
+
+    def create(self, session_id: str, session: WholeSession, *, queue: str | None = "") -> Saved:
+        """Store a new session, as the session runtime has it, as version 1; once.
+
+        Args:
+            queue: Name of the agent's queue, as for `submit`.
+        Raises:
+            SessionConflict: The session exists; the error names both versions.
+            SessionDeleted: A session of this id was deleted, and its mark is still there.
+            StoreFull: Nothing was written.
+        """
+        return whole_sessions.create(self._context, session_id, session, queue)
+
+    def save(self, session_id: str, session: WholeSession) -> Saved:
+        """Store the next version of a session of which no execution runs or waits.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It was saved since it was read; the error names both versions. Nothing was written.
+            ActionRefused: An execution runs or waits; nothing was written.
+        """
+        return whole_sessions.save(self._context, session_id, session)
+
+    def whole(self, session_id: str) -> WholeSession:
+        """Read a session with status, definition and origin, at one version.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+        """
+        return whole_sessions.read(self._context, session_id)
+
+    def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
+        """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
+
+        Args:
+            version: The version that the session must have; None: any.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
+            StateUnreadable: A part of the session cannot be read.
+        """
+        return whole_sessions.fork(self._context, session_id, fork_id, version)
 
     def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
         """Apply an operation once: now, or by the commit of the step that is running.
@@ -119,6 +163,23 @@ class SessionActions:
             ActionRefused: Raised by `transition`; nothing was changed.
         """
         return retrying.retry(self._context, session_id, transition, by=by)
+
+    def delete(self, session_id: str, *, version: int | None = None) -> ActionResult:
+        """Delete everything of a session of which no execution runs or waits; callbacks not made yet are not made.
+
+        A mark stays for the retention (30 days where sessions stay for ever): as long as it is there, the id is not
+        used again. A parked child answers its parent. Sessions below this one stay as they are.
+
+        Args:
+            version: The version that the session must have; None: any.
+        Returns:
+            "changed", or "again" when it had been deleted before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: An execution of it runs or waits; nothing was deleted.
+            SessionConflict: It has another version; nothing was deleted.
+        """
+        return deleting.delete(self._context, session_id, version=version)
 
     def load(self, session_id: str) -> loading.StoredSession:
         """Read the session in full."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import IdempotencyMismatch, InvalidInput
+from ...errors import IdempotencyMismatch, InvalidInput, SessionDeleted
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope
-from ..database import Command, Guard
+from ..database import Command
 from ..records import ActionResult, NextState
 from ..retrying import LOST_REPLIES
+from .marks import MARK, is_unused
 from .saving import SessionSave
 from .unoffered import begin_waiting
 
@@ -47,16 +48,18 @@ class Submission:
         if self.may_use_script and estimate_ms is not None:
             self.may_use_script = False
             result, commands = self._prepare(estimate_ms)
-            unknown: list[Guard] = [(("HMGET", self.scope.keys.session, "version"), ("",))]
-            if self.scope.database.compare_and_apply("submit.attempt", unknown, commands) is not None:
+            unused = is_unused(self.scope.keys)
+            if self.scope.database.compare_and_apply("submit.attempt", [unused], commands) is not None:
                 return result
         return self._submit_by_watch()
 
     def _submit_by_watch(self) -> ActionResult:
         scope, keys = self.scope, self.scope.keys
-        reads: list[Command] = [("HMGET", keys.session, "version", "fingerprint", "first"), scope.clock.now()]
+        reads: list[Command] = [("HMGET", keys.session, "version", MARK, "fingerprint", "first"), scope.clock.now()]
         with scope.database.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
-            (version, stored, first), now = watched.replies
+            (version, mark, stored, first), now = watched.replies
+            if version is None and mark is not None:
+                raise SessionDeleted(scope.session_id)
             if version is None:
                 result, commands = self._prepare(scope.clock.milliseconds(now))
                 watched.commit("submit.exec", commands)

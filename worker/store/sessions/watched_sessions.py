@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import SessionNotFound, StateUnreadable
+from ...errors import StateUnreadable
 from ...state import AgentState
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
@@ -15,6 +15,7 @@ from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
 from ..records import StepRef
 from . import loading
+from .marks import missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class WatchedSession:
         """Parse the replies to `reads`.
 
         Raises:
-            SessionNotFound: There is no such session, or it has expired.
+            SessionNotFound: There is no such session, or it has expired; `SessionDeleted` where somebody deleted it.
         """
         (version, *bookkeeping), control, now = replies
         if version is None:
-            raise SessionNotFound(scope.session_id)
+            raise missing(scope.context, scope.session_id)
         return cls(
             scope=scope,
             version=fields.number(version),

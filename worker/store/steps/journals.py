@@ -84,7 +84,7 @@ class StepJournal:
     def record_failure(self, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
         """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
         record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
-        told = event_commands(self.scope, events)
+        told = event_commands(self.scope, events, is_late=True)
         self.expire_if_past(self.scope.database.transaction("journal.failure", [record, *told, self._place()])[-1])
 
     def record_auxiliary(self, key: str, raw: bytes) -> bytes:
@@ -216,8 +216,13 @@ class StepJournal:
 
     def _expire(self) -> None:
         # Watched: a retry that brings the step back at this moment needs its journal.
-        with self.scope.database.watch("journal.past", (self.scope.keys.ctl,), [self._place()]) as watched:
-            if self._is_past(watched.replies[0]):
+        keys = self.scope.keys
+        reads: list[Command] = [self._place(), ("HGET", keys.session, "version")]
+        with self.scope.database.watch("journal.past", (keys.ctl,), reads) as watched:
+            place, version = watched.replies
+            if version is None and not any(place):  # the session was deleted, and nothing of it stays
+                watched.commit("journal.bury", [("DEL", self.key)])
+            elif self._is_past(place):
                 watched.commit("journal.bury", [("PEXPIRE", self.key, self.scope.context.journal_ms)])
 
     def _record_when_full(self, words: Iterable[Word]) -> list[Reply]:

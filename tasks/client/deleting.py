@@ -1,0 +1,152 @@
+"""The verbs of a client that delete sessions, one or many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from datetime import datetime
+from typing import Final
+
+from ...worker.engine.transitions import stop_transition
+from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
+from ...worker.state import read_session_id
+from ...worker.store import Header
+from .inputs import check_agent_name, check_caller, check_listing, check_seconds
+from .listing import iterate_headers, to_milliseconds
+from .trees import ACTIVE, TreeVerbs
+
+_DELETE_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.05
+
+
+class DeletingVerbs(TreeVerbs):
+    """Deletes sessions with everything that is stored of them."""
+
+    def delete(
+        self,
+        session_id: str,
+        *,
+        expected_version: int | None = None,
+        timeout: float | None = _DELETE_SECONDS,
+        by: str | None = None,
+    ) -> bool:
+        """Delete a session and the sessions that its agents have started; what of them still runs is stopped first.
+
+        Callbacks that were not made yet are not made. The id of the session is not used again for the retention.
+
+        Args:
+            expected_version: The version that the session must have; one that runs is refused then. None: any.
+            timeout: Seconds to wait for what runs; None: as long as it takes.
+            by: Who asks; kept with the stop of what runs, and nowhere after it.
+        Returns:
+            False when it had been deleted before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It has another version; nothing was deleted.
+            ActionRefused: A version is expected, and an execution of the session runs or waits.
+            TimeoutError: What runs has not ended yet. It will be stopped all the same; delete the session again then.
+        """
+        check_seconds(timeout)
+        check_caller(by)
+        session = read_session_id(session_id)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if expected_version is not None:
+            self._check_version(session, expected_version)
+        else:
+            self._end_tree(session, by, deadline)
+        for below in reversed(self._members_below(session)):
+            self._delete_one(below, by, deadline)
+        if expected_version is None:
+            return self._delete_one(session, by, deadline)
+        return self.store.sessions.delete(session, version=expected_version).outcome == "changed"
+
+    def delete_all(
+        self,
+        *,
+        before: datetime,
+        agent: str | None = None,
+        status: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> Generator[str]:
+        """Delete all sessions that ended before a time. Children go with the session that has started them.
+
+        Args:
+            before: Only sessions that were changed last before this time.
+            agent: Only this agent's.
+            status: Only those that are completed, stopped, failed, parked or unreadable. None: all of these.
+            dry_run: Only yield the ids, delete none.
+        Yields:
+            The id of each session; it is deleted when its id is yielded.
+        Raises:
+            InvalidInput: An argument cannot be used, such as the status of sessions that run.
+        """
+        if not isinstance(before, datetime) or before.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("before", before, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
+        if agent is not None:
+            check_agent_name(agent)
+        check_listing(status, 1)
+        if status in ACTIVE:
+            raise InvalidInput("status", status, "these sessions run or wait; stop them, and delete them then.")
+        check_caller(by)
+        chosen = self._ended_before(to_milliseconds(before) or 0, agent, status)
+        return (each for each in chosen if dry_run or self._try_delete(each, by))
+
+    def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
+        for header in list(iterate_headers(self.store, "sessions", None, before_ms - 1)):
+            is_wanted = header.status == status if status else header.status not in ACTIVE
+            if is_wanted and agent in (None, header.agent) and not self._is_child(header):
+                yield header.session_id
+
+    def _is_child(self, header: Header) -> bool:
+        """Whether it belongs to a session that has started it, and that is still there."""
+        root, _, place = header.session_id.partition(".")
+        return bool(place) and header.session_id in self.store.trees.members(root)
+
+    def _try_delete(self, session_id: str, by: str | None) -> bool:
+        try:
+            return self.delete(session_id, by=by)
+        except (SessionNotFound, StateUnreadable):
+            return False  # it has expired since it was listed, or another key stands in its place
+
+    def _check_version(self, session: str, expected: int) -> None:
+        header = self.store.sessions.header(session)
+        if header.version != expected:
+            raise SessionConflict(
+                f"session {session} is at version {header.version}, and the request names version {expected}; "
+                "look at it again before it is deleted",
+                expected=expected,
+                stored=header.version,
+            )
+        if header.status in ACTIVE:
+            raise ActionRefused(
+                f"an execution of session {session} runs or waits; stop it, and delete the session then"
+            )
+
+    def _end_tree(self, session: str, by: str | None, deadline: float | None) -> None:
+        """Stop what runs of a session and of those below it, and wait until it has ended."""
+        if self._is_active(session):
+            self._publish(self.store.sessions.stop(session, None, stop_transition, by=by).publish)
+        told = self._stop_below(session, by) if self._members_below(session) else set[str]()
+        self._wait_for_ends({session, *told}, deadline)
+
+    def _members_below(self, session: str) -> list[str]:
+        """Ids of the sessions below one, parents first; none of a session that is not there."""
+        try:
+            return [header.session_id for header in self.store.trees.below(session)]
+        except SessionNotFound:
+            return []
+
+    def _delete_one(self, session: str, by: str | None, deadline: float | None) -> bool:
+        """Delete a session; what has begun since it was stopped is stopped again."""
+        while True:
+            try:
+                applied = self.store.sessions.delete(session)
+            except ActionRefused:
+                self._end_tree(session, by, deadline)
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError(f"session {session} has not ended in time, and was not deleted") from None
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            self._publish(applied.publish)
+            return applied.outcome == "changed"

@@ -1,0 +1,230 @@
+"""`RedisSessionStore`: sessions of the session runtime on the truth that workers use; nothing is stored twice.
+
+A session that an action gives an execution is due with the save, and workers run it. While it runs, its steps save the
+session. So a save is refused then, and actions that can wait go to the running step, which applies each of them once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ..engine.transitions import operation_transition
+from ..errors import SessionNotFound, StateUnreadable
+from ..state import Message, read_session_id
+from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession
+from .actions import (
+    TASK,
+    ChangeModel,
+    ChangeSystemPrompt,
+    ResumeSession,
+    SendMessage,
+    SessionAction,
+    SuspendSession,
+    UpdateTask,
+    WriteMetadata,
+)
+from .store import first_version
+from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList, SessionStatus
+
+_PAGE: Final = 500
+_REASON: Final = "SuspendSession"
+
+Publish = Callable[[StepRef | None], object]
+
+
+class RedisSessionStore:
+    """Sessions in the Redis of the workers; see `SessionStore`.
+
+    Args:
+        store: Such as `AgentClient.store`.
+        publish: Publishes the step of an execution that a save starts, where the store's transaction cannot. None: the
+            workers' sweep finds it.
+    """
+
+    def __init__(self, store: Store, publish: Publish | None = None) -> None:
+        self._store = store
+        self._publish: Publish = publish or (lambda _: None)
+
+    def create(self, session: AgentSession) -> AgentSession:
+        """See `SessionStore.create`.
+
+        Raises:
+            SessionConflict: The session exists, or its version is not 0.
+            SessionDeleted: A session of this id was deleted, and its retention is not over.
+        """
+        name = session.session_id
+        if session.version != 0:
+            first_version(session, self._version(name))
+        queue = self._store.registry.queue_of(session.definition.name)
+        saved = self._store.sessions.create(name, _whole(session), queue=queue)
+        self._publish(saved.publish)
+        return _session(name, saved.session)
+
+    def save(self, session: AgentSession) -> AgentSession:
+        """See `SessionStore.save`.
+
+        Raises:
+            SessionNotFound: There is no such session, or it was deleted.
+            SessionConflict: It was saved since it was loaded; nothing was written.
+            ActionRefused: An execution of it runs or waits; nothing was written.
+        """
+        saved = self._store.sessions.save(session.session_id, _whole(session))
+        self._publish(saved.publish)
+        return _session(session.session_id, saved.session)
+
+    def load(self, session_id: str) -> AgentSession | None:
+        """See `SessionStore.load`."""
+        try:
+            return _session(session_id, self._store.sessions.whole(read_session_id(session_id)))
+        except SessionNotFound:
+            return None
+
+    def exists(self, session_id: str) -> bool:
+        """See `SessionStore.exists`."""
+        return self._version(read_session_id(session_id)) is not None
+
+    def delete(self, session_id: str) -> None:
+        """See `SessionStore.delete`. Sessions below it stay.
+
+        Raises:
+            ActionRefused: An execution of it runs or waits. `AgentClient.delete` stops it first.
+        """
+        try:
+            self._publish(self._store.sessions.delete(read_session_id(session_id)).publish)
+        except SessionNotFound:
+            return
+
+    def list_headers(self) -> SessionInfoList:
+        """See `SessionStore.list_headers`. What cannot be read is in `unreadable`."""
+        found: dict[str, Header] = {}
+        newest_ms: int | None = None
+        while True:
+            page, following = self._store.sessions.headers(newest_ms=newest_ms, limit=_PAGE)
+            fresh = [header for header in page if header.session_id not in found]
+            found |= {header.session_id: header for header in fresh}
+            if following is None:
+                break
+            newest_ms = following if fresh or following != newest_ms else following - 1
+        readable: list[AgentSessionInfo] = []
+        unreadable: list[tuple[str, str]] = []
+        for header in found.values():
+            try:
+                if header.problem is None:
+                    readable.append(_info_of(header))
+                else:
+                    unreadable.append((header.session_id, header.problem))
+            except StateUnreadable as error:
+                unreadable.append((header.session_id, str(error)))
+        return SessionInfoList(tuple(readable), tuple(unreadable))
+
+    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
+        """Hand an action to the running execution of a session, whose step applies it once.
+
+        Returns:
+            False: No execution runs or waits, or the action cannot wait for a step.
+        """
+        state = session.state
+        if state.status is None or state.status.is_terminal():
+            return False
+        if isinstance(action, SendMessage) and session.status is not SessionStatus.ACTIVE:
+            return False  # the action refuses it itself
+        name, sessions = session.session_id, self._store.sessions
+        if isinstance(action, SuspendSession):
+            sessions.suspend(name, reason=_REASON)
+        elif isinstance(action, ResumeSession):
+            self._publish(sessions.resume(name).publish)
+        else:
+            operation = _operation(action)
+            if operation is None:
+                return False
+            applied: ActionResult = sessions.act(name, operation, operation_transition)
+            self._publish(applied.publish)
+        return True
+
+    def _version(self, session_id: str) -> int | None:
+        try:
+            return self._store.sessions.header(session_id).version
+        except SessionNotFound:
+            return None
+
+
+def _operation(action: SessionAction) -> Operation | None:
+    """The operation that a running step applies in the place of an action; None for any other action."""
+    kind, payload = InboxKind.METADATA, dict[str, Any]()
+    match action:
+        case SendMessage(message=message):
+            said = message if isinstance(message, Message) else Message.user(message)
+            kind, payload = InboxKind.MESSAGE, {"message": said.to_dict()}
+        case ChangeSystemPrompt(system_prompt=prompt):
+            kind, payload = InboxKind.SYSTEM_PROMPT, {"prompt": str(prompt)}
+        case ChangeModel(llm_config=config) if config is not None:
+            kind, payload = InboxKind.MODEL, {"model": config.to_dict()}
+        case WriteMetadata(key=key, value=value):
+            payload = {"key": key, "value": value}
+        case UpdateTask(task=task):
+            payload = {"key": TASK, "value": str(task)}
+        case _:
+            return None
+    return Operation(uuid.uuid4().hex, kind, payload)
+
+
+def _whole(session: AgentSession) -> WholeSession:
+    return WholeSession(
+        agent=session.definition.name,
+        state=session.state,
+        status=session.status.value,
+        definition=session.definition.to_json(),
+        forked_from=session.info.parent_id or "",
+        version=session.version,
+    )
+
+
+def _session(session_id: str, stored: WholeSession) -> AgentSession:
+    info = AgentSessionInfo(
+        session_id=read_session_id(session_id),
+        agent_name=stored.agent,
+        status=_status(stored.status),
+        version=stored.version,
+        created_at=_moment(stored.created_ms),
+        updated_at=_moment(stored.updated_ms),
+        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
+    )
+    return AgentSession(info=info, definition=_definition(stored), state=stored.state)
+
+
+def _definition(stored: WholeSession) -> AgentDefinition:
+    """The stored definition; that of a session which a client has submitted names its agent alone."""
+    if not stored.definition:
+        return AgentDefinition(name=stored.agent)
+    try:
+        return AgentDefinition.from_json(stored.definition)
+    except ValidationError:
+        raise StateUnreadable("session_definition", "it is no definition of an agent") from None
+
+
+def _info_of(header: Header) -> AgentSessionInfo:
+    return AgentSessionInfo(
+        session_id=read_session_id(header.session_id),
+        agent_name=header.agent,
+        status=_status(header.session_status),
+        version=header.version,
+        created_at=_moment(header.created_ms),
+        updated_at=_moment(header.updated_ms),
+        parent_id=read_session_id(header.forked_from) if header.forked_from else None,
+    )
+
+
+def _status(name: str) -> SessionStatus:
+    try:
+        return SessionStatus(name)
+    except ValueError:
+        raise StateUnreadable("session_status", f"it is {name[:40]!r}, which is no status") from None
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

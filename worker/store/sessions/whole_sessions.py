@@ -1,0 +1,256 @@
+"""Whole sessions: created, read and replaced as one value, for the session runtime.
+
+The state is stored as every step stores it; the status, the definition and the origin of a fork are fields of the
+session's hash. A save matches the version and is refused while an execution runs or waits: its step would change the
+session at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ...errors import ActionRefused, SessionConflict, SessionDeleted
+from ...state import AgentState
+from ...unique import unique_hex
+from .. import fields
+from ..bookkeeping import Bookkeeping
+from ..context import SessionScope, StoreContext
+from ..control import ControlFields, control_command
+from ..database import Changed, Command, Reply, WatchedTransaction, Word
+from ..records import NewEvent, NextState, StepRef
+from ..retrying import LOST_REPLIES
+from . import loading
+from .marks import MARK
+from .saving import SessionSave, is_active
+from .unoffered import begin_waiting
+from .watched_sessions import WatchedSession
+
+ACTIVE: Final = "active"
+"""The status of a session that no action has changed."""
+SUSPENDED: Final = "suspended"
+SESSION_STATUS: Final = "session_status"
+FORKED_FROM: Final = "forked_from"
+_DEFINITION: Final = "session_definition"
+_FIELDS: Final = ("version", "agent", SESSION_STATUS, _DEFINITION, FORKED_FROM, "created", "updated")
+_TORN_READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeSession:
+    """A session as the session runtime has it.
+
+    Attributes:
+        status: Of the session over all its executions.
+        definition: The plain-data form of its agent, as JSON; empty for a session that a client has submitted.
+        forked_from: The session that it is a fork of; "" for any other.
+        version: 0 before it is stored.
+        created_ms, updated_ms: Redis time; 0 before it is stored.
+    """
+
+    agent: str
+    state: AgentState
+    status: str = ACTIVE
+    definition: bytes = b""
+    forked_from: str = ""
+    version: int = 0
+    created_ms: int = 0
+    updated_ms: int = 0
+
+    def words(self) -> list[Word]:
+        """The fields of the session's hash, and their values."""
+        words: list[Word] = [SESSION_STATUS, self.status, _DEFINITION, self.definition]
+        return [*words, FORKED_FROM, self.forked_from] if self.forked_from else words
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A session as a write has stored it, with the step to publish.
+
+    Attributes:
+        session: As it is stored now.
+        publish: Its first step, where it starts an execution and the transaction could not publish it.
+    """
+
+    session: WholeSession
+    publish: StepRef | None = None
+
+
+def create(context: StoreContext, session_id: str, session: WholeSession, queue: str | None) -> Saved:
+    """Store a new session as version 1. See `SessionActions.create`."""
+    creation = _Creation(scope=context.session(session_id), session=session, queue=queue)
+    return creation.scope.retry(creation.run, purpose="be created", lost_replies=LOST_REPLIES)
+
+
+@dataclass(slots=True)
+class _Creation:
+    """One creation and its attempts, told from others by their mark in `fingerprint`."""
+
+    scope: SessionScope
+    session: WholeSession
+    queue: str | None
+    operation_id: str = field(default_factory=unique_hex)
+
+    def run(self) -> Saved:
+        """Make one attempt."""
+        scope, keys = self.scope, self.scope.keys
+        reads: list[Command] = [("HMGET", keys.session, "version", MARK, "fingerprint"), scope.clock.now()]
+        with scope.database.watch("create.read", (keys.session, keys.ctl), reads) as watched:
+            (version, mark, fingerprint), now = watched.replies
+            if version is not None and fields.text(fingerprint) != self.operation_id:
+                raise _exists(scope.session_id, self.session.version, fields.number(version))
+            now_ms = scope.clock.milliseconds(now) if version is None else fields.milliseconds(mark)
+            stored = replace(self.session, version=1, created_ms=now_ms, updated_ms=now_ms)
+            if version is not None:  # its reply was lost
+                return Saved(stored)
+            if mark is not None:
+                raise SessionDeleted(scope.session_id)
+            extra = ("agent", stored.agent, "fingerprint", self.operation_id, "first", "", MARK, now_ms)
+            next_state = NextState(stored.state, events=_events(None, stored, self.operation_id))
+            save = SessionSave(
+                scope=scope,
+                before=None,
+                next_state=next_state,
+                bookkeeping=Bookkeeping(),
+                version=1,
+                now_ms=now_ms,
+                extra=(*extra, *stored.words()),
+                queue=self.queue,
+            ).prepare()
+            commands = list(save.commands)
+            retention_ms = scope.context.retention_ms
+            if not is_active(stored.state) and retention_ms is not None:  # its control fields are made last
+                commands.append(("PEXPIRE", keys.ctl, retention_ms))
+            if self.queue is None:
+                commands += begin_waiting(scope, stored.agent, since_ms=now_ms, ref=save.next)
+            watched.commit("create.exec", commands)
+            return Saved(stored, None if save.is_published or self.queue is None else save.next)
+
+
+def save(context: StoreContext, session_id: str, session: WholeSession) -> Saved:
+    """Store the next version of a session. See `SessionActions.save`."""
+    saving = _Saving(scope=context.session(session_id), session=session)
+    return saving.scope.retry(saving.run, purpose="be saved", lost_replies=LOST_REPLIES)
+
+
+@dataclass(slots=True)
+class _Saving:
+    """One save and its attempts, told from others by their operation id."""
+
+    scope: SessionScope
+    session: WholeSession
+    operation_id: str = field(default_factory=unique_hex)
+    written: Saved | None = None
+
+    def run(self) -> Saved:
+        """Make one attempt."""
+        scope, keys = self.scope, self.scope.keys
+        reads: list[Command] = [*WatchedSession.reads(scope), ("HMGET", keys.session, *_FIELDS)]
+        with scope.database.watch("save.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
+            *session, stored = watched.replies
+            found = WatchedSession.parse(scope, session)
+            if self.written is not None and self.operation_id in found.bookkeeping.operations:
+                return self.written
+            self._check(found)
+            return self._save(found, stored, watched)
+
+    def _check(self, found: WatchedSession) -> None:
+        name, wanted = self.scope.session_id, self.session.version
+        if found.version != wanted:
+            raise SessionConflict(
+                f"Session {name!r} was saved meanwhile: you have version {wanted}, stored is {found.version}. "
+                "Load it again and apply the change again.",
+                expected=wanted,
+                stored=found.version,
+            )
+        if found.control.phase in ("run", "wait"):
+            raise ActionRefused(
+                f"an execution of session {name} runs or waits, and its step saves the session; send the change as an "
+                "action that waits for the step, or stop the execution first"
+            )
+
+    def _save(self, found: WatchedSession, stored: Reply, watched: WatchedTransaction) -> Saved:
+        before = found.load_state(watched)
+        created_ms = fields.milliseconds(stored[_FIELDS.index("created")])
+        session = replace(
+            self.session,
+            state=self.session.state.following(before),
+            version=found.version + 1,
+            created_ms=created_ms,
+            updated_ms=found.now_ms,
+        )
+        next_state = NextState(
+            session.state, events=_events(before, session, self.operation_id), operations=(self.operation_id,)
+        )
+        save = SessionSave(
+            scope=self.scope,
+            before=before,
+            next_state=next_state,
+            bookkeeping=found.bookkeeping,
+            version=session.version,
+            now_ms=session.updated_ms,
+            extra=session.words(),
+            queue=found.control.queue,
+        ).prepare()
+        self.written = Saved(session, None if save.is_published else save.next)
+        watched.commit("save.exec", save.commands)
+        return self.written
+
+
+def read(context: StoreContext, session_id: str) -> WholeSession:
+    """Read a session with all its parts at one version. See `SessionActions.whole`."""
+    scope = context.session(session_id)
+    for _ in range(_TORN_READS):
+        stored = loading.load(context, session_id)
+        reads: list[Command] = [("HMGET", scope.keys.session, *_FIELDS), ("HGET", scope.keys.ctl, "held")]
+        found, held = context.database.pipeline("whole.read", reads)
+        version, agent, status, definition, forked_from, created, updated = found
+        if version is not None and fields.number(version) == stored.version:
+            return WholeSession(
+                agent=fields.text(agent),
+                state=stored.state,
+                status=SUSPENDED if held else fields.text(status) or ACTIVE,
+                definition=definition or b"",
+                forked_from=fields.text(forked_from),
+                version=stored.version,
+                created_ms=fields.milliseconds(created),
+                updated_ms=fields.milliseconds(updated),
+            )
+    raise Changed
+
+
+def fork(context: StoreContext, session_id: str, fork_id: str, version: int | None) -> Saved:
+    """Copy a session under another id. See `SessionActions.fork`."""
+    source = read(context, session_id)
+    if version not in (None, source.version):
+        raise SessionConflict(
+            f"session {session_id} is at version {source.version}, and the request names version {version}; look at it "
+            "again before it is copied",
+            expected=version,
+            stored=source.version,
+        )
+    (queue,) = context.database.pipeline("fork.queue", [control_command(context.keys(session_id))])
+    copy = replace(
+        source, state=source.state.for_next_execution(), status=ACTIVE, forked_from=session_id, version=0, created_ms=0
+    )
+    return create(context, fork_id, copy, ControlFields.read(queue).queue)
+
+
+def _exists(session_id: str, version: int, stored: int) -> SessionConflict:
+    return SessionConflict(
+        f"Session {session_id!r} exists already, at version {stored}. Load it, or use another id.",
+        expected=version,
+        stored=stored,
+    )
+
+
+def _events(before: AgentState | None, saved: WholeSession, operation_id: str) -> tuple[NewEvent, ...]:
+    """Tell of the save, and of an execution that begins with it."""
+    execution = saved.state.execution
+    told = {"status": saved.status, "version": saved.version}
+    event = NewEvent(type="session_saved", execution_id="", step=0, data=told)
+    if execution is None or not is_active(saved.state) or (before is not None and is_active(before)):
+        return (event,)
+    data = {"operation": execution.operation_id or operation_id}
+    begins = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
+    return (event, begins)
