@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
@@ -11,7 +12,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 from ..drivers import InferenceRequest
 from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
-from ..drivers.pydantic_ai.streaming import EmittedText, emitted_text
+from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
 from . import internals
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = "pydantic-ai-agent/1"
 _UNUSED: Final = "Output tool not used - the other calls of the answer were carried out first."
+
+
+class _NoStream(Exception):
+    """The model cannot stream; nobody was asked."""
 
 
 class PydanticAgentDriver:
@@ -51,7 +56,10 @@ class PydanticAgentDriver:
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
         try:
-            return to_json(await self._ask(conversation, deps, request))
+            try:
+                return to_json(await self._ask(conversation, deps, request))
+            except _NoStream:
+                return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
         raise failure
@@ -143,8 +151,13 @@ class PydanticAgentDriver:
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
     """Let a node ask as a stream; the run goes on from it as from one that asked without."""
-    async with node.stream(run.ctx) as events:
-        await text.emit_all(events)
+    try:
+        async with node.stream(run.ctx) as events:
+            await text.emit_all(events)
+    except CANNOT_STREAM:
+        if text.has_begun:
+            raise
+        raise _NoStream from None
 
 
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:

@@ -17,8 +17,8 @@ STREAM_OVERHEAD: Final = 64
 """How many times longer than its answer a stream may be: each piece has a frame of its own."""
 
 _BETWEEN_PARTS: Final = "\n\n"
-# What models raise that cannot stream, before they ask anybody.
-_CANNOT_STREAM: Final = (NotImplementedError, AssertionError)
+CANNOT_STREAM: Final = (NotImplementedError, AssertionError)
+"""The errors of models that cannot stream, raised before they ask anybody."""
 
 
 class EmittedText:
@@ -29,6 +29,9 @@ class EmittedText:
         kinds: Kinds of parts that are emitted, of "text" and "thinking".
         most_bytes: A longer answer is not read to its end.
         name: Of the driver, for the error.
+
+    Attributes:
+        has_begun: The model has answered something.
     """
 
     def __init__(self, emit: Callable[[Delta], None], *, kinds: tuple[str, ...], most_bytes: int, name: str) -> None:
@@ -37,6 +40,7 @@ class EmittedText:
         self._most_bytes = most_bytes
         self._name = name
         self._size = 0
+        self.has_begun = False
         self._last: dict[str, int] = {}
         self._of: dict[int, str] = {}
 
@@ -47,6 +51,7 @@ class EmittedText:
             DriverError: The answer is too large.
         """
         async for event in events:
+            self.has_begun = True
             if event.event_kind == "part_start":
                 self._of[event.index] = event.part.part_kind
                 self._take(event.index, getattr(event.part, "content", None))
@@ -84,7 +89,7 @@ async def ask_streaming(
     async with contextlib.AsyncExitStack() as stack:
         try:
             stream = await stack.enter_async_context(model.request_stream(*asked))
-        except _CANNOT_STREAM:
+        except CANNOT_STREAM:
             return await model.request(*asked)
         await text.emit_all(stream)
         return stream.get()
