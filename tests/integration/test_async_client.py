@@ -22,7 +22,7 @@ from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
 
-NOT_VERBS = {"store", "settings", "wait_for_agent"}
+NOT_VERBS = {"store", "session_store", "settings", "stream_batches", "wait_for_agent"}
 
 
 def test_every_verb_of_the_client_is_there_with_the_same_arguments() -> None:
