@@ -78,7 +78,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     """
     key = f"agui:{given.thread_id}:{given.run_id}"
     text = None if given.resume else new_message(given)
-    run = AguiRun(client=call.client, thread_id=given.thread_id, run_id=given.run_id)
+    run = AguiRun(client=call.client, thread_id=given.thread_id, run_id=given.run_id, with_history=cursor is not None)
     if text is not None:
         await _check_thread(call, given)
         job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
@@ -93,7 +93,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     if cursor is None and is_new:  # the run before this one has ended where the execution began to wait
         waits = [event.id for event in stored if event.type == EventType.EXECUTION_WAITING]
         cursor = waits[-1] if waits else None
-    run.with_history = cursor is None
+    run.with_history = run.with_history or cursor is None
     run.begin_after(cursor or (stored[-1].id if stored else "0"), stored)
     if is_new:  # how it goes on is told as it comes, unless others are asked, too
         run.looks_first = bool(open_before - {entry.interrupt_id for entry in given.resume or ()})

@@ -20,24 +20,17 @@ _EVENT_PREFIX: Final = "celery_agents."
 _TOOL_ID: Final = ":tool"
 
 
-def messages_of_step(state: AgentState, execution_id: str, step: int) -> list[Message]:
-    """The messages that a committed step has put into the conversation, the oldest first.
-
-    Args:
-        step: From 1 within its execution.
-    """
+def messages_by_step(state: AgentState, execution_id: str) -> dict[int, list[Message]]:
+    """The messages that committed steps have put into the conversation, by their step from 1, the oldest first."""
     execution = state.execution
     if execution is not None and execution.execution_id == execution_id:
-        return [
-            message for each in execution.step_executions if each.step.number == step
-            for message in each.step.output_messages
-        ]  # fmt: skip
+        return {each.step.number: list(each.step.output_messages) for each in execution.step_executions}
     # A later execution has begun: the conversation still has the messages, in the order of their steps.
     steps: dict[Any, list[Message]] = {}
     for message in state.store.section().messages:
         if message.metadata.get("execution_id") == execution_id and "step_id" in message.metadata:
             steps.setdefault(message.metadata["step_id"], []).append(message)
-    return list(steps.values())[step - 1] if step <= len(steps) else []
+    return dict(enumerate(steps.values(), 1))
 
 
 def events_of_messages(

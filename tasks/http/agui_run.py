@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ag_ui import core
 
+from ...worker.state import AgentState
 from ...worker.store import Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
 from ..client.async_client import AsyncAgentClient
 from ..client.stream_items import StreamItem
@@ -38,8 +39,8 @@ class AguiRun:
         has_joined: Whether its message, if any, is part of the execution by then.
         looks_first: The execution's end, or its wait, may be stored already, and not come after that event.
         waits: The execution waits; whether somebody is asked meanwhile is looked at from time to time.
-        with_history: Begin with the whole conversation: the caller does not say what it has seen.
-        clears: The reader may have text that was never committed: it gets the conversation before more is told.
+        with_history: Begin with the conversation: the caller does not say what it has seen, or may have text that was
+            never committed.
         children: Subagents that have not ended by then, by their sessions.
     """
 
@@ -53,9 +54,9 @@ class AguiRun:
     looks_first: bool = False
     waits: bool = False
     with_history: bool = False
-    clears: bool = False
     children: dict[str, Event] = field(default_factory=dict[str, Event])
     _seen: set[str] = field(default_factory=set[str])
+    _told: tuple[str, int] = ("", 0)
     _written: WrittenText = field(default_factory=WrittenText)
 
     def begin_after(self, cursor: str, stored: Sequence[Event]) -> None:
@@ -67,7 +68,9 @@ class AguiRun:
         order = entry_order(StreamPosition.read(cursor).event)
         seen = [event for event in stored if entry_order(event.id) <= order]
         later = [event for event in stored[len(seen) :] if event.execution_id == self.execution_id]
-        self.after, self.clears = cursor, not self.with_history
+        commits = [event for event in seen if event.type == EventType.STEP_COMMITTED]
+        self._told = (commits[-1].execution_id, commits[-1].step) if commits else ("", 0)
+        self.after = cursor
         self.children = agui_events.open_children(seen, self.execution_id)
         self.has_joined = not self.operation_id or any(self._is_join(event) for event in seen)
         self.looks_first = self.has_joined and not any(event.type in _STOPS for event in later)
@@ -103,21 +106,34 @@ class AguiRun:
         return [*history, *(agui_events.child_started(event) for event in self.children.values())]
 
     async def _history(self) -> core.BaseEvent:
+        """The conversation as far as it is told: steps that were committed since then are told by their events."""
         stored = await self.client.show(self.thread_id)
-        found = agui_events.snapshot(stored.state.store.section().messages)
+        found = self._conversation(stored.state, self._told[1] if self._told[0] == self.execution_id else 0)
         self._seen = {message.id for message in found.messages}
         return found
+
+    def _conversation(self, state: AgentState, last_step: int) -> core.MessagesSnapshotEvent:
+        """The conversation without the steps of the execution after this one."""
+        by_step = agui_events.messages_by_step(state, self.execution_id)
+        later = [message for step, messages in by_step.items() if step > last_step for message in messages]
+        return agui_events.snapshot(state.store.section().messages, without=later)
 
     async def _tell_one(self, item: StreamItem | None) -> Told:
         if item is None:
             return (await self._interruption() if self.waits else []), None
         if item.snapshot is not None:
-            self.has_joined = bool(self.execution_id)
+            self.has_joined, execution = bool(self.execution_id), item.snapshot.state.execution
+            if execution is not None and execution.step_executions:
+                self._told = (execution.execution_id, execution.step_executions[-1].step.number)
             return [await self._history(), *(await self._end() if self.has_joined else [])], None
         if item.delta is not None:
-            return await self._tell_delta(item.delta), None
+            return self._tell_delta(item.delta), None
         event = item.event
-        if event is None or not self._belongs(event):
+        if event is None:
+            return [], None
+        if event.type == EventType.STEP_COMMITTED:
+            self._told = (event.execution_id, event.step)
+        if not self._belongs(event):
             return [], None
         self.waits = event.type == EventType.EXECUTION_WAITING or (
             self.waits and event.type != EventType.EXECUTION_RESUMED
@@ -127,25 +143,23 @@ class AguiRun:
             told += await self._interruption()
         return told, item.cursor
 
-    async def _tell_delta(self, delta: LiveDelta) -> list[core.BaseEvent]:
+    def _tell_delta(self, delta: LiveDelta) -> list[core.BaseEvent]:
         if not self.has_joined or delta.execution_id != self.execution_id:
             return []
         if not delta.call:
             return [agui_events.emitted(delta)]
         if delta.part != "text":
             return []
-        cleared = [await self._history()] if self.clears else []
-        self.clears = False
-        return [*cleared, *self._written.write(delta)]
+        return self._written.write(delta)
 
     async def _tell_step(self, event: Event) -> list[core.BaseEvent]:
         """Tell a committed step: what of it was not told while it was written, and the conversation if that differs."""
         stored = await self.client.show(self.thread_id)
-        messages = agui_events.messages_of_step(stored.state, self.execution_id, event.step)
+        messages = agui_events.messages_by_step(stored.state, self.execution_id).get(event.step, [])
         adopted, was_open = self._written.adopted_by(messages), self._written.is_open
         told = self._written.close()
         if was_open and adopted is None:
-            told.append(agui_events.snapshot(stored.state.store.section().messages, without=messages))
+            told.append(self._conversation(stored.state, event.step - 1))
         following = list(agui_events.events_of_messages(messages, event.step, self._seen, adopted))
         has_begun = self._written.has_begun(event.step)
         return [*told, *(each for each in following if not (has_begun and isinstance(each, core.StepStartedEvent)))]

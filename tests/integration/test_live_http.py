@@ -185,3 +185,23 @@ def test_agui_tells_a_message_while_it_is_written_and_takes_it_back_when_its_wor
     names = [each.name for each in run if each.type.value == "CUSTOM"]
     assert "celery_agents.attempt_voided" in names
     assert "celery_agents.tool_emitted" in names
+
+
+def test_a_reader_of_agui_that_comes_back_after_the_end_shows_every_text_once(
+    lab: Lab, http: httpx.Client, provider: Provider
+) -> None:
+    provider.plan(calls(tool_call("count", {"to": 2}), content="I count."), ANSWER, pause=0.01)
+    lab.worker()
+    given = {
+        "threadId": str(uuid.uuid4()), "runId": "r1", "messages": [{"id": "m1", "role": "user", "content": "count"}],
+        "tools": [],
+    }  # fmt: skip
+    first = Stream(http, "POST", "/agui/model", json=given)
+    first.join()
+    assert list(messages_of(first.run).values())[-2:] == ["I count.", ANSWER]
+    cursors = [cursor for cursor, _, _ in first.frames if cursor]
+    assert len(cursors) >= 3
+    for cursor in cursors:
+        again = Stream(http, "POST", "/agui/model", json=given, after=cursor)
+        again.join()
+        assert list(messages_of(again.run).values()) == ["I count.", ANSWER]
