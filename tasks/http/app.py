@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
-from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, system_endpoints
+from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, snapshot_endpoints, system_endpoints
 from .access import NOTHING, AccessRules, allowed_origins
 from .endpoints import Call, Endpoint, read_body, read_query, send
 from .event_hub import EventHub
@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 ENDPOINTS: Final = (
     *job_endpoints.ENDPOINTS,
     *session_endpoints.ENDPOINTS,
+    *snapshot_endpoints.ENDPOINTS,
     *request_endpoints.ENDPOINTS,
     *system_endpoints.ENDPOINTS,
     *agui_endpoints.ENDPOINTS,

@@ -110,6 +110,21 @@ class Resume(Body):
     by: By = None
 
 
+class SnapshotQuery(Body):
+    """The name of a snapshot."""
+
+    tag: str = Field("", max_length=200, description="A name of yours, kept with it.")
+
+
+class GivenSnapshot(Body):
+    """A snapshot, and what becomes of it here."""
+
+    snapshot: dict[str, Any] = Field(description="As `GET /v1/sessions/{session_id}/snapshot` has sent it.")
+    session_id: str | None = Field(None, description="None: the id that the session had, which must not be in use.")
+    context: dict[str, Any] | None = Field(None, description="Metadata, merged into the snapshot's.")
+    merge_context: bool = Field(True, description="False: `context` replaces the snapshot's metadata.")
+
+
 class Metadata(Body):
     """A value kept with the session."""
 
@@ -229,6 +244,7 @@ __all__ = [
     "Budget",
     "Completion",
     "EventsQuery",
+    "GivenSnapshot",
     "MessagesQuery",
     "Metadata",
     "Model",
@@ -241,6 +257,7 @@ __all__ = [
     "Resume",
     "Retry",
     "SessionsQuery",
+    "SnapshotQuery",
     "Stop",
     "Suspend",
     "SystemPrompt",

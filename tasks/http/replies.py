@@ -135,6 +135,19 @@ class ForkReply(Reply):
     session_id: str
 
 
+class SnapshotReply(Reply):
+    """A session as one document."""
+
+    format: str
+    format_version: int
+    session_id: str
+    version: int
+    agent: str
+    tag: str
+    created_at: datetime
+    state: dict[str, Any]
+
+
 class ChangedReply(Reply):
     """Whether an action changed anything."""
 

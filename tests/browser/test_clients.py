@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(NODE is None, reason=
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    agents = "support.agents,support.asking_agents"
+    agents = "support.agents,support.asking_agents,support.tree_agents"
     with Lab(tmp_path_factory.mktemp("browser") / "lab", agents=agents, env=ENV) as started:
         started.worker()
         yield started
@@ -49,6 +49,14 @@ def run_node(script: str, *arguments: str) -> Any:
     done = subprocess.run([NODE, script, *arguments], cwd=HERE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_a_client_in_plain_javascript_uses_every_operation(served: ServeProcess, lab: Lab) -> None:
+    used = run_node("every_operation.mjs", served.url, TOKEN, lab.ledger.url)
+    with served.http(TOKEN) as http:
+        paths = http.get("/openapi.json").json()["paths"]
+    assert set(used) == {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert len([each for each in lab.ledger.entries() if each.get("work") == "by node"]) == 1
 
 
 def test_the_official_client_of_ag_ui_talks_and_answers(served: ServeProcess, lab: Lab) -> None:

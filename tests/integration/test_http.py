@@ -174,6 +174,32 @@ def test_a_session_is_forked_and_cleared_as_one_has_seen_it(http: httpx.Client) 
     assert http.get(f"{made[0].headers['location']}/messages").json()["total"] > 0
 
 
+def test_a_waiting_session_goes_on_elsewhere_from_its_snapshot(http: httpx.Client, lab: Lab) -> None:
+    session, (asked,) = waiting(http, call("approved_unsafe", work="by the copy alone"))
+    path = f"/v1/sessions/{session}"
+    taken = http.get(f"{path}/snapshot", params={"tag": "before"})
+    assert (taken.json()["tag"], taken.json()["session_id"]) == ("before", session)
+    assert taken.headers["etag"] == http.get(path).headers["etag"]
+    assert http.delete(path, headers={"If-Match": "*"}).status_code == 204
+    problem(http.post("/v1/snapshots", json={"snapshot": taken.json()}), 410, "session-deleted")
+    given = {"snapshot": taken.json(), "session_id": f"{session}-copy", "context": {"moved": True}}
+    made = http.post("/v1/snapshots", json=given)
+    assert made.status_code == 201, made.text
+    copy = made.headers["location"]
+    problem(http.post("/v1/snapshots", json=given), 409, "session-conflict")
+    wait_until(lambda: http.get(copy).json()["status"] == "waiting", "the copy asks again", 30)
+    (again,) = http.get(f"{copy}/requests").json()["requests"]
+    assert again["text"] == asked["text"]
+    assert http.post(f"{copy}/answers", json={"answers": {again["id"]: {"approve": True}}}).status_code == 200
+    assert ended(http, f"{session}-copy")["status"] == "completed"
+    assert len([each for each in lab.ledger.entries() if each.get("work") == "by the copy alone"]) == 1
+    assert http.get(f"{copy}/state").json()["state"]["context"]["metadata"]["moved"] is True
+    for wrong in ({}, {"format": "another"}, {**taken.json(), "state": {"version": "x"}}, {**taken.json(), "state": 3}):
+        assert (
+            "snapshot" in problem(http.post("/v1/snapshots", json={"snapshot": wrong}), 422, "invalid-input")["detail"]
+        )
+
+
 def test_a_conversation_goes_on_and_its_executions_are_listed(http: httpx.Client) -> None:
     session = submit(http, messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}])[
         "session_id"

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self, cast
 
 from pydantic import ValidationError
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, StateTooNew, StateUnreadable
 from ..state import AgentState, ExecutionStatus, FrozenDict, Value
 from ..state.values.field_types import Count, Text, UtcDatetime, utcnow
 from ..state.values.frozen import thaw
@@ -115,8 +115,11 @@ def restore(snapshot: SessionSnapshot, context: Mapping[str, Any] | None, *, mer
 
     Raises:
         InvalidInput: The snapshot holds no state, or the context is no JSON.
+        StateTooNew: A newer version of this package has written the state.
     """
     try:
         return snapshot.restored(context, merge=merge)
-    except ValidationError as error:
+    except StateTooNew:
+        raise
+    except (ValidationError, StateUnreadable) as error:
         raise InvalidInput("snapshot.state", str(error).splitlines()[0], "it is no state of a session.") from None
