@@ -130,7 +130,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         tuple(f"killed_{point}_{tool}" for point, tool in waiting.combinations()),
     ),
     "live-text": Scenario(
-        lambda d, s: live.kill_writers(d, 1000, s, kill_seconds=3.0),
+        lambda d, s: live.kill_writers(d, 1000, s, kill_seconds=2.0),
         "kill -9 while answers are followed as they are written, by readers that stay, come late, and leave and return",
         {"kills": "kills", "streams": "streams", "pieces of text": "pieces", "pieces void": "voids",
          "returns of readers": "returns"},

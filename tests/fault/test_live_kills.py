@@ -12,6 +12,6 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no wo
 
 
 def test_each_reader_of_streams_under_kills_has_the_stored_history(tmp_path: Path) -> None:
-    verdict = kill_writers(tmp_path / "lab", 12, seed=1, kill_seconds=3.0)
+    verdict = kill_writers(tmp_path / "lab", 12, seed=1, kill_seconds=2.0)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(("kills", "pieces", "returns", "steps seen while written")), str(verdict)

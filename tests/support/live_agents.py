@@ -63,5 +63,5 @@ class Writing(FunctionDriver):
 
 
 model = Agent("model", model=MODEL, base_url=os.environ.get(PROVIDER_URL), tools=[count])
-writing = Agent("writing", driver=Writing(pieces=25, seconds=0.02), tools=[count])
+writing = Agent("writing", driver=Writing(pieces=25, seconds=0.06), tools=[count])
 counting = Agent("counting", driver=script([[CallTool("count", to=5, seconds=0.1)], "all counted"]), tools=[count])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ..state import AgentState, Message, Request
-from ..tools import ContextRule, DelegatingTool, InvalidArguments
+from ..tools import ContextRule, InvalidArguments, is_delegating
 from .run import Run
 
 
@@ -35,7 +35,7 @@ def _context_rule(run: Run, request: Request) -> ContextRule:
     tool = run.agent.toolset.get(request.tool)
     if request.child is not None and not request.child.is_result:
         return cast("ContextRule", request.options) if isinstance(request.options, str) else "input"
-    if not isinstance(tool, DelegatingTool):
+    if not is_delegating(tool):
         return "input"
     try:
         return tool.delegate(tool.bind(request.args)).context

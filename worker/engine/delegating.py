@@ -17,7 +17,7 @@ from ..state import (
     child_ids,
     reserve,
 )
-from ..tools import DelegatingTool, Delegation, NeedsChildren, milliseconds_of
+from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
 from .asking import Asking
 from .call_records import PlannedCall
 from .child_calls import left_for_children
@@ -40,12 +40,12 @@ class Delegating:
         Returns:
             The run, with the errors of calls that cannot be delegated; and the calls that this worker runs.
         """
-        mine = [each for each in planned if not isinstance(each.tool, DelegatingTool)]
+        mine = [each for each in planned if not is_delegating(each.tool)]
         if run.is_stopping or len(mine) == len(planned):
             return run, list(planned)
         wanted: list[Wanted] = []
         for each in planned:
-            if isinstance(each.tool, DelegatingTool):
+            if is_delegating(each.tool):
                 try:
                     self._check_depth(run)
                     wanted.append((each, self._checked(each.tool.delegate(each.bound))))

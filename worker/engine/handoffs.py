@@ -9,7 +9,7 @@ from typing import Final
 
 from ..state import AgentState, ToolOutcome
 from ..store import NewEvent, NextState
-from ..tools import HandingOver, Handoff
+from ..tools import Handoff, is_handing_over
 from .asking import Asking
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
@@ -37,7 +37,7 @@ class Handoffs:
             return run, list(planned)
         rest: list[PlannedCall] = []
         for each in planned:
-            if not isinstance(each.tool, HandingOver):
+            if not is_handing_over(each.tool):
                 rest.append(each)
                 continue
             name, why = each.tool.handoff.name, self._refusal(run, each.tool.handoff)
@@ -76,7 +76,7 @@ def handoff_of(run: Run) -> Handoff | None:
     """The handoff among the recorded calls of a step; None without one."""
     for _, record in sorted(run.records.items()):
         tool = run.agent.toolset.get(record.execution.tool_call.name)
-        if record.execution.outcome is ToolOutcome.OK and isinstance(tool, HandingOver):
+        if record.execution.outcome is ToolOutcome.OK and is_handing_over(tool):
             return tool.handoff
     return None
 

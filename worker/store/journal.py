@@ -69,6 +69,8 @@ class Journal:
     @property
     def all_requests(self) -> tuple[Request, ...]:
         """Every request of the step, by call index and round."""
+        if not self.requests:  # as in nearly every step
+            return ()
         return tuple(request for index in sorted(self.requests) for request in self.requests[index])
 
     @property

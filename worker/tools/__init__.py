@@ -35,9 +35,10 @@ from .delegation import (
     NeedsChildren,
     check_merge,
     check_rules,
+    is_delegating,
 )
 from .effect import Effect
-from .handoff import HandingOver, Handoff, HandoffTool
+from .handoff import HandingOver, Handoff, HandoffTool, is_handing_over
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
@@ -97,6 +98,8 @@ __all__ = [
     "check_rules",
     "decide_by_tool",
     "idempotency_key",
+    "is_delegating",
+    "is_handing_over",
     "milliseconds_of",
     "stored_rule",
     "to_json_value",

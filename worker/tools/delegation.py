@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state import (
@@ -19,6 +19,9 @@ from ..state import (
 )
 from ..state.reducers import Reducer
 from .needs import NeedsReply
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 ContextRule = Literal["input", "last", "all"] | Callable[[AgentState, str], "str | Message | Sequence[Message]"]
 """What a child sees of its parent's conversation.
@@ -61,7 +64,6 @@ class Delegation:
     is_declared: bool = True
 
 
-@runtime_checkable
 class DelegatingTool(Protocol):
     """A tool whose calls are worked on by other agents. The worker never runs its `call`."""
 
@@ -72,6 +74,11 @@ class DelegatingTool(Protocol):
             InvalidInput: It cannot be delegated; the model reads why.
         """
         ...
+
+
+def is_delegating(tool: object) -> TypeIs[DelegatingTool]:
+    """Whether calls of a tool are worked on by other agents."""
+    return hasattr(tool, "delegate")
 
 
 class NeedsChildren(NeedsReply):

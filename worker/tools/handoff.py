@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from ..errors import ConfigurationError
 from ..state import FrozenDict
 from .effect import Effect
 from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
 _NO_ARGUMENTS: Final = FrozenDict({"type": "object", "properties": {}, "additionalProperties": False})
@@ -45,7 +48,6 @@ class Handoff:
         return self.agent if isinstance(self.agent, str) else str(getattr(self.agent, "name", ""))
 
 
-@runtime_checkable
 class HandingOver(Protocol):
     """A tool whose call hands the session over. The worker never runs its `call`."""
 
@@ -53,6 +55,11 @@ class HandingOver(Protocol):
     def handoff(self) -> Handoff:
         """The handoff that its call carries out."""
         ...
+
+
+def is_handing_over(tool: object) -> TypeIs[HandingOver]:
+    """Whether the call of a tool hands the session over."""
+    return hasattr(tool, "handoff")
 
 
 @dataclass(frozen=True, eq=False)
