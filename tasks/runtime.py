@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import threading
-from typing import Any
+import time
+from typing import Any, Final
 
 from celery import Celery
 
@@ -38,6 +39,9 @@ from .publishing import SeparatePublisher, TransactionPublisher, shares_a_databa
 from .wake_ups import WakeUpListener
 
 log = logging.getLogger(__name__)
+
+_LAST_SECONDS: Final = 5.0
+"""For what capabilities have begun, when the worker ends."""
 
 
 class Runtime:
@@ -92,6 +96,9 @@ class Runtime:
         self.connections.close()
         self.loop.close()
         self.observers.close()
+        ends = time.monotonic() + _LAST_SECONDS
+        for capability in (each for agent in self.agents for each in agent.commit_listeners):
+            capability.close(max(0.0, ends - time.monotonic()))
 
     def drain(self) -> None:
         """Let running steps finish; async calls that still run after the drain time are cancelled."""

@@ -227,6 +227,11 @@ class Agent:
         return tuple(each for each in self.capabilities if type(each).events is not Capability.events)
 
     @cached_property
+    def commit_listeners(self) -> tuple[Capability, ...]:
+        """The capabilities that take note of commits."""
+        return tuple(each for each in self.capabilities if type(each).committed is not Capability.committed)
+
+    @cached_property
     def limits(self) -> ExecutionBudget:
         """Limits of an execution: its own, and those of its capabilities."""
         limits = self.budget or ExecutionBudget.unlimited()

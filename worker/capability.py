@@ -14,9 +14,26 @@ from typing import Any
 from .errors import ConfigurationError
 from .guards import Guard
 from .hooks import Hook
-from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, StatePart
+from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, ParentLink, StatePart
 from .state.parts.state_part import check_defaults, check_part_name
 from .tools import CallPolicy, Tool, ToolSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedStep:
+    """A step that was committed.
+
+    Attributes:
+        state: The session as it was committed, with the step's execution in it.
+        parent: The place of the session in its tree; None for a root.
+    """
+
+    session_id: str
+    execution_id: str
+    step: int
+    agent: str
+    state: AgentState
+    parent: ParentLink | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,15 @@ class Capability:
             JSON objects; each says by `type` what it is.
         """
         return ()
+
+    def committed(self, step: CommittedStep) -> None:
+        """Take note that a step was committed. Return at once; what it raises is logged and changes nothing.
+
+        A worker that is killed behind the commit takes no note: what must not be missed belongs into a hook.
+        """
+
+    def close(self, seconds: float) -> None:
+        """End what was begun for `committed`, within so many seconds: the worker ends."""
 
     def check_tools(self, names: Collection[str]) -> None:
         """Refuse an agent whose tools do not fit; `names` are those of the agent and of all its capabilities.

@@ -1,4 +1,4 @@
-"""Commands on whole sessions: fork, clear."""
+"""Commands on whole sessions: fork, clear, snapshot, restore, trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .views import as_json
 
 def register(program: typer.Typer) -> None:
     """Add this module's commands."""
-    for command in (fork, clear, snapshot, restore):
+    for command in (fork, clear, snapshot, restore, trace):
         program.command()(command)
 
 
@@ -77,3 +77,18 @@ def restore(
     """
     job = client_for(redis_url).resume_snapshot(file.read(), session_id=session)
     print(as_json({"session_id": job.session_id}) if json else job.session_id)
+
+
+def trace(
+    session: SessionArgument,
+    data: Annotated[bool, typer.Option("--data/--no-data", help="With what was said, given and returned.")] = True,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Print the trace of a session's latest execution as JSON, as a sink of `Tracing` gets it.
+
+    \b
+    Example:
+      celery-agents trace 3f2a… --no-data
+    """
+    client = client_for(redis_url)
+    print(client.trace(find_session(client, session), log_data=data).to_json().decode())

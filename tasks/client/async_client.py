@@ -193,6 +193,7 @@ class AsyncAgentClient:
     fork = _run_in_thread(AgentClient.fork)
     clear = _run_in_thread(AgentClient.clear)
     snapshot = _run_in_thread(AgentClient.snapshot)
+    trace = _run_in_thread(AgentClient.trace)
     resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)

@@ -1,11 +1,11 @@
-"""The verbs of a client that take snapshots of sessions, and go on with them elsewhere."""
+"""The verbs of a client that take sessions elsewhere: as snapshots to go on with, and as traces to look at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ...worker.errors import SessionNotFound
+from ...worker.errors import ActionRefused, SessionNotFound
 from ...worker.state import read_session_id
 from ...worker.store import WholeSession
 from .inputs import check_text
@@ -13,11 +13,12 @@ from .job import Job
 from .whole_sessions import WholeSessionVerbs
 
 if TYPE_CHECKING:
+    from ...worker.capabilities.tracing import Trace
     from ...worker.session.snapshots import SessionSnapshot
 
 
 class SnapshotVerbs(WholeSessionVerbs):
-    """Takes snapshots of sessions, and resumes them: on another Redis, or with the next version of the code."""
+    """Takes snapshots of sessions, and resumes them on another Redis or with the next version of the code; traces."""
 
     def snapshot(self, session_id: str, *, tag: str = "") -> SessionSnapshot:
         """Take a snapshot of a session as it stands after its last commit; the session goes on.
@@ -46,6 +47,27 @@ class SnapshotVerbs(WholeSessionVerbs):
             status=found.status,
             tag=tag,
         )
+
+    def trace(self, session_id: str, *, log_data: bool = True, thread_id: str | None = None) -> Trace:
+        """Make the trace of a session's latest execution, as a sink of `Tracing` gets it, whatever sinks there are.
+
+        Args:
+            log_data: With what was said, given and returned. Secrets that this process knows are redacted.
+            thread_id: In place of the session's id.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: It has had no execution.
+            StateUnreadable: A part of it cannot be read.
+        """
+        from ...worker.capabilities.tracing import report_of, trace_of  # they load the tools
+
+        session = read_session_id(session_id)
+        stored = self.store.sessions.load(session)
+        if stored.state.execution is None:
+            raise ActionRefused(f"session {session} has had no execution; send it a message first")
+        link = self.store.trees.link(session)
+        found = trace_of(stored.state, session, stored.agent, parent=link, log_data=log_data)
+        return found.with_failures(report_of(stored.state)).in_thread(thread_id).redacted()
 
     def resume_snapshot(
         self,

@@ -116,6 +116,13 @@ class SnapshotQuery(Body):
     tag: str = Field("", max_length=200, description="A name of yours, kept with it.")
 
 
+class TraceQuery(Body):
+    """The content of a trace."""
+
+    data: bool = Field(True, description="false: without what was said, given and returned.")
+    thread: str | None = Field(None, max_length=200, description="A name of yours in place of the session's id.")
+
+
 class GivenSnapshot(Body):
     """A snapshot, and what becomes of it here."""
 
@@ -262,6 +269,7 @@ __all__ = [
     "Suspend",
     "SystemPrompt",
     "TokenAnswer",
+    "TraceQuery",
     "TranscriptMessage",
     "WaitQuery",
 ]

@@ -148,6 +148,20 @@ class SnapshotReply(Reply):
     state: dict[str, Any]
 
 
+class TraceReply(Reply):
+    """An execution as sinks of traces get it."""
+
+    trace_id: str
+    thread_id: str
+    session_id: str
+    execution_id: str
+    agent: str
+    status: str = Field(description="in_progress, success, error or partial.")
+    started_at: datetime
+    ended_at: datetime | None
+    events: list[dict[str, Any]]
+
+
 class ChangedReply(Reply):
     """Whether an action changed anything."""
 

@@ -1,4 +1,4 @@
-"""Operations on snapshots: a session as one JSON document, and sessions made from such documents."""
+"""Operations on sessions as one JSON document: snapshots, sessions made from them, and traces."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ async def take_snapshot(call: Call) -> Response:
     query: bodies.SnapshotQuery = call.query
     found = await call.client.snapshot(call.session_id, tag=query.tag)
     return send(found.to_dict(), headers={"ETag": f'"{found.version}"'})
+
+
+async def make_trace(call: Call) -> Response:
+    """Make the trace of the session's latest execution."""
+    query: bodies.TraceQuery = call.query
+    found = await call.client.trace(call.session_id, log_data=query.data, thread_id=query.thread)
+    return send(found.to_dict())
 
 
 async def resume_snapshot(call: Call) -> Response:
@@ -38,6 +45,15 @@ ENDPOINTS: Final = (
         summary="Take a snapshot of it as it stands after its last commit.",
         query=bodies.SnapshotQuery,
         replies={200: replies.SnapshotReply},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/sessions/{session_id}/trace",
+        scope=Scope.READ,
+        handler=make_trace,
+        summary="Make the trace of its latest execution.",
+        query=bodies.TraceQuery,
+        replies={200: replies.TraceReply},
     ),
     Endpoint(
         method="POST",

@@ -8,7 +8,6 @@ of any unfinished request. Prompts, answers, arguments and results are never in 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -17,22 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ...worker.engine import Done, Outcome, RetryLater, StepObserver, TakenOver, Waiting, new_records
 from ...worker.errors import MissingExtra
 from ...worker.state import ExecutionState, InferenceResponse
+from ...worker.trace_ids import derive_root_span_id, derive_trace_id
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
 
 _NAME: Final = "celery-agents"
 _fixed_ids: Final[ContextVar[tuple[int, int] | None]] = ContextVar("celery_agents_trace_ids", default=None)
-
-
-def derive_trace_id(execution_id: str) -> int:
-    """Derive the trace id of an execution."""
-    return int.from_bytes(hashlib.sha256(f"trace:{execution_id}".encode()).digest()[:16], "big") or 1
-
-
-def derive_root_span_id(execution_id: str, retries: int) -> int:
-    """Derive the id of the parent span of all steps; after a retry the steps have another parent."""
-    return int.from_bytes(hashlib.sha256(f"span:{execution_id}:{retries}".encode()).digest()[:8], "big") or 1
 
 
 class Tracing(StepObserver):

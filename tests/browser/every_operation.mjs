@@ -88,6 +88,7 @@ async function workAndRead() {
   assert.equal((await call("GET", `${path}/messages`, place)).value.total, 6);
   assert.equal((await call("GET", `${path}/steps`, place)).value.steps.length, 1);
   assert.equal((await call("GET", `${path}/state`, place)).value.state.context.metadata.from, "node");
+  assert.equal((await call("GET", `${path}/trace`, place, { query: { data: false } })).value.status, "success");
   const { value: listed } = await call("GET", "/v1/sessions", {}, { query: { agent: "planned", limit: 1000 } });
   assert.ok(listed.sessions.some((each) => each.session_id === first.session_id));
   return first.session_id;

@@ -74,7 +74,8 @@ SMART_NAMES = [
     "maxTokens", "maxChars", "keepLast", "summarize", "promptTemplate", "emitEvents", "maxPerRun", "everyNTurns",
     "ReflectionRecord", "ReflectionEvent", "PlanStepRecord", "PlanEvent", "RuntimeProfile", "maxToolCalls",
     "maxParallelTools", "maxContextTokens", "maxTotalOutputTokens", "maxCostUsd", "maxWallClockMs", "tokenCounter",
-    "costEstimator", "snapshot", "resume",
+    "costEstimator", "snapshot", "resume", "TracingConfig", "enabled", "threadId", "logData", "sink", "TraceSinkConfig", "batched",
+    "streaming", "file", "http", "otlp", "custom", "cognipeer", "partial",
 ]  # fmt: skip
 
 

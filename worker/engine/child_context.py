@@ -35,9 +35,10 @@ def _context_rule(run: Run, request: Request) -> ContextRule:
     tool = run.agent.toolset.get(request.tool)
     if request.child is not None and not request.child.is_result:
         return cast("ContextRule", request.options) if isinstance(request.options, str) else "input"
-    if not is_delegating(tool):
+    bind = None if tool is None else tool.bind
+    if bind is None or not is_delegating(tool):
         return "input"
     try:
-        return tool.delegate(tool.bind(request.args)).context
+        return tool.delegate(bind(request.args)).context
     except (InvalidArguments, ValueError):
         return "input"

@@ -6,9 +6,10 @@ import logging
 from typing import Final
 
 from .. import crash_points
+from ..capability import Capability, CommittedStep
 from ..errors import ClaimLost, StoreFull, StoreUnavailable, VersionConflict
 from ..redaction import describe_exception
-from ..state import StopReason
+from ..state import AgentState, StopReason
 from ..store import Committed
 from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks
@@ -121,6 +122,8 @@ def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
         state = after  # a stop that came with the inbox has ended it
     execution = state.execution
     assert execution is not None
+    for each in run.agent.commit_listeners:
+        _tell(each, run, state)
     following = committed.next
     is_same_execution = following is not None and following.execution_id == run.ref.execution_id
     next_step = following.step if following is not None and is_same_execution else None
@@ -133,3 +136,21 @@ def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
         error=failure_text(applied.failure, execution),
         state=committed.state,
     )
+
+
+def _tell(capability: Capability, run: Run, state: AgentState) -> None:
+    """Tell a capability that the step is committed; its error changes nothing."""
+    ref = run.ref
+    step = CommittedStep(
+        session_id=ref.session_id,
+        execution_id=ref.execution_id,
+        step=ref.step,
+        agent=run.agent.name,
+        state=state,
+        parent=run.parent,
+    )
+    try:
+        capability.committed(step)
+    except Exception as error:  # noqa: BLE001 - a capability of the user's
+        described = describe_exception(error).message
+        log.warning("capability %s missed the commit of step %s: %s", capability.name, ref.step, described)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeGuard
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state import (
@@ -19,9 +19,6 @@ from ..state import (
 )
 from ..state.reducers import Reducer
 from .needs import NeedsReply
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 ContextRule = Literal["input", "last", "all"] | Callable[[AgentState, str], "str | Message | Sequence[Message]"]
 """What a child sees of its parent's conversation.
@@ -76,7 +73,7 @@ class DelegatingTool(Protocol):
         ...
 
 
-def is_delegating(tool: object) -> TypeIs[DelegatingTool]:
+def is_delegating(tool: object) -> TypeGuard[DelegatingTool]:
     """Whether calls of a tool are worked on by other agents."""
     return hasattr(tool, "delegate")
 

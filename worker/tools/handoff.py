@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeGuard
 
 from ..errors import ConfigurationError
 from ..state import FrozenDict
 from .effect import Effect
 from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
 _NO_ARGUMENTS: Final = FrozenDict({"type": "object", "properties": {}, "additionalProperties": False})
@@ -57,7 +54,7 @@ class HandingOver(Protocol):
         ...
 
 
-def is_handing_over(tool: object) -> TypeIs[HandingOver]:
+def is_handing_over(tool: object) -> TypeGuard[HandingOver]:
     """Whether the call of a tool hands the session over."""
     return hasattr(tool, "handoff")
 

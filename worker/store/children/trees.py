@@ -109,6 +109,17 @@ class Trees:
                 found[member.parent.session_id].below.append(member)
         return _node(found[session_id])
 
+    def link(self, session_id: str) -> ParentLink | None:
+        """The place of a session in its tree; None for a root, and for a session that is not there.
+
+        Raises:
+            StateUnreadable: It is damaged.
+        """
+        (found,) = self._context.database.pipeline(
+            "tree.link", [("HGET", self._context.keys(session_id).session, "parent")]
+        )
+        return read_link(found)
+
     def _read(self, names: Sequence[str]) -> list[_Member | None]:
         all_keys = [self._context.keys(name) for name in names]
         headers = reads.read_headers(self._context, all_keys)

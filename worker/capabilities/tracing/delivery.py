@@ -1,0 +1,178 @@
+"""`Delivery`: brings traces to sinks in threads of their own, so that no sink delays or fails a step."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ...redaction import describe_exception
+from .sinks import TraceSink
+from .trace import Trace
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 1_000
+"""Jobs that wait for one sink; further ones are dropped, and the trace is partial."""
+
+_MOST_REMEMBERED: Final = 10_000
+_LAST_SECONDS: Final = 5.0
+"""For what is left when the process ends."""
+
+
+class Failures:
+    """The sinks that did not get everything, by execution, as far as this process knows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: OrderedDict[str, dict[str, str]] = OrderedDict()
+
+    def note(self, execution_id: str, sink: str, why: str) -> None:
+        """Keep the first reason of a sink."""
+        with self._lock:
+            self._failed.setdefault(execution_id, {}).setdefault(sink, why)
+            while len(self._failed) > _MOST_REMEMBERED:
+                self._failed.popitem(last=False)
+
+    def of(self, execution_id: str) -> dict[str, str]:
+        """Why sinks have failed, by their names."""
+        with self._lock:
+            return dict(self._failed.get(execution_id, {}))
+
+
+class Delivery:
+    """The sinks of one agent, each with its own thread and its own queue.
+
+    Attributes:
+        failures: What could not be delivered.
+    """
+
+    def __init__(self, sinks: Sequence[TraceSink]) -> None:
+        self.failures = Failures()
+        self._lines = [_Line(sink, self.failures) for sink in sinks]
+
+    def stream(self, execution_id: str, step: int, make: Callable[[int], Trace]) -> None:
+        """Send the events of a step; the first one that this process sends brings the beginning, and earlier steps.
+
+        Args:
+            make: Makes the trace from a step on, in the thread of the sink.
+        """
+        for line in self._lines:
+            line.put(execution_id, functools.partial(line.append, execution_id, step, make))
+
+    def finish(self, execution_id: str, make: Callable[[], Trace]) -> None:
+        """Send a whole trace; when a sink fails at it, the others get the trace once more, as a partial one."""
+        ending = _Ending(len(self._lines), self.failures, make)
+        for line in self._lines:
+            line.put(execution_id, functools.partial(ending.write, line))
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until everything is sent, no longer than so many seconds; False when something is left."""
+        ends = time.monotonic() + seconds
+        waited = [line.flush(ends) for _ in range(2) for line in self._lines]  # the last job of one may correct others
+        return all(waited)
+
+
+class _Line:
+    """The jobs for one sink, in order."""
+
+    def __init__(self, sink: TraceSink, failures: Failures) -> None:
+        self.sink = sink
+        self._failures = failures
+        self._jobs: queue.Queue[tuple[str, Callable[[], object]]] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._has_begun: OrderedDict[str, bool] = OrderedDict()
+
+    def put(self, execution_id: str, job: Callable[[], object]) -> None:
+        """Add a job; the thread begins with the first one, in the process that has it."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                if self._thread is None:
+                    atexit.register(lambda: self.flush(time.monotonic() + _LAST_SECONDS))
+                self._thread = threading.Thread(target=self._run, name=f"trace sink {self.sink.name}", daemon=True)
+                self._thread.start()
+        try:
+            self._jobs.put_nowait((execution_id, job))
+        except queue.Full:
+            self._failures.note(execution_id, self.sink.name, f"{MOST_WAITING} jobs waited already")
+
+    def flush(self, ends: float) -> bool:
+        """Wait for the end of all jobs; False when some are left at that time of `time.monotonic`."""
+        with self._jobs.all_tasks_done:
+            while self._jobs.unfinished_tasks:
+                left = ends - time.monotonic()
+                if left <= 0:
+                    return False
+                self._jobs.all_tasks_done.wait(left)
+        return True
+
+    def append(self, execution_id: str, step: int, make: Callable[[int], Trace]) -> None:
+        """Send the events of a step. Where the trace could not be begun, they come with the whole trace alone."""
+        is_known = execution_id in self._has_begun
+        trace = make(step if is_known else 1).redacted()
+        goes_on = trace.without_events()
+        if not is_known:
+            self._has_begun[execution_id] = self._try(execution_id, lambda: self.sink.begin(goes_on))
+            while len(self._has_begun) > _MOST_REMEMBERED:
+                self._has_begun.popitem(last=False)
+        if self._has_begun[execution_id]:
+            self._try(execution_id, lambda: self.sink.append(goes_on, trace.events))
+
+    def _try(self, execution_id: str, send: Callable[[], object]) -> bool:
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - whatever a sink of the user's raises
+            why = describe_exception(error).message
+            log.warning("trace sink %s failed at execution %s: %s", self.sink.name, execution_id, why)
+            self._failures.note(execution_id, self.sink.name, why)
+            return False
+        return True
+
+    def write(self, trace: Trace) -> bool:
+        """Send a whole trace; False when the sink has failed."""
+        return self._try(trace.execution_id, lambda: self.sink.write(trace))
+
+    def _run(self) -> None:
+        while True:
+            execution_id, job = self._jobs.get()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - a trace that cannot be made must not end the thread
+                why = describe_exception(error).message
+                log.warning("a trace for sink %s is dropped: %s", self.sink.name, why)
+                self._failures.note(execution_id, self.sink.name, why)
+            finally:
+                self._jobs.task_done()
+
+
+class _Ending:
+    """The end of one trace: what each sink was told, until all have been told the same."""
+
+    def __init__(self, sinks: int, failures: Failures, make: Callable[[], Trace]) -> None:
+        self._left = sinks
+        self._failures = failures
+        self._make = make
+        self._lock = threading.Lock()
+        self._told: list[tuple[_Line, Trace]] = []
+
+    def write(self, line: _Line) -> None:
+        """Send the whole trace to one sink; the last one corrects what the others were told."""
+        trace = self._make().redacted()
+        trace = trace.with_failures(self._failures.of(trace.execution_id))
+        was_written = line.write(trace)
+        with self._lock:
+            self._left -= 1
+            if was_written:
+                self._told.append((line, trace))
+            told = self._told if not self._left else []
+        now = trace.with_failures(self._failures.of(trace.execution_id))
+        for other, sent in told:
+            if sent.failed_sinks != now.failed_sinks:
+                other.put(trace.execution_id, functools.partial(other.write, now))
