@@ -232,6 +232,11 @@ class Agent:
         return tuple(each for each in self.capabilities if type(each).committed is not Capability.committed)
 
     @cached_property
+    def holds_live_text(self) -> bool:
+        """Whether nobody may see what the model writes before the hooks behind its answer have seen it."""
+        return any(each.holds_live_text() for each in self.capabilities)
+
+    @cached_property
     def limits(self) -> ExecutionBudget:
         """Limits of an execution: its own, and those of its capabilities."""
         limits = self.budget or ExecutionBudget.unlimited()

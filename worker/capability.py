@@ -105,6 +105,10 @@ class Capability:
         """
         return ()
 
+    def holds_live_text(self) -> bool:
+        """Whether nobody may see what the model writes before the hooks behind its answer have seen it."""
+        return False
+
     def committed(self, step: CommittedStep) -> None:
         """Take note that a step was committed. Return at once; what it raises is logged and changes nothing.
 

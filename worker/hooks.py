@@ -44,7 +44,8 @@ class HookPoint(StrEnum):
 
     Attributes:
         BEFORE_EXECUTION: In the first step, before anything else; again when that step runs again.
-        BEFORE_STEP: In each step, before the guards are asked.
+        BEFORE_STEP: In each step, before the guards are asked. A `response` without tool calls is the answer: the model
+            is not asked, nor are later hooks of the point.
         BEFORE_INFERENCE: Before the model is asked; `request` is the question.
         AFTER_INFERENCE: After the model has answered; `response` is the answer.
         BEFORE_TOOL: Before each tool call; `tool_call` is the call, and `blocked` keeps it from running. So does a
@@ -76,7 +77,8 @@ class HookContext:
         point: The point at which the hook runs.
         state: The session as far as the step has changed it.
         request: The request to the driver; only before inference.
-        response: The driver's response; after inference and around tools.
+        response: The driver's response; after inference and around tools. Before a step it is None, and a hook that
+            knows the answer sets it.
         tool_call: The call that is about to run, or has run; only around tools.
         tool_execution: The result of the call: after it, or set before it by a hook that knows the result.
         blocked: A reason that keeps the call from running; only before a tool.
@@ -124,7 +126,7 @@ class HookContext:
 CHANGES: Final[Mapping[HookPoint, frozenset[str]]] = MappingProxyType(
     {
         HookPoint.BEFORE_EXECUTION: frozenset({"state"}),
-        HookPoint.BEFORE_STEP: frozenset({"state"}),
+        HookPoint.BEFORE_STEP: frozenset({"state", "response"}),
         HookPoint.BEFORE_INFERENCE: frozenset({"state", "request"}),
         HookPoint.AFTER_INFERENCE: frozenset({"state", "response"}),
         HookPoint.BEFORE_TOOL: frozenset({"tool_call", "blocked", "tool_execution"}),
@@ -211,6 +213,8 @@ class HookStack:
             context = _run_hook(hook, context)
             if context.stop_signals and context.point not in _POINTS_AFTER_CALLS:
                 break
+            if context.response is not None and context.point is HookPoint.BEFORE_STEP:
+                break
         return context
 
 
@@ -254,6 +258,8 @@ def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None
         raise HookContractError(f"{where} took another execution; change the state by its with_… methods")
     if after.state.status is not before.state.status:
         _check_status(where, before, after)
+    if before.point is HookPoint.BEFORE_STEP and after.response is not None and after.response.has_tool_calls():
+        raise HookContractError(f"{where} gave an answer with tool calls; only the model asks for those")
     if before.tool_call is not None and after.tool_call is not None and after.tool_call.id != before.tool_call.id:
         raise HookContractError(f"{where} changed the id of a tool call, by which the model knows it")
 

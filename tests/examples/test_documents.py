@@ -114,8 +114,9 @@ def test_the_page_about_runs_prints_what_it_says(tmp_path: Path, redis_url: str,
 def test_the_page_about_long_tasks_prints_what_it_says(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
     page = read_document("docs/smart.md")
     page.write(tmp_path)
-    new_worker(agents="researcher", env={"PYTHONPATH": str(tmp_path)})
-    assert run(tmp_path, redis_url, sys.executable, "watch.py").stdout == page.outputs[0]
+    new_worker(agents="researcher,guarded", env={"PYTHONPATH": str(tmp_path)})
+    for script, output in zip(("watch.py", "ask_guarded.py"), page.outputs, strict=True):
+        assert run(tmp_path, redis_url, sys.executable, script).stdout == output
 
 
 def test_the_page_about_people_answers_holds_and_starts_later(tmp_path: Path, redis_url: str, new_worker: Any) -> None:

@@ -22,6 +22,17 @@ from .conditions import (
     TokenLimit,
     ToolCalled,
 )
+from .guardrails import (
+    CodeRule,
+    Guardrail,
+    GuardrailContext,
+    GuardrailRule,
+    Guardrails,
+    GuardrailVerdict,
+    JsonRule,
+    ModelRule,
+    RegexRule,
+)
 from .loop_detection import LoopDetection
 from .reasoning import Reasoning
 from .reflexion import Reflexion
@@ -57,6 +68,7 @@ __all__ = [
     "Approvals",
     "AskUser",
     "CallbackSink",
+    "CodeRule",
     "Condition",
     "ConditionResult",
     "ConfidenceMet",
@@ -64,10 +76,17 @@ __all__ = [
     "FactFiles",
     "FactStore",
     "FileSink",
+    "Guardrail",
+    "GuardrailContext",
+    "GuardrailRule",
+    "GuardrailVerdict",
+    "Guardrails",
     "HttpSink",
+    "JsonRule",
     "LoopDetection",
     "MaxIterations",
     "MemoryFacts",
+    "ModelRule",
     "NativeReasoning",
     "NoToolCalls",
     "Not",
@@ -78,6 +97,7 @@ __all__ = [
     "Reflection",
     "ReflectionConfig",
     "Reflexion",
+    "RegexRule",
     "Rule",
     "RuntimeProfile",
     "Subagent",

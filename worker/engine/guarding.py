@@ -35,7 +35,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         run = run_before_hooks(run)
         charged = charge(run, run.state)
         run = run if charged is run.state else run.changed(state=charged)
-        if run.is_stopping:  # a hook has ended it
+        if run.is_stopping or run.is_given:  # a hook has ended it, or has answered
             return run
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's

@@ -59,7 +59,7 @@ class Inference:
             Exception: Whatever a hook raises.
         """
         response = run.response
-        if response is None or run.agent.hook_stack.is_empty:
+        if response is None or run.is_given or run.agent.hook_stack.is_empty:
             return run
         run, _ = self._build_request(run)
         return _run_after_hooks(run, response).changed(response=response)
@@ -76,7 +76,7 @@ class Inference:
         raw = run.loaded.journal.answer
         if raw is not None:
             return self._read_answer(run, raw)
-        if run.is_stopping:
+        if run.is_stopping or run.is_given:
             return run
         try:
             _check_price(run)
@@ -155,7 +155,7 @@ class Inference:
         if run.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.rejected)
-        emit = run.live.begin_call()
+        emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
         started = self._services.monotonic()

@@ -108,6 +108,7 @@ class Run:
         seen_extents: The messages that the driver sees, by section.
         stored_extents: The messages that were stored when the step was claimed, by section.
         response: The model's answer; None before it, and where the run may not ask for one.
+        is_given: The response is one that a hook before the step has given: the model is not asked.
         records: Tool calls that have ended, by index.
         unjournaled: The results among `records` that the commit still has to journal.
         started: Calls that were started, by index, whose results a service brings later; never results themselves.
@@ -142,6 +143,7 @@ class Run:
     stored_extents: Mapping[str, Extent]
     live: RunText
     response: InferenceResponse | None = None
+    is_given: bool = False
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: UnjournaledResults = field(default_factory=lambda: _NO_RESULTS)
     started: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])

@@ -119,11 +119,27 @@ from .values.ids import (
     read_session_id,
 )
 from .values.value import Value
+from .views.guardrail_parts import (
+    BlockedMessages,
+    Disposition,
+    GuardrailIncident,
+    GuardrailIncidents,
+    GuardrailPhase,
+    GuardrailResult,
+    without_blocked,
+)
 from .views.run import RunView
 from .views.run_parts import Assessment, ReasoningStep
 from .views.run_reason import RunReason
 from .views.smart import SmartView
-from .views.smart_events import PlanEvent, ReflectionEvent, SmartEvent, SummarizationEvent, smart_event
+from .views.smart_events import (
+    GuardrailEvent,
+    PlanEvent,
+    ReflectionEvent,
+    SmartEvent,
+    SummarizationEvent,
+    smart_event,
+)
 from .views.smart_parts import (
     Cadence,
     MemoryFact,
@@ -168,6 +184,7 @@ __all__ = [
     "AnswerVerb",
     "Approve",
     "Assessment",
+    "BlockedMessages",
     "BudgetWish",
     "Cadence",
     "ChildEnd",
@@ -177,6 +194,7 @@ __all__ = [
     "Complete",
     "ConversationWithCurrentToolTrace",
     "Deny",
+    "Disposition",
     "ErrorInfo",
     "ExecutionBudget",
     "ExecutionContinuation",
@@ -190,6 +208,11 @@ __all__ = [
     "FrozenDict",
     "FrozenMap",
     "GivenAnswer",
+    "GuardrailEvent",
+    "GuardrailIncident",
+    "GuardrailIncidents",
+    "GuardrailPhase",
+    "GuardrailResult",
     "Head",
     "InferenceResponse",
     "InferenceUsage",
@@ -269,4 +292,5 @@ __all__ = [
     "step_messages",
     "thaw",
     "utcnow",
+    "without_blocked",
 ]

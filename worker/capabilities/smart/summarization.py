@@ -9,7 +9,7 @@ from typing import Final
 from ...drivers import AuxiliaryRequest
 from ...errors import DriverError
 from ...hooks import HookContext
-from ...state import DEFAULT, AgentState, InferenceResponse, Message, Role
+from ...state import DEFAULT, AgentState, InferenceResponse, Message, Role, without_blocked
 from ...state.views.smart_parts import Compaction, ReflectionUsage, Summaries, SummaryRecord
 from .compacted import is_boundary, last_summary, newest_turn, pinned_of
 from .summary_texts import INSTRUCTIONS, ParsedSummary, local_summary, merge_facts, parse_summary, render
@@ -104,7 +104,7 @@ class Summarization(ToolArchive):
     def _summarize(self, context: HookContext, part: Compaction, cut: int) -> tuple[SummaryRecord, Compaction]:
         state = context.state
         messages = state.store.section(DEFAULT).messages
-        covered = messages[part.covered : cut]
+        covered = without_blocked(state, messages[part.covered : cut])
         before = last_summary(state) if part.covered else None
         parsed, answer = self._ask(context, before, covered)
         facts, obsolete = merge_facts(part, parsed)

@@ -11,7 +11,7 @@ from pydantic import Field
 from ...capability import Capability
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import DEFAULT, AgentState, Message, MessageCompiler, Role
+from ...state import DEFAULT, AgentState, Message, MessageCompiler, Role, without_blocked
 from ...state.views.smart_events import SummarizationEvent
 from ...state.views.smart_parts import GET_TOOL_RESPONSE, MANAGE_TODO_LIST, ArchiveUse, Compaction, Summaries
 from ...tools import Tool, ToolContext, tool
@@ -229,7 +229,7 @@ def find_response(state: AgentState, name: str, part: str) -> str | None:
         if message.role is not Role.TOOL or name not in (_execution_id(message), message.tool_call_id):
             continue
         if part == "output":
-            return message.content
+            return without_blocked(state, [message])[0].content
         return next(
             (
                 call.args_json()

@@ -10,6 +10,7 @@ from ..conversation.messages import DEFAULT, Message
 from ..execution.requests import RequestKind, RequestSummary
 from ..execution.tool_calls import ToolExecution
 from ..values.frozen import FrozenDict
+from .guardrail_parts import GuardrailResult
 from .smart_parts import (
     Compaction,
     FactStatus,
@@ -94,6 +95,11 @@ class SmartView:
     def reflections(self) -> tuple[ReflectionRecord, ...]:
         """The notes that the model has made about its work, in order."""
         return tuple(self.state.part(Reflections))
+
+    @property
+    def guardrail_result(self) -> GuardrailResult:
+        """The findings of all guardrails in the execution."""
+        return GuardrailResult.of(self.state)
 
     @property
     def pending_approvals(self) -> tuple[RequestSummary, ...]:

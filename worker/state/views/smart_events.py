@@ -10,6 +10,8 @@ from pydantic import Field
 
 from ..parts.state_part import PartValue
 from ..values.field_types import Count, Text
+from ..values.frozen import FrozenDict
+from .guardrail_parts import Disposition, GuardrailPhase
 from .smart_parts import Cadence, PlanStepRecord, ReflectionUsage
 
 Operation = Literal["read", "write", "update"]
@@ -59,10 +61,27 @@ class SummarizationEvent(PartValue):
     summary_id: Text | None = None
 
 
-SmartEvent = PlanEvent | ReflectionEvent | SummarizationEvent
+class GuardrailEvent(PartValue):
+    """A rule of a guardrail has found something; the fields are those of its `GuardrailIncident`."""
+
+    type: Literal["guardrail"] = "guardrail"
+    phase: GuardrailPhase
+    guardrail: Text
+    rule: Text
+    disposition: Disposition
+    reason: Text = ""
+    details: FrozenDict = FrozenDict()
+
+
+SmartEvent = PlanEvent | ReflectionEvent | SummarizationEvent | GuardrailEvent
 
 _KINDS: Final[Mapping[str, type[SmartEvent]]] = MappingProxyType(
-    {"plan": PlanEvent, "reflection": ReflectionEvent, "summarization": SummarizationEvent}
+    {
+        "plan": PlanEvent,
+        "reflection": ReflectionEvent,
+        "summarization": SummarizationEvent,
+        "guardrail": GuardrailEvent,
+    }
 )
 
 
