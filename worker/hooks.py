@@ -85,6 +85,8 @@ class HookContext:
         error: The error that fails the execution; only on error.
         stop_signals: The stops that earlier hooks of this point have asked for by raising `StopExecution`.
         now: Redis's time when the step was claimed, the same for all hooks of a claim; None outside a worker.
+        is_repeated: The step has its answer already: the hooks before it run once more, after a crash, or since the
+            session was saved while the step ran.
         ask: Makes auxiliary model calls; None outside a worker. Call `ask_model`.
     """
 
@@ -101,6 +103,7 @@ class HookContext:
     error: ErrorInfo | None = None
     stop_signals: tuple[StopSignal, ...] = ()
     now: datetime | None = None
+    is_repeated: bool = False
     ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
@@ -180,6 +183,23 @@ class Hook:
         object.__setattr__(self, "name", self.name or getattr(self.function, "__name__", "hook"))
 
 
+class AnswerUndecided(Exception):
+    """Raised by a hook behind an answer that could not ask whether the answer may be used.
+
+    The answer stays in the journal, and the step is tried again when a model may be asked. Where the execution ends
+    anyway, it ends with `otherwise`.
+
+    Attributes:
+        error: Why no model could be asked: a `ModelCallRefused`, or a transient `DriverError`.
+        otherwise: The context as the hook leaves it without asking.
+    """
+
+    def __init__(self, error: Exception, otherwise: HookContext) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.otherwise = otherwise
+
+
 class HookContractError(ConfigurationError):
     """A hook changed a value that its point does not allow."""
 
@@ -207,6 +227,7 @@ class HookStack:
 
         Raises:
             HookContractError: A hook changed something else than `CHANGES` allows, or returned something else.
+            AnswerUndecided: A hook behind the answer could not ask whether it may be used.
             Exception: Whatever a hook raises before a call. After a call it is logged and the hook's change dropped.
         """
         for hook in self._at[context.point]:
@@ -228,6 +249,8 @@ def _run_hook(hook: Hook, context: HookContext) -> HookContext:
         return changed
     except StopExecution as stop:
         return context.changed(stop_signals=(*context.stop_signals, stop.signal_from(hook.name)))
+    except AnswerUndecided:
+        raise
     except Exception as error:
         if context.point not in _POINTS_AFTER_CALLS:
             raise

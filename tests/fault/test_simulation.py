@@ -19,8 +19,9 @@ from fault.sim.deleting_mutants import DELETING_MUTANTS
 from fault.sim.mutants import MUTANTS, Mutant, hunt
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
+from fault.sim.smart_mutants import SMART_MUTANTS
 from fault.sim.substitutes import EditedDatabase, Substitutes
-from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_waiting
+from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_smart, unseen_waiting
 from fault.sim.waiting_mutants import WAITING_MUTANTS
 from fault.sim.world import Tally
 
@@ -29,6 +30,7 @@ CHUNKS = 2
 WAITING_SEEDS = 400
 CAPABLE_SEEDS = 250
 DELETING_SEEDS = 150
+SMART_SEEDS = 150
 # Seen in most chunks and not in all; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer not_yet",
@@ -115,6 +117,18 @@ def test_no_seed_whose_agents_have_every_capability_breaks_an_invariant_or_a_par
     assert not list(unseen_capable(tally)), f"never happened in {CAPABLE_SEEDS} seeds: {list(unseen_capable(tally))}"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url: str) -> None:
+    tally = Tally()
+    for verdict in run_seeds(url, range(SMART_SEEDS), tally, smart=True):
+        story = "\n".join(verdict.story)
+        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --smart"
+        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    assert not list(unseen_smart(tally)), f"never happened in {SMART_SEEDS} seeds: {list(unseen_smart(tally))}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
 class _Doubling(Reasoning):
     """Records the first step a second time, in the hooks before the second one."""
 
@@ -182,4 +196,13 @@ def test_the_simulation_of_sessions_that_ask_finds(mutant: Mutant, url: str) -> 
 @pytest.mark.parametrize("mutant", DELETING_MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_of_deletions_finds(mutant: Mutant, url: str) -> None:
     found = hunt(mutant, url, seeds=4000, seconds=90.0, deleting=True)
+    assert found is not None, f"the mutant survives, although {mutant.breaks}"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mutant", SMART_MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_simulation_of_long_tasks_finds(mutant: Mutant, url: str) -> None:
+    found = hunt(mutant, url, seeds=4000, seconds=90.0, smart=True)
     assert found is not None, f"the mutant survives, although {mutant.breaks}"

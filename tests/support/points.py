@@ -31,6 +31,7 @@ class Points:
     RELEASE_EXEC: Final = "release.exec"
     JOURNAL_ANSWER: Final = "journal.answer"
     JOURNAL_FULL: Final = "journal.full"
+    JOURNAL_AUXILIARY: Final = "journal.auxiliary"
     JOURNAL_ADOPT: Final = "journal.adopt"
     JOURNAL_BEGIN: Final = "journal.begin"
     JOURNAL_AGAIN: Final = "journal.again"
@@ -157,5 +158,5 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    *OF_WAITING, *OF_READERS,
+    *OF_WAITING, *OF_READERS, Points.JOURNAL_AUXILIARY,
 )  # fmt: skip

@@ -82,7 +82,7 @@ class StepCommitter:
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
         started_at = moment(loaded.started_ms)
         state = start_execution(loaded.state, run.agent.limits, started_at, resumed_at=run.resumed_at)
-        run = run.changed(loaded=loaded, state=state)
+        run = run.changed(loaded=loaded, state=state, is_reloaded=True)
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))
         except Exception as error:  # noqa: BLE001 - a hook of the user's

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ...config.settings import Settings
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
-from ..redaction import redact
+from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
 from .auxiliary_calls import charge
@@ -17,6 +18,8 @@ from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
 from .run import Run, moment
 from .services import EngineServices
+
+log = logging.getLogger(__name__)
 
 
 def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, Exception], Run]) -> Run:
@@ -30,7 +33,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     """
     run = _stop_at_once(run, services.settings)
     if run.is_stopping:
-        return run
+        return _repeat_before_hooks(run)
     try:
         run = run_before_hooks(run)
         charged = charge(run, run.state)
@@ -77,6 +80,21 @@ def run_before_hooks(run: Run) -> Run:
         run = run_state_hooks(run, HookPoint.BEFORE_EXECUTION)
     run = run_state_hooks(run, HookPoint.BEFORE_STEP)
     return run.changed(seen_extents=run.state.store.extents)
+
+
+def _repeat_before_hooks(run: Run) -> Run:
+    """Repeat what hooks have changed before the answer that the journal has, though the execution ends.
+
+    Nothing new is asked. A step that has killed its processes is left alone: a hook may be what kills them.
+    """
+    if run.journal.answer is None or run.is_poison:
+        return run
+    try:
+        return run_before_hooks(run)
+    except Exception as error:  # noqa: BLE001 - a hook of the user's, or a question that may not be asked any more
+        described = describe_exception(error).message
+        log.warning("session %s ends without the changes of a hook: %s", run.ref.session_id, described)
+        return run
 
 
 def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] | None:

@@ -25,7 +25,8 @@ def adopt_hook_context(run: Run, context: HookContext) -> Run:
     """The run with the state that hooks have made; stopping or failing, where they end the execution."""
     before, state = run.execution, context.state
     run = run.changed(state=state)
-    if context.point is HookPoint.BEFORE_STEP and context.response is not None and run.journal.answer is None:
+    has_answered = context.point is HookPoint.BEFORE_STEP and context.response is not None
+    if has_answered and run.response is None and run.journal.answer is None:
         run = run.changed(response=context.response, is_given=True)
     if context.stop_signals:
         run = run.stopping(*context.stop_signals)

@@ -14,7 +14,7 @@ import tenacity
 from ..drivers import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
 from ..guards import budget_signals, time_left
-from ..hooks import HookPoint
+from ..hooks import AnswerUndecided, HookPoint
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..tools import StopExecution
@@ -62,7 +62,7 @@ class Inference:
         if response is None or run.is_given or run.agent.hook_stack.is_empty:
             return run
         run, _ = self._build_request(run)
-        return _run_after_hooks(run, response).changed(response=response)
+        return self._run_after_hooks(run, response, may_wait=False).changed(response=response)
 
     def resolve_hook_error(self, run: Run, error: Exception) -> Run:
         """Give the run after a hook before the driver call raised. A refused or delayed model call is no failure."""
@@ -231,7 +231,30 @@ class Inference:
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
             self._reject_answer(run, error)
             raise
-        return _run_after_hooks(run, response)
+        return self._run_after_hooks(run, response)
+
+    def _run_after_hooks(self, run: Run, response: InferenceResponse, *, may_wait: bool = True) -> Run:
+        """Run the hooks behind an answer.
+
+        Args:
+            may_wait: The run may be decided without the answer, which then stays in the journal.
+        """
+        stack = run.agent.hook_stack
+        if not stack.at(HookPoint.AFTER_INFERENCE):
+            return run.changed(response=response)
+        answered = run.changed(response=response)  # limits of auxiliary calls count the answer
+        try:
+            context = stack.run(answered.hook_context(HookPoint.AFTER_INFERENCE, run.state, response=response))
+        except AnswerUndecided as undecided:
+            if may_wait and not self._ends_anyway(run, undecided.error):
+                return self.resolve_hook_error(run, undecided.error)
+            context = undecided.otherwise
+        return adopt_hook_context(run.changed(response=context.response or response), context)
+
+    def _ends_anyway(self, run: Run, error: Exception) -> bool:
+        """Whether the execution ends with this step, so that nobody can ask later."""
+        is_ended = run.is_stopping or run.lease.interruption in (Interruption.CANCEL, Interruption.LIMIT)
+        return is_ended or (isinstance(error, ModelCallRefused) and bool(error.signals))
 
     def _reject_answer(self, run: Run, error: UnusableAnswer) -> bool:
         """Take an answer that cannot be used out of the journal, and keep what it cost; False when it has to stay."""
@@ -281,14 +304,6 @@ def _check_price(run: Run) -> None:
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
         "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
     )
-
-
-def _run_after_hooks(run: Run, response: InferenceResponse) -> Run:
-    stack = run.agent.hook_stack
-    if not stack.at(HookPoint.AFTER_INFERENCE):
-        return run.changed(response=response)
-    context = stack.run(run.hook_context(HookPoint.AFTER_INFERENCE, run.state, response=response))
-    return adopt_hook_context(run.changed(response=context.response or response), context)
 
 
 def _with_prompt(run: Run) -> AgentState:

@@ -109,6 +109,7 @@ class Run:
         stored_extents: The messages that were stored when the step was claimed, by section.
         response: The model's answer; None before it, and where the run may not ask for one.
         is_given: The response is one that a hook before the step has given: the model is not asked.
+        is_reloaded: The session was saved by somebody else while the step ran, and the hooks run once more on it.
         records: Tool calls that have ended, by index.
         unjournaled: The results among `records` that the commit still has to journal.
         started: Calls that were started, by index, whose results a service brings later; never results themselves.
@@ -144,6 +145,7 @@ class Run:
     live: RunText
     response: InferenceResponse | None = None
     is_given: bool = False
+    is_reloaded: bool = False
     records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
     unjournaled: UnjournaledResults = field(default_factory=lambda: _NO_RESULTS)
     started: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
@@ -264,9 +266,10 @@ class Run:
 
     def hook_context(self, point: HookPoint, state: AgentState, **values: Any) -> HookContext:
         """The context of the hooks at a point, with the values that this point has beside the state."""
+        has_answer = not self.is_given and (self.is_reloaded or self.journal.answer is not None)
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
-            state=state, now=moment(self.claim.now_ms), ask=self.ask_model, **values,
+            state=state, now=moment(self.claim.now_ms), is_repeated=has_answer, ask=self.ask_model, **values,
         )  # fmt: skip
 
 

@@ -120,12 +120,12 @@ from .values.ids import (
 )
 from .values.value import Value
 from .views.guardrail_parts import (
-    BlockedMessages,
     Disposition,
     GuardrailIncident,
     GuardrailIncidents,
     GuardrailPhase,
     GuardrailResult,
+    JudgedMessages,
     without_blocked,
 )
 from .views.run import RunView
@@ -184,7 +184,6 @@ __all__ = [
     "AnswerVerb",
     "Approve",
     "Assessment",
-    "BlockedMessages",
     "BudgetWish",
     "Cadence",
     "ChildEnd",
@@ -218,6 +217,7 @@ __all__ = [
     "InferenceUsage",
     "JoinRule",
     "Json",
+    "JudgedMessages",
     "LLMConfig",
     "ListChange",
     "ListPart",

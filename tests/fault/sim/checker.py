@@ -7,7 +7,15 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from celery_agents.worker.state import AgentState, ExecutionStatus, Role, StepExecution, StopReason, ToolOutcome
+from celery_agents.worker.state import (
+    AgentState,
+    ExecutionStatus,
+    FinishReason,
+    Role,
+    StepExecution,
+    StopReason,
+    ToolOutcome,
+)
 from celery_agents.worker.store.keys import PERMANENT
 
 from .capable import check_hit, check_parts
@@ -16,6 +24,7 @@ from .deleting import check_deleted
 from .observing import History
 from .request_checks import check_requests
 from .sessions import MESSAGE, Called, Payment, Plan
+from .smart import MANAGE, REMEMBER, check_auxiliary_payments, check_smart_parts
 from .world import World
 
 if TYPE_CHECKING:
@@ -29,6 +38,8 @@ def check(sim: Simulation) -> None:
     """Note every broken invariant in the world."""
     _keys(sim)
     _payments(sim)
+    if sim.smart:
+        check_auxiliary_payments(sim)
     _stops(sim)
     for session in sim.sessions:
         if session in sim.history.deleted:
@@ -117,6 +128,8 @@ def _session(sim: Simulation, session: str) -> None:
     _effects(sim, session, steps)
     if sim.capable:
         check_parts(sim, session, state)
+    if sim.smart:
+        check_smart_parts(sim, session, state, steps)
     world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
@@ -200,6 +213,8 @@ def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
     step = done.step
     response = step.inference_response
     journaled = sim.history.answers.get((execution, step.number))
+    if sim.smart and response.finish_reason is FinishReason.CONTENT_FILTER:
+        return  # a guardrail has answered, or has replaced the answer
     if journaled is None:
         world.expect(False, "I5", f"{execution}.{step.number} was committed without a journaled answer")
         return
@@ -208,11 +223,15 @@ def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
         response.content == content, "I5", f"{execution}.{step.number} says {response.content}, journaled {content}"
     )
     for called in response.tool_calls:
+        if called.name in (MANAGE, REMEMBER):
+            continue
         world.expect(
             f"p{called.args['payment']}" == content, "I5", f"{execution}.{step.number} calls of another answer"
         )
     world.expect(len(step.tool_executions) == len(response.tool_calls), "I5", f"{execution}.{step.number} lost calls")
     for each in step.tool_executions:
+        if each.tool_call.name in (MANAGE, REMEMBER):
+            continue
         if each.idempotent_cache_hit:
             check_hit(sim, f"{execution}.{step.number}", each, step.tool_executions)
         elif each.outcome is ToolOutcome.OK:

@@ -435,6 +435,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
     parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
+    parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
@@ -443,11 +444,15 @@ def main(arguments: list[str] | None = None) -> int:
         from .waiting_mutants import WAITING_MUTANTS
 
         chosen = WAITING_MUTANTS
+    if options.smart:
+        from .smart_mutants import SMART_MUTANTS
+
+        chosen = SMART_MUTANTS
     if options.deleting:
         from .deleting_mutants import DELETING_MUTANTS
 
         chosen = DELETING_MUTANTS
-    kind = {"waiting": options.waiting, "deleting": options.deleting}
+    kind = {"waiting": options.waiting, "deleting": options.deleting, "smart": options.smart}
     with a_redis() as url:
         for mutant in chosen:
             if options.names and mutant.name not in options.names:

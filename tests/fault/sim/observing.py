@@ -14,6 +14,7 @@ from celery_agents.worker.store.database import Command, Reply
 
 from .database import QUEUE, Renewed
 from .requests import RequestHistory
+from .smart import AuxiliaryHistory
 from .world import World
 from support.points import Points
 
@@ -70,6 +71,7 @@ class History:
         self.late_writers: dict[str, set[str]] = {}
         self.restored: dict[str, float] = {}
         self.requests = RequestHistory(world)
+        self.beside = AuxiliaryHistory()
         # Sessions whose control fields the round trip at hand has changed, and whether it was a claim.
         self._changed: dict[str, bool] = {}
 
@@ -165,7 +167,9 @@ class History:
                 self.ctl[session].pop(str(word), None)
             self._changed.setdefault(session, False)
         elif name == "RPUSH" and kind == "x":
-            self.steps.setdefault(parts[2], []).extend(bytes(item) for item in command[2:])  # type: ignore[arg-type]
+            for item in command[2:]:
+                self.steps.setdefault(parts[2], []).append(bytes(item))  # type: ignore[arg-type]
+                self.beside.committed[parts[2], len(self.steps[parts[2]])] = world.seq
         elif name == "DEL" and kind == "x":
             world.expect(not self.steps.get(parts[2]), "I1", f"{point} deletes the committed steps of {parts[2]}")
         elif kind == "j":
@@ -233,8 +237,12 @@ class History:
         key = str(command[1])
         if name == "PEXPIRE" and reply:
             self.journals[key] = self._world.now + float(command[2])
+            self.beside.ends_at(execution, step, self.journals[key])
         elif name == "PERSIST":
             self.journals.pop(key, None)
+            self.beside.ends_at(execution, step, float("inf"))
+        elif name in ("DEL", "UNLINK"):
+            self.beside.gone(execution, step, self._world.now)
         if name not in ("HSET", "HSETNX", "HDEL"):
             return
         actor = self._world.current
@@ -249,6 +257,9 @@ class History:
             is_past = step <= len(self.steps.get(execution, ()))
             if (reply or name == "HSET") and not is_past:
                 self.answers[execution, step] = Journaled(bytes(command[3]), self._world.seq, job)  # type: ignore[arg-type]
+        elif word.startswith("x:"):
+            if reply:
+                self.beside.add((execution, step, word[2:]), bytes(command[3]), self._world.seq, job)  # type: ignore[arg-type]
         elif word.endswith(":s") and (reply or name == "HSET"):
             self.begun[execution, step, int(word[1:-2]), job] = self._world.seq
 

@@ -92,7 +92,9 @@ class FaultPlan:
     sleeper: str = ""
 
 
-def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float, *, waiting: bool = False) -> FaultPlan:
+def plan_faults(
+    rng: random.Random, kind: str, rates: Rates, now: float, *, waiting: bool = False, smart: bool = False
+) -> FaultPlan:
     """Draw the faults of a seed, and set the chances of those that may strike anywhere."""
     drawn = FaultPlan()
     rates.turn = rng.choice((0.05, 0.15, 0.3, 0.5))
@@ -100,6 +102,7 @@ def plan_faults(rng: random.Random, kind: str, rates: Rates, now: float, *, wait
     plan = drawn.faults
     many = rng.randint(1, 3)
     trips = (*OF_WORKERS, *OF_WAITING_WORKERS * 2) if waiting else OF_WORKERS
+    trips = (*trips, *[Points.JOURNAL_AUXILIARY] * 4) if smart else trips
     points = [*CRASH_POINTS, *(f"<{p}" for p in trips), *(f">{p}" for p in trips), *IN_STEP]
     points += WAITING_POINTS * 3 if waiting else ()
     lost = (*trips, *OF_CLIENTS, *OF_WAITING_CLIENTS) if waiting else (*OF_WORKERS, *OF_CLIENTS)

@@ -36,11 +36,12 @@ def run_seeds(
     waiting: bool = False,
     capable: bool = False,
     deleting: bool = False,
+    smart: bool = False,
 ) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
     for seed in seeds:
-        verdict = Simulation(context, seed, waiting=waiting, capable=capable, deleting=deleting).run()
+        verdict = Simulation(context, seed, waiting=waiting, capable=capable, deleting=deleting, smart=smart).run()
         tally.add(verdict.tally)
         yield verdict
 
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--waiting", action="store_true", help="calls ask for answers, and sessions are held")
     parser.add_argument("--capable", action="store_true", help="the agents have every capability of document 002")
+    parser.add_argument("--smart", action="store_true", help="the agents have every capability of document 004")
     parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
@@ -80,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
-        chosen = {"waiting": options.waiting, "capable": options.capable, "deleting": options.deleting}
+        chosen = {name: getattr(options, name) for name in ("waiting", "capable", "deleting", "smart")}
         for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1
             if options.seed is not None:

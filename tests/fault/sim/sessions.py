@@ -28,6 +28,7 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.tools import LookupResult, StopExecution, ToolContext, tool
 
+from .smart import AuxiliaryPayment, answer_beside, calls_beside, unpaired
 from .world import World
 
 EFFECTS = ("pure", "keyed", "lookup", "unsafe")
@@ -74,6 +75,7 @@ class Ledgers:
     payments: list[Payment] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    auxiliary: list[AuxiliaryPayment] = field(default_factory=list)
 
 
 @dataclass
@@ -124,6 +126,7 @@ class Stage:
         self.world = world
         self.plans: dict[str, Plan] = {}
         self.ledgers = Ledgers()
+        self.is_smart = False
         self.requests: dict[tuple[str, int], int] = {}
         self.asks: Counter[tuple[str, str, int]] = Counter()
         # Of runs whose sessions ask: the newest request of a call with its answer, and the service that brings results.
@@ -139,7 +142,12 @@ class Stage:
 
     def answer(self, request: InferenceRequest) -> bytes:
         """The driver: what the model says, once it was paid."""
+        if request.purpose:
+            return self._answer_beside(request)
         world = self.world
+        if self.is_smart:
+            problem = unpaired(request.messages)
+            world.expect(not problem, "parts", f"{request.execution_id}.{request.step} was asked, and {problem}")
         plan = self.plans[request.session_id]
         world.seq += 1
         actor = world.current
@@ -176,10 +184,24 @@ class Stage:
             ToolCall(id=f"call{paid.number}x{index}", name=name, args=_arguments(name, paid.number))
             for index, name in enumerate(asked)
         )
+        if self.is_smart and calls:
+            calls += calls_beside(paid.number, request.step, len(calls))
         response = InferenceResponse(
             content=f"p{paid.number}", tool_calls=calls, usage=InferenceUsage(input=10, output=1), cost=0.001
         )
         return response.to_json()
+
+    def _answer_beside(self, request: InferenceRequest) -> bytes:
+        """What the model says beside the step, once it was paid."""
+        world = self.world
+        world.seq += 1
+        world.point("driver")
+        self.spend(min(self.plans[request.session_id].slow, 0.4))
+        world.seq += 1
+        paid = self.ledgers.auxiliary
+        key = (request.execution_id, request.step, request.purpose)
+        paid.append(AuxiliaryPayment(key, self.job(), world.seq))
+        return answer_beside(request, len(paid))
 
     def _pay(self, request: InferenceRequest, asked: tuple[int, float], usable: bool) -> Payment:
         saw = tuple(

@@ -31,6 +31,7 @@ from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
 from .process import SimStore, Worker
 from .sessions import Stage, agents, enter, make_plan
+from .smart import with_smart_capabilities
 from .substitutes import Substitutes
 from .world import Actor, Process, Tally, Violation, World
 
@@ -41,9 +42,10 @@ SECRET = "a secret of the simulation"
 
 
 @cache
-def registry(substitutes: Substitutes, waiting: bool, capable: bool) -> AgentRegistry:
+def registry(substitutes: Substitutes, waiting: bool, capable: bool, smart: bool) -> AgentRegistry:
     given = with_asking(agents()) if waiting else agents()
-    return AgentRegistry(substitutes.agents(with_capabilities(given) if capable else given))
+    given = with_capabilities(given) if capable else given
+    return AgentRegistry(substitutes.agents(with_smart_capabilities(given) if smart else given))
 
 
 @cache
@@ -119,6 +121,7 @@ class Simulation:
         waiting: bool = False,
         capable: bool = False,
         deleting: bool = False,
+        smart: bool = False,
     ) -> None:
         """
         Args:
@@ -126,9 +129,11 @@ class Simulation:
             waiting: Calls ask for approvals, answers and results from outside, and sessions are held.
             capable: The agents have every capability of document 002.
             deleting: Clients delete sessions.
+            smart: The agents have every capability of document 004.
         """
         self.waiting = waiting
         self.capable = capable
+        self.smart = smart
         self.context = context
         self.substitutes = substitutes
         self.world = world = World(seed)
@@ -143,6 +148,7 @@ class Simulation:
         self.guesses = bool(self.settings.cache_bytes) or seed % 2 == 0
         self.restarted = [world.now - 1e9]
         self.stage = Stage(world)
+        self.stage.is_smart = smart
         enter(self.stage)
         self.workers: list[Worker] = []
         self.born = 0
@@ -156,7 +162,7 @@ class Simulation:
         self.audits = rng.random() < 0.3
         self.full_until = 0.0
         world.on_crash = self._crashed
-        drawn = plan_faults(rng, self.kind, world.rates, world.now, waiting=waiting)
+        drawn = plan_faults(rng, self.kind, world.rates, world.now, waiting=waiting, smart=smart)
         if deleting:
             drawn.faults += plan_lost_deletions(rng, self.kind)
         world.plan = drawn.faults
@@ -205,7 +211,7 @@ class Simulation:
         self.born += 1
         name = f"w{self.born}"
         worker = Worker(
-            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting, self.capable),
+            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting, self.capable, self.smart),
             self.settings, self._publish,
         )  # fmt: skip
         if self.sticky:

@@ -115,6 +115,23 @@ CAPABLE_ANSWERS = (
 )
 
 
+SMART_ANSWERS = (
+    "paid beside a step",
+    "paid beside a step again",
+    "a plan",
+    "notes",
+    "summaries",
+    "blocked by a guardrail",
+)
+
+
+def unseen_smart(tally: Tally) -> Iterator[str]:
+    """What should have happened in seeds whose agents have every capability of document 004, and did not."""
+    yield from (f"answer {answer}" for answer in SMART_ANSWERS if not tally.answers[answer])
+    if not tally.points[f"<{Points.JOURNAL_AUXILIARY}"]:
+        yield f"round trip {Points.JOURNAL_AUXILIARY}"
+
+
 def unseen_capable(tally: Tally) -> Iterator[str]:
     """What should have happened in seeds whose agents have every capability, and did not."""
     return (f"answer {answer}" for answer in CAPABLE_ANSWERS if not tally.answers[answer])

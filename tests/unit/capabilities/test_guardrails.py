@@ -27,6 +27,7 @@ from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
     AgentState,
     Disposition,
+    ExecutionBudget,
     ExecutionStatus,
     FinishReason,
     GuardrailEvent,
@@ -39,7 +40,7 @@ from celery_agents.worker.state import (
     smart_event,
 )
 from celery_agents.worker.state.views.guardrail_parts import REMOVED
-from celery_agents.worker.tools import tool
+from celery_agents.worker.tools import StopExecution, tool
 
 from support.engine import Bench
 from support.smart import Asked, finished
@@ -181,6 +182,26 @@ def test_a_retry_asks_the_model_without_the_blocked_message(new_bench: NewBench)
     bench.run(session)
     assert "1234" not in "".join(each.content for each in driver.read[-1])
     assert bench.state(session).status is ExecutionStatus.COMPLETED
+
+
+def test_an_incident_of_a_step_that_is_tried_again_is_there_once(new_bench: NewBench) -> None:
+    asked: list[str] = []
+
+    def answer(state: AgentState) -> str:
+        asked.append("asked")
+        if len(asked) == 1:
+            raise StopExecution("not now")
+        return "an answer"
+
+    noting = Guardrail("g", [RegexRule("hello", then="warn")], phases=["request"])
+    bench = new_bench(agent(answer, noting))
+    session = bench.submit("hello")
+    bench.run(session)
+    assert len(bench.state(session).smart.guardrail_result.incidents) == 1
+    bench.retry(session)
+    bench.run(session)
+    state = bench.state(session)
+    assert (state.final_response, len(state.smart.guardrail_result.incidents)) == ("an answer", 1)
 
 
 # --- responses ---------------------------------------------------------------------------------------------------
@@ -365,7 +386,8 @@ def test_an_answer_of_the_judge_that_is_no_verdict_blocks(new_bench: NewBench, s
     assert (state.status, driver.requests) == (ExecutionStatus.STOPPED, [])
 
 
-def test_an_outage_of_the_judge_delays_a_request_and_blocks_an_answer(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("phase", ["request", "response"])
+def test_an_outage_of_the_judge_delays_the_step_and_an_answer_is_paid_once(new_bench: NewBench, phase: str) -> None:
     away = DriverError("away", "the provider is away", transient=True)
 
     def judge(state: AgentState) -> str:
@@ -373,8 +395,8 @@ def test_an_outage_of_the_judge_delays_a_request_and_blocks_an_answer(new_bench:
             raise away
         return '{"allow": true}'
 
-    driver = Asked(["x"], auxiliary={"Guardrails.g.0.request.0": judge})
-    rail = Guardrail("g", [ModelRule("Is it fine?")], phases=["request"])
+    driver = Asked(["x"], auxiliary={f"Guardrails.g.0.{phase}.0": judge})
+    rail = Guardrail("g", [ModelRule("Is it fine?")], phases=[phase])
     bench = new_bench(agent(driver, rail), driver_attempts=1)
     session = bench.submit("hello")
     (outcome,) = bench.run(session)
@@ -383,14 +405,35 @@ def test_an_outage_of_the_judge_delays_a_request_and_blocks_an_answer(new_bench:
     bench.run(session)
     state = bench.state(session)
     assert (state.status, state.final_response, len(driver.auxiliary)) == (ExecutionStatus.COMPLETED, "x", 2)
+    assert (len(driver.requests), state.smart.guardrail_result.incidents) == (1, ())
 
-    def always_away(state: AgentState) -> str:
-        raise away
 
-    driver = Asked(["x"], auxiliary={"Guardrails.g.0.response.0": always_away})
+@pytest.mark.parametrize("phase", ["request", "response"])
+def test_an_outage_passes_where_errors_only_warn_and_a_permanent_error_blocks(new_bench: NewBench, phase: str) -> None:
+    def away(state: AgentState) -> str:
+        raise DriverError("away", "the provider is away", transient=True)
+
+    def refused(state: AgentState) -> str:
+        raise DriverError("refused", "the key is wrong", transient=False)
+
+    for answer, on_error, status in ((away, "warn", "completed"), (refused, "block", "stopped")):
+        driver = Asked(["x"], auxiliary={f"Guardrails.g.0.{phase}.0": answer})
+        rail = Guardrail("g", [ModelRule("Is it fine?")], phases=[phase], on_error=on_error)
+        state = finished(new_bench(agent(driver, rail), driver_attempts=1))
+        assert (state.status, state.smart.guardrail_result.incidents[0].details["failed"]) == (status, True)
+
+
+def test_an_answer_that_nobody_may_judge_any_more_is_not_shown(new_bench: NewBench) -> None:
+    said = InferenceResponse(content="an answer", usage=InferenceUsage(input=100, output=1, requests=1))
+    driver = Asked([said], auxiliary={"Guardrails.g.0.response.0": '{"allow": true}'})
     rail = Guardrail("g", [ModelRule("Is it fine?")], phases=["response"])
-    state = finished(new_bench(agent(driver, rail), driver_attempts=1))
-    assert (state.status, state.smart.guardrail_result.incidents[0].details["failed"]) == ("stopped", True)
+    bench = new_bench(agent(driver, rail, budget=ExecutionBudget(max_tokens=50)))
+    session = bench.submit("hello")
+    bench.run(session)
+    state = bench.state(session)
+    (incident,) = state.smart.guardrail_result.incidents
+    assert (state.status, incident.original, driver.auxiliary) == (ExecutionStatus.STOPPED, "an answer", [])
+    assert "an answer" not in "".join(each.content for each in state.smart.messages)
 
 
 # --- bad input ---------------------------------------------------------------------------------------------------

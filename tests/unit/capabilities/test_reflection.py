@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import NativeReasoning, ReasoningConfig, Reflection, ReflectionConfig
 from celery_agents.worker.capabilities.smart.reflection import says_the_same
@@ -28,7 +29,7 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.tools import tool
 
-from support.engine import Bench
+from support.engine import Bench, WorkerDied
 from support.smart import Asked, run_dying
 
 NewBench = Callable[..., Bench]
@@ -328,6 +329,27 @@ def test_a_crash_neither_pays_a_note_twice_nor_loses_one(new_bench: NewBench, po
     assert turns(state) == [0, 1, 2, 3, 4, 5, 6]
     assert len(driver.auxiliary) == 7
     assert [each.type for each in bench.store.sessions.events(session_id)].count("capability") == 7
+
+
+def test_a_note_of_a_step_whose_worker_died_is_kept_when_the_execution_is_stopped(new_bench: NewBench) -> None:
+    driver = Reflecting("look")
+    bench = new_bench(agent(driver, cadence="initial_then_after_tool"))
+    session_id = bench.submit()
+
+    def die(name: str) -> None:
+        if name == "c5":
+            raise WorkerDied
+
+    crash_points.install(die)
+    try:
+        bench.worker_died(session_id)
+    finally:
+        crash_points.install(None)
+    bench.stop(session_id)
+    bench.run(session_id)
+    state = bench.state(session_id)
+    assert (state.status, state.step_count, len(driver.auxiliary)) == (ExecutionStatus.STOPPED, 1, 1)
+    assert [each.text for each in state.smart.reflections] == ["note number 1"]
 
 
 def test_a_limit_that_notes_have_used_up_ends_the_execution(new_bench: NewBench) -> None:

@@ -9,13 +9,12 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from ...capability import Capability
-from ...errors import ConfigurationError
-from ...hooks import Hook, HookContext, HookPoint
+from ...errors import ConfigurationError, ModelCallRefused
+from ...hooks import AnswerUndecided, Hook, HookContext, HookPoint
 from ...known_secrets import redact_known
 from ...state import (
     DEFAULT,
     AgentState,
-    BlockedMessages,
     Disposition,
     FinishReason,
     GuardrailEvent,
@@ -23,6 +22,7 @@ from ...state import (
     GuardrailIncidents,
     GuardrailPhase,
     InferenceResponse,
+    JudgedMessages,
     Message,
     Role,
     StopReason,
@@ -30,7 +30,7 @@ from ...state import (
     thaw,
     without_blocked,
 )
-from .guardrail import Guardrail, GuardrailContext
+from .guardrail import Guardrail, GuardrailContext, NotJudged
 
 _SOURCE: Final = "Guardrails"
 _FIRST: Final = 1000  # nothing is paid for before a request is judged
@@ -64,8 +64,8 @@ class Guardrails(Capability):
         object.__setattr__(self, "guardrails", tuple(self.guardrails))
 
     def parts(self) -> Sequence[Any]:
-        """The incidents, and the messages that the model must not read."""
-        return (GuardrailIncidents, BlockedMessages)
+        """The incidents, how far the conversation is judged, and the messages that the model must not read."""
+        return (GuardrailIncidents, JudgedMessages)
 
     def hooks(self) -> Sequence[Hook]:
         """Judges before the step and behind the answer, as far as a guardrail has the phase."""
@@ -94,25 +94,30 @@ class Guardrails(Capability):
     # --- requests ---------------------------------------------------------------------------------------------
 
     def _judge_request(self, context: HookContext) -> HookContext | None:
-        """Judge each message behind the last answer: all others were judged in the step that read them first."""
+        """Judge each message that no step before has judged."""
         state = context.state
-        section = state.store.section(DEFAULT)
+        messages = state.store.section(DEFAULT).messages
+        judged = JudgedMessages.of(state)
         incidents: list[GuardrailIncident] = []
-        blocked = state.part(BlockedMessages)
-        for index in _unread(section.messages):
-            message = section.messages[index]
-            found = self._judge(context, message.content, message=message, index=index)
+        for index in _unjudged(messages, judged.upto):
+            try:
+                found = self._judge(context, messages[index].content, message=messages[index], index=index)
+            except NotJudged as undecided:
+                if context.is_repeated and isinstance(undecided.error, ModelCallRefused):
+                    break
+                raise undecided.error from undecided
+            if context.is_repeated and _blocking(found) is not None:
+                break  # saved while the step ran, whose answer has not read it: the next step judges it
             incidents += found
-            if _blocking(found) is not None:
-                blocked = blocked.with_index(section.generation, index)
-        if not incidents:
+            blocked = (*judged.blocked, index) if _blocking(found) is not None else judged.blocked
+            judged = judged.replace(upto=index + 1, blocked=blocked)
+        if judged == JudgedMessages.of(state):
             return None
-        state = _with_incidents(state, incidents)
+        state = _with_incidents(state, incidents).with_part(judged, now=state.updated_at)
         blocking = _blocking(incidents)
         if blocking is None:
             return context.changed(state=state)
-        state = _stopped(state.with_part(blocked, now=state.updated_at), blocking)
-        return context.changed(state=state, response=self._notice(InferenceResponse(), blocking))
+        return context.changed(state=_stopped(state, blocking), response=self._notice(InferenceResponse(), blocking))
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -121,9 +126,16 @@ class Guardrails(Capability):
         text = "" if response is None else _text_of(response)
         if response is None or not text.strip():
             return None
-        incidents = self._judge(context, text)
-        if not incidents:
-            return None
+        try:
+            incidents = self._judge(context, text)
+        except NotJudged as undecided:
+            raise AnswerUndecided(undecided.error, self._answered(context, text, [undecided.incident])) from undecided
+        return self._answered(context, text, incidents) if incidents else None
+
+    def _answered(self, context: HookContext, text: str, incidents: Sequence[GuardrailIncident]) -> HookContext:
+        """The context with what was found about the answer."""
+        response = context.response
+        assert response is not None
         blocking = _blocking(incidents)
         if blocking is None:
             return context.changed(state=_with_incidents(context.state, incidents))
@@ -162,15 +174,15 @@ class Guardrails(Capability):
         )
 
 
-def _unread(messages: Sequence[Message]) -> list[int]:
-    """The places of the messages of users and tools that stand behind the last answer, in order."""
-    unread: list[int] = []
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role is Role.ASSISTANT:
+def _unjudged(messages: Sequence[Message], upto: int) -> list[int]:
+    """The places of messages of users and tools from an index on, in order; from 0: those behind the last answer."""
+    unjudged: list[int] = []
+    for index in range(len(messages) - 1, upto - 1, -1):
+        if messages[index].role is Role.ASSISTANT and not upto:
             break
-        if messages[index].role is not Role.SYSTEM:
-            unread.append(index)
-    return unread[::-1]
+        if messages[index].role in (Role.USER, Role.TOOL):
+            unjudged.append(index)
+    return unjudged[::-1]
 
 
 def _blocking(incidents: Sequence[GuardrailIncident]) -> GuardrailIncident | None:

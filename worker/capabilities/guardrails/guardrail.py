@@ -91,6 +91,20 @@ class GuardrailVerdict:
         return cls(Disposition.ALLOW)
 
 
+class NotJudged(Exception):
+    """A rule could not ask its model now.
+
+    Attributes:
+        error: Why not: a `ModelCallRefused`, or a transient `DriverError`.
+        incident: The one that is recorded where nobody can ask later.
+    """
+
+    def __init__(self, error: Exception, incident: GuardrailIncident) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.incident = incident
+
+
 GuardrailRule = Callable[[GuardrailContext], "GuardrailVerdict | bool"]
 """A function: True lets a text pass, False blocks it, and a verdict says more. Its name is that of the incidents."""
 
@@ -101,8 +115,8 @@ OnViolation = Callable[[GuardrailIncident, GuardrailContext], "Disposition | str
 class Guardrail:
     """Rules that judge what the model reads and what it answers.
 
-    A rule that raises blocks, and so does an `on_violation` that raises. An outage of the provider is no verdict about
-    a request: the step is tried again later, as when the model itself is away. A response is blocked then.
+    A rule that raises blocks, and so does an `on_violation` that raises. An outage of the provider is no verdict: the
+    step is tried again later, as when the model itself is away, and an answer waits in the journal meanwhile.
 
     Attributes:
         name: 1 to 40 letters, digits, `_` or `-`; each guardrail of an agent has its own.
@@ -147,13 +161,15 @@ class Guardrail:
         """Ask the rules, in order, up to one that blocks unless all are to be asked.
 
         Raises:
-            DriverError: The provider gave no verdict about a request.
-            ModelCallRefused: A limit is reached, so that no model may judge a request.
+            NotJudged: A rule could not ask its model now.
         """
         for place, rule in enumerate(self.rules):
             name = _name_of(rule, place)
             mine = _with_key(context, f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
-            verdict = self._ask(rule, mine)
+            try:
+                verdict = self._ask(rule, mine)
+            except (DriverError, ModelCallRefused) as error:
+                raise NotJudged(error, _incident(self.name, name, mine, self._failed(error))) from error
             if verdict.disposition is Disposition.ALLOW:
                 continue
             incident = self._decide(_incident(self.name, name, mine, verdict), mine)
@@ -165,7 +181,8 @@ class Guardrail:
         try:
             return _as_verdict(rule(context))
         except (DriverError, ModelCallRefused) as error:
-            if context.phase is GuardrailPhase.REQUEST:
+            can_wait = isinstance(error, ModelCallRefused) or error.transient
+            if can_wait and self.on_error == Disposition.BLOCK:
                 raise
             return self._failed(error)
         except Exception as error:  # noqa: BLE001 - a rule of the user's

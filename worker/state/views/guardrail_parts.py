@@ -75,23 +75,26 @@ class GuardrailIncidents(ListPart[GuardrailIncident]):
     part_name = "guardrail_incidents"
 
 
-class BlockedMessages(StatePart):
-    """The messages that the model never reads.
+class JudgedMessages(StatePart):
+    """How far the conversation is judged, and which messages the model never reads.
 
     Attributes:
         generation: The generation of the conversation that the indexes belong to.
-        indexes: Their places in the conversation.
+        upto: Messages before this index are judged; 0 before the first judgement.
+        blocked: The places of the messages that are blocked.
     """
 
-    part_name = "guardrail_blocked"
+    part_name = "guardrail_judged"
     scope = PartScope.SESSION
     generation: Count = 0
-    indexes: tuple[Count, ...] = ()
+    upto: Count = 0
+    blocked: tuple[Count, ...] = ()
 
-    def with_index(self, generation: int, index: int) -> BlockedMessages:
-        """The same with another message; those of an older generation are gone."""
-        known = self.indexes if self.generation == generation else ()
-        return self if index in known else self.replace(generation=generation, indexes=(*known, index))
+    @classmethod
+    def of(cls, state: AgentState) -> JudgedMessages:
+        """That of a state; a fresh one where all messages were replaced since."""
+        part, generation = state.part(cls), state.store.section(DEFAULT).generation
+        return part if part.generation == generation else cls(generation=generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,8 @@ class GuardrailResult:
 
 def blocked_messages(state: AgentState) -> tuple[Message, ...]:
     """The messages that the model must not read, as they are stored."""
-    part = state.part(BlockedMessages)
-    if not part.indexes:
-        return ()
-    section = state.store.section(DEFAULT)
-    return tuple(section.messages[index] for index in part.indexes) if part.generation == section.generation else ()
+    blocked = JudgedMessages.of(state).blocked
+    return tuple(state.store.section(DEFAULT).messages[index] for index in blocked)
 
 
 def without_blocked(state: AgentState, messages: Sequence[Message]) -> tuple[Message, ...]:
