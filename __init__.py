@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         StopWith,
         Verdict,
     )
-    from .worker.hooks import Hook, HookContext, HookPoint
+    from .worker.hooks import AnswerUndecided, Hook, HookContext, HookPoint
     from .worker.mcp import MCPServer
     from .worker.pydantic_agents.durability import CeleryDurability
     from .worker.requests import Grant, TokenClaims, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
@@ -211,6 +211,7 @@ __all__ = [
     "Answer",
     "AnswerRefused",
     "AnswerResult",
+    "AnswerUndecided",
     "AnyOf",
     "ApprovalContext",
     "Approvals",
@@ -457,6 +458,7 @@ _HOME = {
     "GuardView": ".worker.guards",
     "Handoff": ".worker.tools",
     "Header": ".worker.store",
+    "AnswerUndecided": ".worker.hooks",
     "Hook": ".worker.hooks",
     "HookContext": ".worker.hooks",
     "HookPoint": ".worker.hooks",

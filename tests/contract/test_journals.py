@@ -7,9 +7,13 @@ import contextlib
 import pytest
 
 from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import (
     ClaimLost,
 )
+from celery_agents.worker.state import StopReason, StopSignal
+from celery_agents.worker.store import NextState, Snapshot
+from celery_agents.worker.store.database import Database
 
 from support.points import Points
 from support.store import Bench
@@ -167,3 +171,35 @@ def test_a_journal_revived_after_its_step_gets_its_end_again(bench: Bench, write
             case _:
                 bench.store.steps.begin_calls(slept, {0: 1000}, 5)
     assert bench.database("PTTL", journal) != -1
+
+
+@pytest.mark.parametrize("retention", [3600.0, None])
+@pytest.mark.parametrize("write", ["answer", "results", "failure"])
+def test_a_worker_that_slept_leaves_a_journal_that_a_retry_needs_as_long_as_the_session(
+    database: Database, write: str, retention: float | None
+) -> None:
+    bench = Bench(database, retention_seconds=retention, journal_seconds=30.0)
+    bench.submit()
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    current = bench.claim()
+    bench.store.steps.record_auxiliary(current.claim, "note", b"paid")
+    bench.store.steps.commit(current.claim, current.loaded, _stopped_without_answer, results={}, keep_claim=False)
+    journal = bench.store.context.keys(bench.session).journal(bench.execution, 1)
+    before = bench.database("PTTL", journal)
+    match write:
+        case "answer":
+            bench.store.steps.record_answer(slept, b"late")
+        case "results":
+            bench.store.steps.record_results(slept, {0: b"late"})
+        case _:
+            bench.store.steps.record_failure(slept, 1, b"{}")
+    after = bench.database("PTTL", journal)
+    assert (after == before == -1) if retention is None else (3_500_000 < after <= before)
+
+
+def _stopped_without_answer(snapshot: Snapshot) -> NextState:
+    now = moment(snapshot.now_ms)
+    signal = StopSignal(reason=StopReason.USER_REQUESTED, message="stop", source="test")
+    started = snapshot.state.with_execution_started(now=now)
+    return NextState(started.with_stop_signal(signal, now=now).with_execution_completed(now=now), keep_journal=True)

@@ -12,11 +12,15 @@ from typing import Any, Final
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import (
     AgentLimits,
+    Guardrail,
+    Guardrails,
     MemoryFacts,
+    ModelRule,
     Planning,
     ReasoningConfig,
     Reflection,
     ReflectionConfig,
+    RegexRule,
     Summarization,
     ToolCache,
 )
@@ -89,7 +93,17 @@ class Recorded(ScriptedDriver):
         return super().infer(request)
 
 
+VERDICT: Final = "Guardrails.judge.1.response.0"
+"""The key of the one verdict of a model: answers with calls say nothing that could be judged."""
+
+_ALLOWED: Final = InferenceResponse(content='{"allow": true}', usage=USAGE)
 CAPABILITIES: Final[list[Any]] = [
+    Guardrails(
+        [
+            Guardrail("judge", [RegexRule("^gathered", then="warn"), ModelRule("Is it allowed?")], phases=["response"]),
+            Guardrail("seen", [RegexRule("^gathered", then="warn")], phases=["request"]),
+        ]
+    ),
     Planning(),
     Reflection(ReasoningConfig(reflection=ReflectionConfig(cadence="initial_then_after_tool", keep_last=2))),
     Summarization(CONTEXT_TOKENS, max_summary_tokens=100),
@@ -103,7 +117,7 @@ smart = Agent(
     driver=Recorded(
         [_answer],
         repeat_last=True,
-        auxiliary={"Reflection.note": _note, "Summarization": _summary},
+        auxiliary={"Reflection.note": _note, "Summarization": _summary, VERDICT: _ALLOWED},
     ),
     tools=[gather, look],
     capabilities=CAPABILITIES,

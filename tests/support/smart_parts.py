@@ -33,6 +33,10 @@ def problems_of_smart_parts(state: AgentState) -> Iterator[str]:
     made = sum(len(planned_calls(step)) for step in range(STEPS))
     if (counted := state.part(LimitsUsed).tool_calls) != made:
         yield f"{counted} calls are counted, not {made}"
+    places = [each.message_index for each in smart.guardrail_result.incidents]
+    gathered = [index for index, each in enumerate(smart.messages) if each.content.startswith("gathered ")]
+    if places != gathered:
+        yield f"the guardrail has seen the messages {places}, not {gathered}"
     hits = [each.idempotent_cache_hit for each in smart.tool_history if each.tool_call.name == "look"]
     if hits != [False] * 3 + [True] * (STEPS - 3):
         yield f"the cache gave {hits}"

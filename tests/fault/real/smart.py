@@ -71,7 +71,7 @@ def _check_session(lab: Lab, job: Submitted, verdict: Verdict) -> None:
     for problem in problems_of_smart_parts(state):
         verdict.expect(False, "parts", f"{job.session_id}: {problem}")
     calls = [e for e in lab.ledger.entries() if e["kind"] == "driver" and job.execution_id in e["key"] and e["purpose"]]
-    kept = len(state.smart.reflections) + len(state.smart.summaries)
+    kept = len(state.smart.reflections) + len(state.smart.summaries) + 1  # the verdict about the answer
     verdict.expect(len(calls) == kept, "parts", f"{job.session_id}: {len(calls)} calls paid for, {kept} kept")
     wanted = state.usage.total == 15 * kept
     verdict.expect(wanted, "usage", f"{job.session_id}: {state.usage.total} tokens for {kept} calls")
@@ -79,6 +79,8 @@ def _check_session(lab: Lab, job: Submitted, verdict: Verdict) -> None:
         event.data["type"] for event in lab.client.store.sessions.events(job.session_id) if event.type == "capability"
     )
     verdict.expect(events["reflection"] == STEPS + 1, "events", f"{job.session_id}: {events}")
+    incidents = len(state.smart.guardrail_result.incidents)
+    verdict.expect(events["guardrail"] == incidents, "events", f"{job.session_id}: {events}")
     verdict.expect(events["plan"] == state.smart.plan_version, "events", f"{job.session_id}: {events}")
     verdict.counts["smart_jobs"] += 1
     verdict.counts["summaries"] += len(state.smart.summaries)

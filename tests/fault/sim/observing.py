@@ -240,7 +240,8 @@ class History:
             self.beside.ends_at(execution, step, self.journals[key])
         elif name == "PERSIST":
             self.journals.pop(key, None)
-            self.beside.ends_at(execution, step, float("inf"))
+            if reply:
+                self.beside.ends_at(execution, step, float("inf"))
         elif name in ("DEL", "UNLINK"):
             self.beside.gone(execution, step, self._world.now)
         if name not in ("HSET", "HSETNX", "HDEL"):

@@ -13,6 +13,7 @@ from typing import Final
 
 from ... import crash_points
 from ...errors import ClaimLost, StoreFull
+from ...state import ExecutionStatus
 from .. import decoding, fields
 from ..context import SessionScope
 from ..database import Changed, Command, Reply, Word
@@ -23,6 +24,9 @@ from ..retrying import LOST_REPLIES, TooManyConflicts
 
 # The control fields that tell whether a step is past.
 _PLACE: Final = ("execution", "step", "phase")
+_RETRIED: Final = (ExecutionStatus.FAILED.value, ExecutionStatus.STOPPED.value)
+_NO_END: Final = -1
+"""Redis's PTTL of a key that lives for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +221,13 @@ class StepJournal:
     def _expire(self) -> None:
         # Watched: a retry that brings the step back at this moment needs its journal.
         keys = self.scope.keys
-        reads: list[Command] = [self._place(), ("HGET", keys.session, "version")]
+        header: Command = ("HMGET", keys.session, "version", "status")
+        reads: list[Command] = [self._place(), header, ("PTTL", self.key)]
         with self.scope.database.watch("journal.past", (keys.ctl,), reads) as watched:
-            place, version = watched.replies
+            place, (version, status), left_ms = watched.replies
             if version is None and not any(place):  # the session was deleted, and nothing of it stays
                 watched.commit("journal.bury", [("DEL", self.key)])
-            elif self._is_past(place):
+            elif self._is_past(place) and left_ms == _NO_END and not self._is_kept(place, status):
                 watched.commit("journal.bury", [("PEXPIRE", self.key, self.scope.context.journal_ms)])
 
     def _record_when_full(self, words: Iterable[Word]) -> list[Reply]:
@@ -239,6 +244,12 @@ class StepJournal:
         execution, step, phase = place
         here = (self.claim.ref.execution_id, self.claim.ref.step)
         return (fields.text(execution), fields.number(step)) != here or fields.text(phase) == "end"
+
+    def _is_kept(self, place: Sequence[bytes | None], status: bytes | None) -> bool:
+        """Whether a retry may need the journal, which then lives as long as the session: here, for ever."""
+        here = (self.claim.ref.execution_id, self.claim.ref.step)
+        is_last = (fields.text(place[0]), fields.number(place[1])) == here
+        return self.scope.context.retention_ms is None and is_last and fields.text(status) in _RETRIED
 
     def _claim_lost(self) -> ClaimLost:
         ref = self.claim.ref
