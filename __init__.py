@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .tasks.client.client import AgentClient
     from .tasks.client.job import Job
     from .tasks.client.listing import Page
+    from .tasks.client.pydantic_runs import DurableAgent, DurableRunOptions, durable
     from .tasks.client.stream_items import StreamItem, Transcript
     from .tasks.client.trees import TreeEvent
     from .worker.agent import Agent
@@ -240,6 +241,8 @@ __all__ = [
     "Delay",
     "Deny",
     "Disposition",
+    "DurableAgent",
+    "DurableRunOptions",
     "ErrorInfo",
     "Event",
     "EventType",
@@ -378,6 +381,7 @@ __all__ = [
     "add_numbers",
     "append_list",
     "deep_merge_dict",
+    "durable",
     "first_value",
     "install",
     "last_value",
@@ -441,6 +445,8 @@ _HOME = {
     "JsonRule": ".worker.capabilities",
     "ModelRule": ".worker.capabilities",
     "RegexRule": ".worker.capabilities",
+    "DurableAgent": ".tasks.client.pydantic_runs",
+    "DurableRunOptions": ".tasks.client.pydantic_runs",
     "ErrorInfo": ".worker.state",
     "Event": ".worker.store",
     "EventType": ".worker.store",
@@ -568,6 +574,7 @@ _HOME = {
     "add_numbers": ".worker.state.reducers",
     "append_list": ".worker.state.reducers",
     "deep_merge_dict": ".worker.state.reducers",
+    "durable": ".tasks.client.pydantic_runs",
     "first_value": ".worker.state.reducers",
     "install": ".tasks.app",
     "last_value": ".worker.state.reducers",

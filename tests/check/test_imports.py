@@ -53,7 +53,7 @@ HOME = {
     "kombu": ("tasks", "config"),
     "billiard": ("tasks",),
     "redis": ("worker.store",),
-    "pydantic_ai": ("worker.drivers", "worker.pydantic_agents", "demo"),
+    "pydantic_ai": ("worker.drivers", "worker.pydantic_agents", "tasks.client.pydantic_runs", "demo"),
     "openai": ("worker.drivers",),
     "anthropic": ("worker.drivers",),
     "google": ("worker.drivers",),

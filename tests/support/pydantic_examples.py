@@ -277,6 +277,26 @@ async def joke_factory(ctx: RunContext[None], count: int) -> list[str]:
     return re.split(", ", made.output)
 
 
+# --- queued messages -----------------------------------------------------------------------------------------------
+
+queues = Agent(
+    answers([("start", {}), ("note", {})], "all is done", "and so is the rest"), name="queues", capabilities=celery()
+)
+
+
+@queues.tool
+def start(ctx: RunContext[None]) -> str:
+    """Start, and say more before the next request and when nothing else is to do."""
+    ctx.enqueue("hurry", priority="asap")
+    ctx.enqueue("tidy up", priority="when_idle")
+    return "started"
+
+
+@queues.tool_plain
+def note() -> str:
+    return "noted"
+
+
 # --- approval ------------------------------------------------------------------------------------------------------
 
 files = Agent(answers([("update_file", {"path": ".env", "content": ""})], "done"), name="files", capabilities=celery())
@@ -337,6 +357,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "clicks": ("click there", {}),
     "prepared": ("testing…", {}),
     "jokes": ("Tell me a joke.", {}),
+    "queues": ("do it all", {}),
 }
 
 

@@ -33,9 +33,6 @@ TIMER: Final = "wait_until"
 MEMO: Final = "memo"
 """The option in which a call leaves JSON for its next run."""
 
-BEGUN: Final = "begun"
-"""The option of a timer whose call has begun elsewhere: stopped, its outcome is unknown."""
-
 
 @dataclass(frozen=True, slots=True)
 class StillOpen:
@@ -85,7 +82,7 @@ def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: S
     if request.kind is RequestKind.EXTERNAL:
         return Settled(_record_external(run, requested, request, answer, settings))
     if answer.verb is AnswerVerb.CANCEL:
-        if _option(request, BEGUN):
+        if request.has_begun:
             why = "the execution was ended while the call went on elsewhere"
             return Settled(record_unknown(run, requested, why, CallTimes(request.asked_at_ms, answer.at_ms)))
         return Settled(record_not_run(run, requested, answer.at_ms))
@@ -127,7 +124,7 @@ def memo_of(request: Request) -> Any:
 def has_begun_elsewhere(run: Run, index: int) -> bool:
     """Whether the effect of a call goes on elsewhere, so that running the call again only looks for its end."""
     rounds = run.journal.requests.get(index)
-    return bool(rounds) and _option(rounds[-1], BEGUN) is not None
+    return bool(rounds) and rounds[-1].has_begun
 
 
 def _option(request: Request, name: str) -> Any:
@@ -136,14 +133,18 @@ def _option(request: Request, name: str) -> Any:
 
 
 def has_later_result(run: Run, index: int) -> bool:
-    """Whether a service brings the result of this call: the journal's result then only says how it was started."""
+    """Whether a service brings the result of this call, which was declared so: the journal's says how it was started.
+
+    It does not for a call that has run and has put its result off.
+    """
     rounds = run.journal.requests.get(index)
-    return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL
+    return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL and not rounds[-1].has_begun
 
 
 def has_outside_result(run: Run, index: int) -> bool:
     """Whether the result of this call follows from an answer: that of a service, or the end of a child."""
-    return has_later_result(run, index) or is_delegated(run, index)
+    rounds = run.journal.requests.get(index)
+    return (bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL) or is_delegated(run, index)
 
 
 def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
@@ -238,7 +239,7 @@ def _record_external(
                 return record_error(run, requested, problem, times)
             return record_call(run, requested, ToolOutcome.OK, times, value=value)
         case AnswerVerb.CANCEL:
-            if request.index in run.journal.begun or request.index in run.started:
+            if request.has_begun or request.index in run.journal.begun or request.index in run.started:
                 return record_unknown(run, requested, "the execution was ended before the result came", times)
             return record_not_run(run, requested, answer.at_ms)
         case AnswerVerb.DENY:

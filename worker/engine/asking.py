@@ -10,6 +10,7 @@ from ..errors import ClaimLost, InvalidInput
 from ..redaction import describe_exception, redact
 from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
 from ..state import (
+    BEGUN,
     CLOCK,
     MAX_REQUEST_BYTES,
     MAX_REQUESTS_PER_STEP,
@@ -25,8 +26,17 @@ from ..state import (
     arguments_digest,
     request_id,
 )
-from ..tools import LaterResult, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, milliseconds_of, stored_rule
-from .asked_calls import BEGUN, MEMO, TIMER
+from ..tools import (
+    LaterResult,
+    NeedsAnswer,
+    NeedsApproval,
+    NeedsReply,
+    NeedsResult,
+    NeedsTime,
+    milliseconds_of,
+    stored_rule,
+)
+from .asked_calls import MEMO, TIMER
 from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error
 from .decisions import CallDecision, Verdict, decide_about, may_ask
 from .interruptions import user_stop_signal
@@ -168,7 +178,9 @@ class Asking:
         match needs:
             case NeedsApproval():
                 ask = needs.ask
-                fields: dict[str, Any] = {"text": ask.text or f"May {planned.call.name} go on?"}
+                fields: dict[str, Any] = {
+                    "text": ask.text or f"May {planned.call.name} go on?", "options": _memo(needs.memo) or None,
+                }  # fmt: skip
                 if ask.edits:
                     fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
                 return self.make_request(
@@ -179,6 +191,12 @@ class Asking:
                 return self._question(run, planned, needs)
             case NeedsTime():
                 return self._timer(run, planned, needs)
+            case NeedsResult():
+                return self.make_request(
+                    run, planned, RequestKind.EXTERNAL,
+                    text=needs.text or "A service brings the result.",
+                    after_ms=milliseconds_of(needs.expires), options={BEGUN: True, **_memo(needs.memo)},
+                )  # fmt: skip
             case _:
                 raise InvalidInput("raise", type(needs), "raise NeedsApproval or NeedsAnswer.")
 
@@ -223,7 +241,7 @@ class Asking:
         if args is None:
             raise InvalidInput("args", None, "a call that asks takes its arguments as one JSON object.")
         now_ms, after_ms = self._now_ms(run), fields.pop("after_ms", None)
-        place = (planned.index, len(run.journal.requests.get(planned.index, ())) + ahead)
+        place = _next_place(run, planned, ahead)
         ref = run.ref
         return Request(
             id=request_id(ref.execution_id, ref.step, place, planned.call.name, args),
@@ -279,6 +297,16 @@ class Asking:
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._services.monotonic())
+
+
+def next_request_id(run: Run, planned: PlannedCall) -> str:
+    """The id that the next request of a call will have, if it asks about the arguments with which it runs."""
+    ref, args = run.ref, planned.arguments or FrozenDict()
+    return request_id(ref.execution_id, ref.step, _next_place(run, planned), planned.call.name, args)
+
+
+def _next_place(run: Run, planned: PlannedCall, ahead: int = 0) -> tuple[int, int]:
+    return planned.index, len(run.journal.requests.get(planned.index, ())) + ahead
 
 
 def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now_ms: int) -> CallRecord:

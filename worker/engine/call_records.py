@@ -64,6 +64,11 @@ class PlannedCall(RequestedCall):
         """The terms of a result that a service brings; None for a tool that returns its result."""
         return getattr(self.tool, "later", None)
 
+    @property
+    def defers(self) -> bool:
+        """Whether the tool may put its result off while it runs."""
+        return getattr(self.tool, "defers", False)
+
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
 from .. import crash_points
@@ -26,7 +27,7 @@ from ..tools import (
 )
 from .active_lease import Interruption
 from .asked_calls import has_later_result, memos_of, replies_to, times_over
-from .asking import Asking
+from .asking import Asking, next_request_id
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -264,15 +265,20 @@ class ToolCallRunner:
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:
         rounds = run.journal.requests.get(planned.index)
         if not rounds:
-            return Replies()
-        claims = TokenClaims(session_id=run.ref.session_id, request_id=rounds[-1].id, purpose=TokenPurpose.COMPLETE)
+            return Replies(make_token=partial(self._sign, run, planned)) if planned.defers else Replies()
         return Replies(
             received=replies_to(run, planned.index),
-            make_token=(lambda: self._signer.sign(claims)) if planned.later is not None else None,
+            make_token=partial(self._sign, run, planned) if planned.defers or planned.later is not None else None,
             times_over=times_over(run, planned.index),
             children=spawned_ends(run, planned.index),
             memos=memos_of(run, planned.index),
         )
+
+    def _sign(self, run: Run, planned: PlannedCall, purpose: TokenPurpose) -> str:
+        """Make the token of the request that waits for the call's result, or of the one that the call will make."""
+        rounds = run.journal.requests.get(planned.index, ())
+        name = next_request_id(run, planned) if planned.defers else rounds[-1].id
+        return self._signer.sign(TokenClaims(session_id=run.ref.session_id, request_id=name, purpose=purpose))
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:
         return CallTimes(began_ms, self._now_ms(run))

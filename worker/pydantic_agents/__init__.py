@@ -3,6 +3,7 @@
     durability    the capability that marks an agent, and its options
     definition    what is read from such an agent when its module is imported, and what is refused
     driver        asks the agent's model once, through the agent's own run
+    deferring     calls that wait for a person or for a service, as requests
     tool          carries out one tool call of an answer, through the agent's own toolsets
     conversation  from the messages of a session to pydantic-ai's, and back
     internals     the attributes of pydantic-ai that carry no promise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import from_json
 
-from ..state import Message, Role, ToolCall, as_text, freeze, thaw
+from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
@@ -64,12 +64,14 @@ class Conversation:
         prompt: What the user has said since; None where the history ends in the request.
         counters: What this execution has counted.
         usage: What this execution has used.
+        queued: Messages that tools have enqueued and that no request has carried yet, as JSON.
     """
 
     history: list[ModelMessage]
     prompt: str | list[str] | None
     counters: Counters
     usage: RunUsage
+    queued: list[Any] = field(default_factory=list[Any])
 
     @property
     def known(self) -> int:
@@ -91,6 +93,13 @@ def load_messages(stored: Any) -> list[ModelMessage]:
     return ModelMessagesTypeAdapter.validate_python(thaw(stored))
 
 
+def history_message(history: Sequence[ModelMessage]) -> Message:
+    """One message that stands for an earlier history, with which a session begins."""
+    counters, messages = Counters().to_json(), dump_messages(history)
+    kept: dict[str, Any] = {"messages": messages, "results": [], "counters": counters, "usage": {}}
+    return Message(role=Role.ASSISTANT, content="(what was said before)", provider=FrozenDict({KEY: kept}))
+
+
 def read_conversation(messages: Sequence[Message], execution_id: str) -> Conversation:
     """The conversation of a session, as the next step of this execution asks it."""
     from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
@@ -99,6 +108,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     history: list[ModelMessage] = []
     results: list[ModelRequestPart] = []
     said: list[str] = []
+    queued: list[Any] = []
     counters, usage, goes_on = Counters(), RunUsage(), False
     for message in messages:
         if message.role is Role.ASSISTANT:
@@ -108,10 +118,12 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
             goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
             counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
             usage = RunUsage(**thaw(kept["usage"])) if kept and goes_on else RunUsage()
+            queued = list(thaw(kept.get("queued", ()))) if kept and goes_on else []
         elif message.role is Role.TOOL and message.name != ANSWER_AGAIN:
-            parts, used = read_result(message)
-            results += parts
-            usage.incr(RunUsage(**used))
+            result = read_result(message)
+            results += result.parts
+            queued += result.queued
+            usage.incr(RunUsage(**result.used))
         elif message.role is Role.USER:
             said.append(message.content)
         elif message.role is Role.SYSTEM:
@@ -124,7 +136,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         prompt = said[0] if len(said) == 1 else said
     if results:
         history.append(ModelRequest(parts=results))
-    return Conversation(history=history, prompt=prompt, counters=counters, usage=usage)
+    return Conversation(history=history, prompt=prompt, counters=counters, usage=usage, queued=queued)
 
 
 def _converted(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
@@ -147,34 +159,53 @@ def call_part(call: ToolCall) -> ToolCallPart:
 # --- results of tool calls ------------------------------------------------------------------------------------
 
 
-def write_result(parts: Sequence[ModelRequestPart], used: Mapping[str, Any]) -> Any:
-    """A result as the step stores it: the value alone where that says everything, or else the parts and the usage."""
+@dataclass(slots=True)
+class CallResult:
+    """The result of a call.
+
+    Attributes:
+        parts: What the model gets.
+        used: The usage that the call has added, without what is 0.
+        queued: Messages that the tool has enqueued, as JSON.
+    """
+
+    parts: list[ModelRequestPart]
+    used: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    queued: Sequence[Any] = ()
+
+
+def write_result(result: CallResult) -> Any:
+    """A result as the step stores it: the value alone where that says everything, or else all of it."""
     from pydantic_ai.messages import ToolReturnPart
 
-    stored = dump_parts(parts)
+    stored = dump_parts(result.parts)
     (first,) = stored[:1]
     plain = {**dump_parts([ToolReturnPart(tool_name=first["tool_name"], content=first.get("content"))])[0]}
     same = all(first.get(name) == value for name, value in plain.items() if name not in ("timestamp", "tool_call_id"))
     is_value = _value_of(as_text(freeze(first.get("content"), "result"))) == first.get("content")
     is_value = is_value and not (isinstance(first["content"], dict) and _PARTS in first["content"])
-    if len(stored) == 1 and same and set(first) == set(plain) and is_value and dict(used) == {"tool_calls": 1}:
+    is_plain = len(stored) == 1 and same and set(first) == set(plain) and is_value and not result.queued
+    if is_plain and dict(result.used) == {"tool_calls": 1}:
         return first["content"]
-    return {_PARTS: stored, "usage": dict(used)}
+    queued = {"queued": list(result.queued)} if result.queued else {}
+    return {_PARTS: stored, "usage": dict(result.used), **queued}
 
 
-def read_result(message: Message) -> tuple[list[ModelRequestPart], dict[str, Any]]:
-    """The parts of a tool's message, and what the call has used."""
+def read_result(message: Message) -> CallResult:
+    """The result of a tool's message."""
     from pydantic_ai.messages import ToolReturnPart
 
     name, call_id = message.name or "", message.tool_call_id or ""
     if message.is_error:
-        part = ToolReturnPart(tool_name=name, content=message.content, tool_call_id=call_id, outcome="failed")
-        return [part], {}
+        outcome = "denied" if message.metadata.get("was_blocked") else "failed"
+        content = message.content.removeprefix(ERROR_WORDS)
+        return CallResult([ToolReturnPart(tool_name=name, content=content, tool_call_id=call_id, outcome=outcome)])
     value = _value_of(message.content)
     stored = _stored_parts(value)
     if stored is not None:
-        return load_parts(stored[_PARTS]), stored.get("usage") or {}
-    return [ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], {"tool_calls": 1}
+        return CallResult(load_parts(stored[_PARTS]), stored.get("usage") or {}, stored.get("queued") or ())
+    used = {} if message.metadata.get("is_from_outside") else {"tool_calls": 1}
+    return CallResult([ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], used)
 
 
 def _stored_parts(value: Any) -> dict[str, Any] | None:

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigurationError
-from ..state import ExecutionBudget
+from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
 from ..tools.effect import Effect
 from . import internals
+from .tool import KnownTool
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.tools import ToolDefinition
 
     from .driver import PydanticAgentDriver
+    from .durability import CeleryDurability
 
 _KEY = "celery"
 
@@ -72,29 +75,56 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         raise ConfigurationError(f"agent {place}: it has no name; give one, as Agent(…, name='helpdesk')")
     internals.check_installed()
     (options,) = given
+    _check_capabilities(agent, options)
     options.effect = _checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
     return PydanticDefinition(
         agent=agent,
         name=agent.name,
         description=agent.description or "",
         driver=PydanticAgentDriver(agent, options),
-        toolset=PydanticToolSet(agent, options, _effects_of(agent, options.effect)),
+        toolset=PydanticToolSet(agent, options, _known_tools(agent, options.effect)),
         budget=options.budget,
         queue=options.queue,
     )
 
 
-def _effects_of(agent: Agent[Any, Any], default: Effect) -> dict[str, Effect]:
-    """The effect classes that the metadata of function tools name, by tool."""
-    from pydantic_ai.toolsets import FunctionToolset
+def _check_capabilities(agent: Agent[Any, Any], options: CeleryDurability) -> None:
+    """Refuse capabilities that cannot work where each step is a run of its own, in any worker."""
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.durable_exec import BaseDurabilityCapability
 
-    found: dict[str, Effect] = {}
+    for each in agent.root_capability.capabilities:
+        kind = type(each)
+        if isinstance(each, BaseDurabilityCapability):
+            raise ConfigurationError(
+                f"agent {agent.name!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
+            )
+        keeps_state = kind.for_run is not AbstractCapability.for_run and not kind.__module__.startswith("pydantic_ai.")
+        if keeps_state and not isinstance(each, tuple(options.made_anew)):
+            raise ConfigurationError(
+                f"agent {agent.name!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
+                f"is a run of its own; keep it in a store, or allow it: CeleryDurability(made_anew=[{kind.__name__}])"
+            )
+
+
+def _known_tools(agent: Agent[Any, Any], default: Effect) -> dict[str, KnownTool]:
+    """The tools that the agent has without a run, with the effect classes that their metadata name, by name."""
+    from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+
+    definitions: list[ToolDefinition] = []
     for toolset in agent.toolsets:
-        if not isinstance(toolset, FunctionToolset):
-            continue
-        for name, tool in toolset.tools.items():
-            found[name] = _effect_of(f"agent {agent.name!r}: tool {name}", tool.metadata or {}, default)
-    return found
+        if isinstance(toolset, FunctionToolset):
+            definitions += [tool.tool_def for tool in toolset.tools.values()]
+        elif isinstance(toolset, ExternalToolset):
+            definitions += toolset.tool_defs
+    return {
+        each.name: KnownTool(
+            effect=_effect_of(f"agent {agent.name!r}: tool {each.name}", each.metadata or {}, default),
+            description=each.description or "",
+            parameters=cast("FrozenDict", freeze(each.parameters_json_schema, "parameters")),
+        )
+        for each in definitions
+    }
 
 
 def _effect_of(tool: str, metadata: Mapping[str, Any], default: Effect) -> Effect:

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.run import AgentRun
+    from pydantic_ai.usage import UsageLimits
 
     from .durability import CeleryDurability
+
+DEPS: Final = "deps"
+"""The entry of the metadata that holds the dependencies."""
+
+USAGE_LIMITS: Final = "usage_limits"
+"""The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
 _FORMAT: Final = "pydantic-ai-agent/1"
 _UNUSED: Final = "Output tool not used - the other calls of the answer were carried out first."
@@ -65,6 +72,14 @@ class PydanticAgentDriver:
         raise failure
 
     async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
+        from pydantic_ai.external_events import external_event_scope
+
+        from .deferring import RefusingWaiter
+
+        with external_event_scope(RefusingWaiter()):
+            return await self._ask_in_run(conversation, deps, request)
+
+    async def _ask_in_run(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
         from pydantic_ai import CallToolsNode, ModelRequestNode
         from pydantic_ai.run import AgentRun
 
@@ -73,10 +88,11 @@ class PydanticAgentDriver:
             message_history=conversation.history or None,
             deps=deps,
             usage=conversation.usage,
-            usage_limits=self._options.usage_limits,
+            usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
         ) as run:
             internals.seed_run(run, conversation.counters, run_step=conversation.counters.run_step)
+            internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
             node: Any = run.next_node
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
@@ -104,6 +120,8 @@ class PydanticAgentDriver:
             else:
                 kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
         kept["messages"] = dump_messages(run.all_messages()[conversation.known :])
+        if queued := internals.queued_messages(run):
+            kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": _dump_usage(run)}
 
@@ -160,6 +178,14 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
         raise _NoStream from None
 
 
+def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:
+    """The limits that pydantic-ai keeps: those of the run that `durable` has submitted, else those of the agent."""
+    from pydantic_ai.usage import UsageLimits
+
+    given: Any = metadata.get(USAGE_LIMITS)
+    return options.usage_limits if given is None else UsageLimits(**thaw(given))
+
+
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:
     """The dependencies of a step.
 
@@ -171,9 +197,9 @@ def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping
     try:
         if options.deps is not None:
             return options.deps(given)
-        if not hasattr(wanted, "model_validate"):
+        if DEPS not in given and not hasattr(wanted, "model_validate"):
             return None
-        return TypeAdapter(wanted).validate_python(given.get("deps"))
+        return TypeAdapter(wanted).validate_python(given.get(DEPS))
     except Exception as error:
         said = f"agent {agent.name!r}: its dependencies cannot be made of the metadata: {type(error).__name__}: {error}"
         raise DriverError("dependencies", said[:500], transient=False) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ class CeleryDurability(AbstractCapability[Any]):
     """Lets workers run the agent as steps. `agent.run` in the own process works as before.
 
     Attributes:
-        deps: Makes the dependencies of each step from the session's metadata. None: where the agent's `deps_type` is a
-            pydantic model, it is read from the metadata `deps`; otherwise there are none.
+        deps: Makes the dependencies of each step from the session's metadata. None: the metadata `deps`, read as the
+            agent's `deps_type`; without them there are none, unless that is a pydantic model.
         budget: Limits of each execution; None is unlimited.
         usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
         effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
+        made_anew: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
+            run of its own.
     """
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
@@ -31,3 +33,4 @@ class CeleryDurability(AbstractCapability[Any]):
     usage_limits: UsageLimits | None = None
     effect: Effect | str = Effect.UNSAFE
     queue: str | None = None
+    made_anew: Sequence[type[AbstractCapability[Any]]] = ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from .conversation import Counters
+from .conversation import Counters, dump_messages, load_messages
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequestPart, ToolCallPart
@@ -20,12 +21,13 @@ def check_installed() -> None:
         ConfigurationError: It has not; the text says which, and what to install.
     """
     import pydantic_ai
-    from pydantic_ai import _agent_graph, _tool_execution, exceptions, tool_manager  # pyright: ignore
+    from pydantic_ai import _agent_graph, _enqueue, _tool_execution, exceptions, tool_manager  # pyright: ignore
 
     missing = [
         f"{getattr(owner, '__name__', owner)}.{name}"
         for owner, names in (
-            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used")),
+            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages")),
+            (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
             (_agent_graph.GraphAgentDeps, ("tool_manager",)),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
@@ -45,6 +47,35 @@ def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> N
     """Let a run that has made no request count on from an earlier one."""
     state = run.ctx.state
     state.run_step, state.output_retries_used = run_step, counters.output_retries
+
+
+def queued_messages(run: AgentRun[Any, Any]) -> list[Any]:
+    """The messages that were enqueued in a run and that no request has carried, as JSON."""
+    return [
+        {
+            "messages": dump_messages(each.messages),
+            "priority": each.priority,
+            "id": each.enqueue_id,
+            "call": each._tool_call,  # pyright: ignore
+        }
+        for each in run.ctx.state.pending_messages
+    ]
+
+
+def queue_messages(run: AgentRun[Any, Any], stored: Sequence[Any]) -> None:
+    """Enqueue what `queued_messages` of an earlier run has found."""
+    from pydantic_ai._enqueue import PendingMessage  # pyright: ignore
+
+    for each in stored:
+        call = each["call"]
+        run.ctx.state.pending_messages.append(
+            PendingMessage(
+                messages=load_messages(each["messages"]),
+                priority=each["priority"],
+                enqueue_id=each["id"],
+                _tool_call=None if call is None else (call[0], call[1]),
+            )
+        )
 
 
 def tool_manager_of(run: AgentRun[Any, Any], counters: Counters) -> ToolManager[Any]:

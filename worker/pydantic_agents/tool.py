@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
 from ..errors import CeleryAgentsError
-from ..state import DEFAULT, FrozenDict, StopReason, thaw
-from ..tools import NeedsApproval, StopExecution, ToolContext, ToolSet
+from ..requests import TokenPurpose
+from ..state import DEFAULT, FrozenDict, StopReason, ToolCall, thaw
+from ..tools import StopExecution, ToolContext, ToolSet
 from ..tools.effect import Effect
 from . import internals
-from .conversation import ANSWER_AGAIN, KEY, Counters, call_part, load_messages, read_conversation, write_result
-from .driver import deps_of
+from .conversation import (
+    ANSWER_AGAIN,
+    KEY,
+    CallResult,
+    Counters,
+    call_part,
+    load_messages,
+    read_conversation,
+    write_result,
+)
+from .driver import deps_of, limits_of
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.run import AgentRun
+    from pydantic_ai.usage import UsageLimits
 
     from ..tools.protocol import Tool
+    from .deferring import RequestWaiter
     from .durability import CeleryDurability
 
 _MOST_CHARS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """A tool that an agent has when it is found.
+
+    Attributes:
+        parameters: JSON Schema of its arguments.
+    """
+
+    effect: Effect
+    description: str
+    parameters: FrozenDict
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +72,7 @@ class PydanticTool:
     lookup: None = None
     max_result_chars: int = _MOST_CHARS
     is_async: bool = True
+    defers: bool = True
 
     def bind(self, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
         """The arguments as they are: the agent's run validates them, and words what the model reads."""
@@ -55,65 +83,113 @@ class PydanticTool:
 
         Raises:
             StopExecution: The tool raised what ends a run of pydantic-ai.
-            NeedsApproval: The tool wants a person's approval.
+            NeedsReply: The call waits for an approval, for an answer, or for a result from outside.
         """
         from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+
+        from .deferring import Suspended, needs_of
 
         if self.name == ANSWER_AGAIN:
             return "The output was rejected; the model is asked again."
         try:
-            return await self._call(ctx)
-        except ApprovalRequired:
-            raise NeedsApproval(f"May {self.name} be called?", edits=False) from None
-        except CallDeferred:
-            raise StopExecution(
-                f"tool {self.name}: its result comes from outside, which durable agents cannot wait for yet",
-                reason=StopReason.ERROR_FORBADE,
-            ) from None
+            return await self._call(ctx, bound)
+        except Suspended as suspended:
+            raise suspended.needs from None
+        except (ApprovalRequired, CallDeferred) as deferral:
+            raise needs_of(self.name, deferral) from None
         except CeleryAgentsError:
             raise
         except Exception as error:
             raise StopExecution(f"{type(error).__name__}: {error}", reason=StopReason.ERROR_FORBADE) from error
 
-    async def _call(self, ctx: ToolContext) -> Any:
+    async def _call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
+        from pydantic_ai.external_events import external_event_scope
+
+        from .deferring import RequestWaiter
+
+        waiter = RequestWaiter(self.name, ctx.calls[ctx.index].id, ctx.replies)
+        with external_event_scope(waiter):
+            return await self._call_in_run(ctx, bound, waiter)
+
+    async def _call_in_run(self, ctx: ToolContext, bound: Mapping[str, Any], waiter: RequestWaiter) -> Any:
+        from pydantic_ai.exceptions import CallDeferred
+
         assert ctx.state is not None
         assert ctx.provider is not None
         kept: Any = thaw(ctx.provider[KEY])
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
+        limits = limits_of(self.options, ctx.state.metadata)
         async with self.agent.iter(
             message_history=[*before.history[: before.known], *load_messages(kept["messages"])],
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
             usage=_read_usage(kept["usage"]),
-            usage_limits=self.options.usage_limits,
+            usage_limits=limits,
             conversation_id=ctx.session_id,
-            metadata={"celery": {"idempotency_key": ctx.idempotency_key}},
+            metadata={"celery": _metadata(ctx)},
         ) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1)
             await run.next(run.next_node)  # type: ignore[arg-type]
+            _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
-            call = call_part(ctx.calls[ctx.index])
-            parts = await internals.parts_of_call(manager, call, approved=ctx.approval is not None)
-            return write_result(parts, _used_since(run, kept["usage"]))
+            call = _with_arguments(ctx.calls[ctx.index], bound["args"])
+            try:
+                parts = await internals.parts_of_call(manager, call, approved=ctx.approval is not None)
+            except CallDeferred as deferral:
+                parts = waiter.answer_to(deferral, call)
+            queued = internals.queued_messages(run)
+            return write_result(CallResult(parts, _used_since(run, kept["usage"]), queued))
 
 
 class PydanticToolSet(ToolSet):
     """The tools of a pydantic-ai agent. It has a tool for each name, since toolsets may add tools at run time."""
 
-    __slots__ = ("_agent", "_default", "_effects", "_options")
+    __slots__ = ("_agent", "_known", "_options")
 
-    def __init__(self, agent: Agent[Any, Any], options: CeleryDurability, effects: Mapping[str, Effect]) -> None:
-        self._agent, self._options, self._effects = agent, options, effects
-        self._default = Effect(options.effect)
-        super().__init__(self._make(name) for name in effects)
+    def __init__(self, agent: Agent[Any, Any], options: CeleryDurability, known: Mapping[str, KnownTool]) -> None:
+        self._agent, self._options, self._known = agent, options, known
+        super().__init__(self._make(name) for name in known)
 
     def _make(self, name: str) -> PydanticTool:
-        effect = Effect.PURE if name == ANSWER_AGAIN else self._effects.get(name, self._default)
-        return PydanticTool(agent=self._agent, options=self._options, name=name, effect=effect)
+        known = self._known.get(name)
+        if name == ANSWER_AGAIN or known is None:
+            effect = Effect.PURE if name == ANSWER_AGAIN else Effect(self._options.effect)
+            return PydanticTool(agent=self._agent, options=self._options, name=name, effect=effect)
+        return PydanticTool(
+            agent=self._agent,
+            options=self._options,
+            name=name,
+            effect=known.effect,
+            description=known.description,
+            parameters=known.parameters,
+        )
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name; there always is one."""
         return super().get(name) or self._make(name)
+
+
+def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int) -> None:
+    """Refuse all calls of an answer that would go beyond the limit of pydantic-ai for calls, as a run does.
+
+    Raises:
+        UsageLimitExceeded: They would.
+    """
+    if limits is not None and limits.tool_calls_limit is not None:
+        projected = copy(run.usage)
+        projected.tool_calls += calls
+        limits.check_before_tool_call(projected)
+
+
+def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str) -> ToolCallPart:
+    """The call of the answer; with other arguments, where a person or a hook has changed them."""
+    return call_part(ToolCall(id=call.id, name=call.name, args=args))
+
+
+def _metadata(ctx: ToolContext) -> dict[str, Any]:
+    """The metadata that a tool finds in its context: its key, and a completion token where tokens can be signed."""
+    token = ctx.replies.offered_token(TokenPurpose.COMPLETE)
+    return {"idempotency_key": ctx.idempotency_key, **({} if token is None else {"completion_token": token})}
 
 
 def _read_usage(kept: Mapping[str, Any]) -> Any:

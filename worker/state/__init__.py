@@ -67,6 +67,7 @@ from .execution.children import (
 from .execution.execution import ExecutionState
 from .execution.inference import FinishReason, InferenceResponse
 from .execution.requests import (
+    BEGUN,
     CLOCK,
     DENY_ON_EXPIRY,
     MAX_REQUEST_BYTES,
@@ -91,7 +92,7 @@ from .execution.signals import (
 )
 from .execution.status import TRANSITIONS, ExecutionStatus
 from .execution.steps import AgentStep, AgentStepType, StepExecution
-from .execution.tool_calls import ToolCall, ToolExecution, ToolOutcome, as_text
+from .execution.tool_calls import ERROR_WORDS, ToolCall, ToolExecution, ToolOutcome, as_text
 from .execution.usage import NO_USAGE, InferenceUsage
 from .parts.list_part import ListPart
 from .parts.state_part import PartItem, PartScope, StatePart
@@ -152,10 +153,12 @@ from .views.smart_parts import (
 )
 
 __all__ = [
+    "BEGUN",
     "BUFFER",
     "CLOCK",
     "DEFAULT",
     "DENY_ON_EXPIRY",
+    "ERROR_WORDS",
     "ID_PATTERN",
     "INFERENCE_ORDER",
     "KINDS_OF_ANSWERS",

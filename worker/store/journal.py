@@ -111,7 +111,7 @@ class Journal:
         begun = dict(self.begun)
         for request in requests:
             known.setdefault(request.index, {})[request.round] = request
-            if request.kind is not RequestKind.EXTERNAL:
+            if request.kind is not RequestKind.EXTERNAL or request.has_begun:
                 begun.pop(request.index, None)
         ordered = {index: tuple(rounds[number] for number in sorted(rounds)) for index, rounds in known.items()}
         return replace(self, requests=ordered, begun=begun)

@@ -42,7 +42,16 @@ from .handoff import HandingOver, Handoff, HandoffTool, is_handing_over
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
-from .needs import AnswerRefused, NeedsAnswer, NeedsApproval, NeedsReply, NeedsTime, OutcomeUnknown, UserQuestions
+from .needs import (
+    AnswerRefused,
+    NeedsAnswer,
+    NeedsApproval,
+    NeedsReply,
+    NeedsResult,
+    NeedsTime,
+    OutcomeUnknown,
+    UserQuestions,
+)
 from .protocol import Lookup, Tool
 from .replies import Memo, Replies, Reply
 from .results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
@@ -79,6 +88,7 @@ __all__ = [
     "NeedsApproval",
     "NeedsChildren",
     "NeedsReply",
+    "NeedsResult",
     "NeedsTime",
     "OutcomeUnknown",
     "PassOn",

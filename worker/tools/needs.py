@@ -147,6 +147,22 @@ class NeedsTime(NeedsReply):
         super().__init__(f"the call goes on at {until.isoformat()}")
 
 
+class NeedsResult(NeedsReply):
+    """Raised by a tool whose work has begun elsewhere: a service brings the result, and the tool does not run again.
+
+    A tool that asks in this way has `defers = True`, by which `ctx.completion_token` works before the request is there.
+
+    Attributes:
+        text: What the call waits for, for people.
+        expires: The time in which the result must come; the call fails afterwards. None: no end.
+    """
+
+    def __init__(self, text: str = "", *, expires: timedelta | None = None) -> None:
+        check_expiry("NeedsResult", expires, "deny")
+        self.text, self.expires = text, expires
+        super().__init__(text or "the result comes later")
+
+
 class OutcomeUnknown(Exception):
     """Raised by a tool that cannot tell whether its effect happened: it does not run again, the model reads why."""
 

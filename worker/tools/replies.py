@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ..errors import ConfigurationError
+from ..requests import TokenPurpose
 from ..requests.schemas import schema_of
 from ..state import ChildEnd, Json, RequestKind, thaw
 from .delegation import Delegation, NeedsChildren
@@ -62,7 +63,8 @@ class Replies:
     """The replies to a call, oldest first, and how many of its waits for a time are over.
 
     Attributes:
-        make_token: Makes the completion token; None for a call whose result does not come later.
+        make_token: Makes the token of the call's request: to complete it, or to answer it. None for a call whose tool
+            hands none out.
         times_over: Waits for a time that are over.
         times_asked: Waits for a time that the tool has asked for in this run.
         children: How the children of each `ctx.spawn` have ended, in the order of the calls of `ctx.spawn`.
@@ -71,7 +73,7 @@ class Replies:
     """
 
     received: tuple[Reply, ...] = ()
-    make_token: Callable[[], str] | None = None
+    make_token: Callable[[TokenPurpose], str] | None = None
     times_over: int = 0
     times_asked: int = 0
     children: tuple[tuple[ChildEnd, ...], ...] = ()
@@ -105,9 +107,24 @@ class Replies:
         Raises:
             ConfigurationError: The tool's result does not come later, or the setting `token_secret` is missing.
         """
+        return self.token(TokenPurpose.COMPLETE)
+
+    def token(self, purpose: TokenPurpose) -> str:
+        """The token with which the call's next request is completed or answered.
+
+        Raises:
+            ConfigurationError: The tool hands out none, or the setting `token_secret` is missing.
+        """
         if self.make_token is None:
             raise ConfigurationError("this tool has no completion token: declare it with @tool(result='later')")
-        return self.make_token()
+        return self.make_token(purpose)
+
+    def offered_token(self, purpose: TokenPurpose) -> str | None:
+        """The same; None where the setting `token_secret` is missing."""
+        try:
+            return self.token(purpose)
+        except ConfigurationError:
+            return None
 
     def wait_until(self, when: datetime) -> None:
         """Pass when this wait is over.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import Tool, UnexpectedModelBehavior
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
 from pydantic_ai.models.test import TestModel
 from pydantic_core import to_jsonable_python
 
@@ -102,6 +105,33 @@ def test_a_tool_that_needs_an_approval_asks_a_person_and_runs_when_it_is_given(b
     assert "File '.env' updated: ''" in texts
 
 
+class Counting(AbstractCapability[Any]):
+    """A capability with state for a run."""
+
+    async def for_run(self, ctx: Any) -> Counting:
+        return Counting()
+
+
+class OtherEngine(BaseDurabilityCapability):
+    """Another engine; it is refused before anything of it is asked."""
+
+    engine_spec = DurabilityEngineSpec(
+        engine_name="Other", durable_unit_noun="operation", durable_container_noun="run", codec=JSON_CODEC,
+        unsupported_runtime_toolset_kinds=frozenset(), toolset_lifecycles=dict.fromkeys(("function", "mcp", "dynamic"), "enter-always"),
+    )  # fmt: skip
+    in_durable_context = False
+
+    def get_durable_operation_backend(self) -> Any:
+        return MagicMock()
+
+
+def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
+    agent = PydanticAgent(
+        TestModel(), name="counting", capabilities=[CeleryDurability(made_anew=[Counting]), Counting()]
+    )
+    assert definition_of(agent, "module.agent") is not None
+
+
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
@@ -118,6 +148,14 @@ def test_a_tool_that_needs_an_approval_asks_a_person_and_runs_when_it_is_given(b
                 capabilities=[CeleryDurability()],
             ),
             "tool up: effect 'sometimes'",
+        ),
+        (
+            lambda: PydanticAgent(TestModel(), name="counting", capabilities=[CeleryDurability(), Counting()]),
+            r"Counting keeps state for a run .*made_anew=\[Counting\]",
+        ),
+        (
+            lambda: PydanticAgent(TestModel(), name="both", capabilities=[CeleryDurability(), OtherEngine()]),
+            "it has OtherEngine beside CeleryDurability",
         ),
     ],
 )

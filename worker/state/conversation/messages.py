@@ -39,7 +39,8 @@ class Message(Value):
         tool_call_id: The call a tool's message answers.
         name: The tool's, or the speaker's.
         is_error: A tool's message reports a failure.
-        metadata: Tags: `step_id`, `execution_id`, `agent_id`, and `is_trace` on messages of steps that were not final.
+        metadata: Tags: `step_id`, `execution_id`, `agent_id`, and `is_trace` on messages of steps that were not final;
+            `was_blocked` and `is_from_outside` on results that a person refused, or that a service brought.
         provider: What the driver that wrote it needs back on the next turn; opaque.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pydantic_core import from_json
 
 from ..execution.inference import InferenceResponse
+from ..execution.requests import RequestKind
 from ..execution.tool_calls import ToolExecution, as_text
 from ..values.frozen import FrozenDict, Json
 from .messages import Message, Role
@@ -52,5 +53,13 @@ def _tool_message(execution: ToolExecution) -> Message:
         tool_call_id=call.id,
         name=call.name,
         is_error=execution.has_error(),
-        metadata=FrozenDict.of({"tool_execution_id": str(execution.id)}),
+        metadata=FrozenDict.of({"tool_execution_id": str(execution.id), **_origin(execution)}),
     )
+
+
+def _origin(execution: ToolExecution) -> dict[str, bool]:
+    """The tags of a result that is not the tool's own."""
+    asked = execution.resolutions
+    is_from_outside = bool(asked) and asked[-1].kind is RequestKind.EXTERNAL
+    tags = {"was_blocked": execution.was_blocked(), "is_from_outside": is_from_outside}
+    return {name: True for name, holds in tags.items() if holds}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic_core import to_json
 
@@ -30,6 +30,10 @@ _SHOWN_TEXT: Final = 200
 
 CLOCK: Final = "clock"
 """The addressee of a request that only waits for a time: its expiry approves it."""
+
+
+BEGUN: Final = "begun"
+"""The option of a request whose call has begun elsewhere: stopped, its outcome is unknown."""
 
 
 class RequestKind(StrEnum):
@@ -181,6 +185,12 @@ class Request(Value):
     def place(self) -> tuple[int, int]:
         """Call index and round, which name the request within its step."""
         return self.index, self.round
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the call has begun elsewhere when it asked: it only waits for the end."""
+        options: object = self.options
+        return isinstance(options, Mapping) and cast("Mapping[str, Any]", options).get(BEGUN) is not None
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether its time to be answered is over at this Redis time."""

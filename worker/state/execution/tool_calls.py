@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -77,6 +77,9 @@ class ToolOutcome(StrEnum):
     NOT_RUN = "not_run"
     BLOCKED = "blocked"
 
+
+ERROR_WORDS: Final = "Error in tool call: "
+"""The words before the reason of a failed call, for the model."""
 
 _FALLBACK_MESSAGE = {
     ToolOutcome.OK: "",
@@ -151,7 +154,7 @@ class ToolExecution(Value):
                 why = self.error.message if self.error else ""
                 return f"Outcome unknown: the call may or may not have happened. {why}".rstrip()
             case _:
-                return f"Error in tool call: {self.error_message()}"
+                return f"{ERROR_WORDS}{self.error_message()}"
 
 
 def as_text(value: Json) -> str:

@@ -1,0 +1,295 @@
+"""`durable`: a run of a pydantic-ai agent in the workers, asked for as `Agent.run` asks.
+
+The agent itself is used for its name, its types and its options: what is submitted is text and JSON, and a worker runs
+the agent of that name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Union, Unpack, cast, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
+from pydantic_ai.run import AgentRunResult
+from pydantic_core import to_jsonable_python
+
+from ...worker.errors import ConfigurationError, InvalidInput
+from ...worker.pydantic_agents import definition_of
+from ...worker.pydantic_agents.conversation import Conversation, history_message, read_conversation
+from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
+from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason, thaw
+from .async_client import AsyncAgentClient
+from .client import AgentClient
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.usage import UsageLimits
+
+    from ...worker.state import ErrorInfo
+    from ...worker.store import Result
+
+OutputT = TypeVar("OutputT")
+
+_RAISES: Final[tuple[type[AgentRunError], ...]] = (UsageLimitExceeded, UnexpectedModelBehavior)
+_INSTEAD: Final = {
+    "cancellation_token": "stop the job instead: client.stop(conversation_id)",
+    "event_stream_handler": "follow the job instead: client.stream(conversation_id)",
+    "deferred_tool_results": "answer its requests instead: client.answer(conversation_id, …)",
+    "usage": "a run counts its own; limit it with usage_limits= or budget=",
+    "conversation": "give message_history=, or the conversation_id= of an earlier result",
+}
+
+
+class DurableRunOptions(TypedDict, total=False):
+    """The options of a run that travel to the workers; those of `Agent.run` of the same name mean the same.
+
+    Attributes:
+        message_history: What was said before; a new session begins with it.
+        deps: The dependencies, which must have a form as JSON: they become the metadata `deps`.
+        conversation_id: The session to go on with, from an earlier result. None: a new one.
+        run_id: The same run with the same id is made once, however often it is asked for.
+        usage_limits: Limits that pydantic-ai keeps, of a new session.
+        metadata: JSON kept with a new session; `CeleryDurability(deps=…)` gets it.
+        timeout: Seconds the run may take, without those spent waiting for a person; `TimeoutError` afterwards.
+        budget: Further limits of the run.
+        infer_name: Has no meaning here: a durable agent has a name.
+    """
+
+    message_history: Sequence[ModelMessage] | None
+    deps: Any
+    conversation_id: str | None
+    run_id: str | None
+    usage_limits: UsageLimits | None
+    metadata: Mapping[str, Any] | None
+    timeout: float | None
+    budget: ExecutionBudget | None
+    infer_name: bool
+
+
+def durable(agent: Agent[Any, OutputT], client: AsyncAgentClient | AgentClient | None = None) -> DurableAgent[OutputT]:
+    """Make the workers run this agent: `await durable(agent).run("…", deps=…)` submits and waits.
+
+    Args:
+        client: Hands the runs over. None: one with the settings of the environment.
+    Raises:
+        ConfigurationError: The agent cannot be durable; the text says why.
+    """
+    return DurableAgent(agent, client)
+
+
+class DurableAgent(Generic[OutputT]):
+    """Runs a pydantic-ai agent in the workers, with the call of its own `run`. Made by `durable`."""
+
+    def __init__(self, agent: Agent[Any, OutputT], client: AsyncAgentClient | AgentClient | None = None) -> None:
+        """
+        Raises:
+            ConfigurationError: The agent cannot be durable; the text says why.
+        """
+        if definition_of(agent, "given to durable(…)") is None:
+            raise ConfigurationError(
+                f"agent {agent.name!r} is not durable: give it the capability, as "
+                "Agent(…, name='helpdesk', capabilities=[CeleryDurability()])"
+            )
+        self._agent = agent
+        self._given = client
+
+    async def run(
+        self, user_prompt: str | Sequence[str] | None = None, **options: Unpack[DurableRunOptions]
+    ) -> AgentRunResult[OutputT]:
+        """Submit a run to the workers and wait for its result; nothing is lost when the caller ends meanwhile.
+
+        Args:
+            user_prompt: A text, or several.
+        Returns:
+            The result as `Agent.run` gives it; its `conversation_id` is the id of the session.
+        Raises:
+            InvalidInput: An option cannot travel to a worker; nothing was submitted.
+            UsageLimitExceeded: A limit of `usage_limits` was reached.
+            UnexpectedModelBehavior: The run ended as it ends in pydantic-ai, for example after too many retries.
+            TimeoutError: `timeout` is over; the run was stopped.
+            AgentRunError: The run was stopped or has failed otherwise; the text says why.
+            StoreUnavailable: No answer from Redis.
+        """
+        order = _Order.of(self._agent, user_prompt, cast("dict[str, Any]", options))
+        client = self._client()
+        job = await client.submit(self._agent.name or "", order.prompt, **order.arguments)
+        result = await job.result()
+        return await client.run(lambda plain: self._read(plain, job.session_id, result))
+
+    def run_sync(
+        self, user_prompt: str | Sequence[str] | None = None, **options: Unpack[DurableRunOptions]
+    ) -> AgentRunResult[OutputT]:
+        """Do the same as `run` where no event loop runs."""
+        return asyncio.run(self.run(user_prompt, **options))
+
+    def _client(self) -> AsyncAgentClient:
+        if self._given is None:
+            self._given = AsyncAgentClient()
+        return AsyncAgentClient.of(self._given) if isinstance(self._given, AgentClient) else self._given
+
+    def _read(self, client: AgentClient, session_id: str, result: Result) -> AgentRunResult[OutputT]:
+        state = client.show(session_id).state
+        if result.status != "completed":
+            execution = state.execution
+            raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
+        messages = state.store.section(DEFAULT).messages
+        conversation = read_conversation(messages, result.execution_id)
+        return self._result(session_id, result, conversation, _older(messages, result))
+
+    def _result(
+        self, session_id: str, result: Result, conversation: Conversation, older: int
+    ) -> AgentRunResult[OutputT]:
+        """The result in the form that pydantic-ai reads back."""
+        given = result.final_response if result.output is None else thaw(result.output)
+        stored = {
+            "output": _adapter_of(self._agent.output_type).validate_python(given),
+            "messages": to_jsonable_python(conversation.history),
+            "usage": asdict(conversation.usage),
+            "new_message_index": older,
+            "output_tool_name": _output_tool(conversation.history),
+            "run_id": result.execution_id,
+            "conversation_id": session_id,
+        }
+        adapter: TypeAdapter[AgentRunResult[Any]] = TypeAdapter(AgentRunResult[Any])
+        return adapter.validate_python(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The submission of a run."""
+
+    prompt: str
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, agent: Agent[Any, Any], prompt: object, options: Mapping[str, Any]) -> _Order:
+        """Check what was given to a run.
+
+        Raises:
+            InvalidInput: Something of it cannot travel to a worker.
+            TypeError: `Agent.run` has no such option.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        _check_names(given)
+        texts = _texts(prompt)
+        known = given.get("conversation_id")
+        for name in ("message_history", "usage_limits", "metadata", "deps") if known else ():
+            if name in given:
+                kind = cast("type[Any]", type(given[name]))
+                raise InvalidInput(name, kind, "a new session takes it; leave it out, or conversation_id.")
+        history = given.get("message_history")
+        earlier = [history_message(history)] if history else []
+        if known and len(texts) > 1:
+            raise InvalidInput("user_prompt", len(texts), "a session goes on with one text; join them.")
+        limits, budget = given.get("timeout"), given.get("budget") or ExecutionBudget.unlimited()
+        if limits is not None:
+            budget = budget.capped_by(ExecutionBudget(max_seconds=limits))
+        arguments = {
+            "session_id": known,
+            "idempotency_key": given.get("run_id"),
+            "budget": None if budget.is_empty() else budget,
+            "messages": [*earlier, *map(Message.user, texts[:-1])],
+            "metadata": None if known else _metadata(agent, given),
+        }
+        return cls(texts[-1], {name: value for name, value in arguments.items() if value})
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    theirs = inspect.signature(Agent[Any, Any].run).parameters
+    for name, value in given.items():
+        if name in DurableRunOptions.__annotations__:
+            continue
+        if name not in theirs:
+            raise TypeError(f"durable(agent).run has no option {name!r}; Agent.run has none, too")
+        instead = _INSTEAD.get(name, "give it to the agent, in the module that the workers import")
+        raise InvalidInput(name, cast("type[Any]", type(value)), f"it cannot travel to a worker; {instead}.")
+
+
+def _texts(prompt: object) -> list[str]:
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(texts, Sequence) or not texts or not all(isinstance(each, str) for each in cast("Any", texts)):
+        raise InvalidInput("user_prompt", cast("type[Any]", type(prompt)), "give a text, or a list of texts.")
+    return list(cast("Sequence[str]", texts))
+
+
+def _metadata(agent: Agent[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = dict(given.get("metadata", {}))
+    if "usage_limits" in given:
+        limits: dict[str, Any] = asdict(given["usage_limits"])
+        metadata[USAGE_LIMITS] = {name: value for name, value in limits.items() if value is not None}
+    if "deps" in given:
+        metadata[DEPS] = _dumped_deps(agent, given["deps"])
+    return metadata
+
+
+def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
+    """The dependencies as JSON, from which a worker can make them again."""
+    wanted: Any = agent.deps_type
+    try:
+        dumped = TypeAdapter(wanted).dump_python(deps, mode="json")
+        TypeAdapter(wanted).validate_python(dumped)
+    except Exception as error:  # noqa: BLE001 - of the type, which may be anything
+        advice = (
+            f"a worker cannot make {getattr(wanted, '__name__', wanted)} of its JSON ({type(error).__name__}); give "
+            "metadata= and make the dependencies of it with CeleryDurability(deps=…)."
+        )
+        raise InvalidInput("deps", cast("type[Any]", type(deps)), advice) from None
+    return dumped
+
+
+# --- what comes back ------------------------------------------------------------------------------------------------
+
+
+def _older(messages: Sequence[Message], result: Result) -> int:
+    """How many messages of pydantic-ai are older than this run."""
+    mine = [
+        number
+        for number, each in enumerate(messages)
+        if each.role is Role.ASSISTANT and each.metadata.get("execution_id") == result.execution_id
+    ]
+    return len(read_conversation(messages[: mine[0]], "").history) if mine else 0
+
+
+def _output_tool(history: Sequence[ModelMessage]) -> str | None:
+    """The output tool that took the final output; None where a text did."""
+    last = history[-1] if history else None
+    part = last.parts[-1] if last is not None and last.kind == "request" and last.parts else None
+    return part.tool_name if part is not None and part.part_kind == "tool-return" else None
+
+
+def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Exception:
+    """The exception for a run that has not completed, as `Agent.run` would have raised it where it can."""
+    said = result.stop_message or "; ".join(result.errors) or str(result.stop_reason)
+    if result.stop_reason == StopReason.TIME_LIMIT_REACHED:
+        return TimeoutError(f"agent {agent!r}: {said}")
+    kinds = {result.stop_message.partition(":")[0], *(each.kind for each in errors)}
+    for kind in _RAISES:
+        if kind.__name__ in kinds:
+            return kind(said)
+    return AgentRunError(f"agent {agent!r} {result.status}: {said}")
+
+
+def _adapter_of(output: Any) -> TypeAdapter[Any]:
+    """Reads the output's JSON as the types that an agent's output may have."""
+    kinds: Any = Union[tuple(_types_of(output))]  # noqa: UP007  (of a list that is known at run time only)
+    return TypeAdapter(kinds)
+
+
+def _types_of(output: Any) -> list[Any]:
+    if isinstance(output, (list, tuple)):
+        return [each for one in cast("Sequence[Any]", output) for each in _types_of(one)] or [Any]
+    if isinstance(output, ToolOutput):
+        return _types_of(cast("Any", output).output)
+    if isinstance(output, (NativeOutput, PromptedOutput)):
+        return _types_of(cast("Any", output).outputs)
+    if isinstance(output, TextOutput):
+        return _types_of(cast("Any", output).output_function)
+    if inspect.isfunction(output) or inspect.ismethod(output):
+        return [get_type_hints(cast("Callable[..., Any]", output)).get("return", Any)]
+    return [output]

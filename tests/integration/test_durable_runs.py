@@ -1,0 +1,133 @@
+"""`durable(agent).run` in place of `agent.run`: a real worker runs it, and the result is the one of an own run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import UsageLimits
+
+from celery_agents import CeleryDurability, durable
+from celery_agents.worker.errors import ConfigurationError, InvalidInput
+
+from support import pydantic_examples as examples
+from support.lab import Lab
+from support.pydantic_examples import comparable
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("durable") / "lab", agents="support.pydantic_examples") as started:
+        started.worker()
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "deps"),
+    [
+        ("support", "What is my balance?", examples.Customer(customer_id=1, name="John", balance=123.45)),
+        ("box", "The box is 10x20x30", None),
+        ("city", "Where?", None),
+        ("functions", "run something", None),
+        ("users", "Send a message", None),
+        ("queues", "do it all", None),
+    ],
+)
+def test_a_result_is_that_of_the_agents_own_run(lab: Lab, name: str, prompt: str, deps: Any) -> None:
+    agent: PydanticAgent[Any, Any] = getattr(examples, name)
+    expected = agent.run_sync(prompt, deps=deps)
+    result = asyncio.run(durable(agent, lab.client).run(prompt, deps=deps))
+    assert result.output == expected.output
+    assert type(result.output) is type(expected.output)
+    assert comparable(result.all_messages()) == comparable(expected.all_messages())
+    assert comparable(result.new_messages()) == comparable(expected.new_messages())
+    assert dataclasses.asdict(result.usage) == dataclasses.asdict(expected.usage)
+
+
+def test_a_history_and_a_session_both_go_on_with_what_was_said(lab: Lab) -> None:
+    box = durable(examples.box, lab.client)
+    first = box.run_sync("The box is 10x20x30")
+    assert first.output == "Please provide the units."
+    by_history = box.run_sync("cm", message_history=first.all_messages())
+    by_session = box.run_sync("cm", conversation_id=first.conversation_id)
+    expected = examples.box.run_sync("cm", message_history=first.all_messages())
+    for result in (by_history, by_session):
+        assert result.output == examples.Box(width=10, height=20, depth=30, units="cm") == expected.output
+        assert comparable(result.all_messages()) == comparable(expected.all_messages())
+        assert comparable(result.new_messages()) == comparable(expected.new_messages())
+    assert by_session.conversation_id == first.conversation_id != by_history.conversation_id
+
+
+def test_several_texts_are_one_prompt(lab: Lab) -> None:
+    result = durable(examples.city, lab.client).run_sync(["Where were the olympics", "held in 2012?"])
+    expected = examples.city.run_sync(["Where were the olympics", "held in 2012?"])
+    assert comparable(result.all_messages()) == comparable(expected.all_messages())
+
+
+def test_the_same_run_id_is_one_run(lab: Lab) -> None:
+    agent = durable(examples.city, lab.client)
+    first, second = (agent.run_sync("Where?", run_id="once") for _ in range(2))
+    assert first.conversation_id == second.conversation_id
+    assert comparable(first.all_messages()) == comparable(second.all_messages())
+
+
+def test_limits_of_pydantic_ai_end_the_run_with_its_exception(lab: Lab) -> None:
+    for limits in (UsageLimits(request_limit=1), UsageLimits(tool_calls_limit=0)):
+        with pytest.raises(UsageLimitExceeded) as own:
+            examples.users.run_sync("go", usage_limits=limits)
+        with pytest.raises(UsageLimitExceeded) as ours:
+            durable(examples.users, lab.client).run_sync("go", usage_limits=limits)
+        assert str(own.value) in str(ours.value)
+
+
+def test_a_run_that_fails_in_pydantic_ai_fails_here_with_its_words(lab: Lab) -> None:
+    with pytest.raises(UnexpectedModelBehavior) as own:
+        examples.hopeless.run_sync("go")
+    with pytest.raises(AgentRunError) as ours:
+        durable(examples.hopeless, lab.client).run_sync("go")
+    assert str(own.value) in str(ours.value)
+
+
+def test_a_timeout_stops_the_run(lab: Lab) -> None:
+    with pytest.raises(TimeoutError):
+        durable(examples.users, lab.client).run_sync("go", timeout=0.000001)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"toolsets": []}, "toolsets: .*give it to the agent"),
+        ({"cancellation_token": object()}, r"cancellation_token: .*client\.stop"),
+        ({"deferred_tool_results": object()}, r"client\.answer"),
+        ({"model": "test"}, "cannot travel to a worker"),
+        ({"deps": object()}, "deps: a worker cannot make Customer"),
+        ({"conversation_id": "s", "message_history": []}, "a new session takes it"),
+        ({"conversation_id": "s", "deps": 1}, "a new session takes it"),
+    ],
+)
+def test_what_cannot_travel_is_refused_by_name(lab: Lab, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        durable(examples.support, lab.client).run_sync("go", **options)
+
+
+def test_a_prompt_that_is_no_text_and_an_unknown_option_are_refused(lab: Lab) -> None:
+    agent = durable(examples.city, lab.client)
+    with pytest.raises(InvalidInput, match="user_prompt"):
+        agent.run_sync()
+    with pytest.raises(TypeError, match="colour"):
+        agent.run_sync("go", colour="red")  # type: ignore[call-arg]
+
+
+def test_an_agent_without_the_capability_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"capabilities=\[CeleryDurability\(\)\]"):
+        durable(PydanticAgent(TestModel(), name="plain"))
+    with pytest.raises(ConfigurationError, match="it has no name"):
+        durable(PydanticAgent(TestModel(), capabilities=[CeleryDurability()]))
