@@ -37,7 +37,7 @@ from ..tools import (
     stored_rule,
 )
 from .asked_calls import MEMO, TIMER
-from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error
+from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error, record_unknown
 from .decisions import CallDecision, Verdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
@@ -107,13 +107,14 @@ class Asking:
                 "a tool whose result comes later cannot ask; declare it with approval=… or ask in a tool of its own"
             )
             return self.refuse(run, planned, advice)
-        most = MAX_ROUNDS_BEGUN if isinstance(needs, NeedsTime) and needs.has_begun else MAX_ROUNDS
+        most = MAX_ROUNDS_BEGUN if needs.has_begun else MAX_ROUNDS
         if len(run.journal.requests.get(planned.index, ())) >= most:
-            return self.refuse(run, planned, f"the tool asked {most} times and never went on")
+            why = f"the tool asked {most} times and never went on"
+            return self.refuse(run, planned, why, has_begun=needs.has_begun)
         try:
             request = self._needed_request(run, planned, needs)
         except Exception as error:  # noqa: BLE001 - values that the tool gave
-            return self.refuse(run, planned, describe_exception(error).message)
+            return self.refuse(run, planned, describe_exception(error).message, has_begun=needs.has_begun)
         run = self.open(run, [(planned, request)])
         return self._approve_by_grant(run, planned, needs)
 
@@ -271,9 +272,10 @@ class Asking:
             size = len(request.to_json())
             if size > MAX_REQUEST_BYTES:
                 advice = f"the request would have {size} bytes, and {MAX_REQUEST_BYTES} are allowed; pass less"
-                run = self.refuse(run, planned, advice)
+                run = self.refuse(run, planned, advice, has_begun=request.has_begun)
             elif len(fitting) >= room:
-                run = self.refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
+                advice = f"a step makes {MAX_REQUESTS_PER_STEP} requests at most"
+                run = self.refuse(run, planned, advice, has_begun=request.has_begun)
             else:
                 fitting.append(request)
         if not fitting:
@@ -289,8 +291,15 @@ class Asking:
             return run.stopping(user_stop_signal())
         return run.with_journal(run.journal.with_requests(opened.requests))
 
-    def refuse(self, run: Run, planned: PlannedCall, why: str) -> Run:
-        """Record a call that cannot ask; the model reads why."""
+    def refuse(self, run: Run, planned: PlannedCall, why: str, *, has_begun: bool = False) -> Run:
+        """Record a call that cannot ask; the model reads why.
+
+        Args:
+            has_begun: Its effect goes on elsewhere, and nobody will tell how it ends.
+        """
+        if has_begun:
+            record = record_unknown(run, planned, f"nobody can wait for it: {why}", CallTimes.at(self._now_ms(run)))
+            return run.with_record(planned.index, record)
         error = ErrorInfo(kind="request_refused", message=f"the call did not run: {why}")
         record = record_error(run, planned, error, CallTimes.at(self._now_ms(run)))
         return run.with_record(planned.index, record)

@@ -232,10 +232,17 @@ class ToolCallRunner:
         else:
             run = self._asking.open_needed(run, planned, needs)
         if run.outcome is None and run.is_stopping and planned.index not in run.records:
-            run = run.with_record(planned.index, record_not_run(run, planned, self._now_ms(run)))
+            run = run.with_record(planned.index, self._record_unasked(run, planned, needs))
         if planned.index not in run.records or planned.is_pure:
             return run
         return run.changed(unjournaled=run.unjournaled.with_record(planned.index, run.records[planned.index]))
+
+    def _record_unasked(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> CallRecord:
+        """Record a call that has to wait, of an execution that ends: nobody can tell of one that has begun elsewhere."""
+        if not needs.has_begun:
+            return record_not_run(run, planned, self._now_ms(run))
+        why = "the execution was ended while the call went on elsewhere"
+        return record_unknown(run, planned, why, CallTimes.at(self._now_ms(run)))
 
     def _journal(self, run: Run) -> Run:
         try:

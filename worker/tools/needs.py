@@ -22,9 +22,11 @@ class NeedsReply(Exception):
 
     Attributes:
         memo: JSON that the call gets back when it runs again, in `ctx.replies.memos`; people who answer can see it.
+        has_begun: The effect goes on elsewhere meanwhile: where the execution is stopped, its outcome is unknown.
     """
 
     memo: Mapping[str, Any] | None = None
+    has_begun: bool = False
 
     def with_memo(self, memo: Mapping[str, Any]) -> Self:
         """The same with JSON that the call leaves for its next run."""
@@ -156,6 +158,8 @@ class NeedsResult(NeedsReply):
         text: What the call waits for, for people.
         expires: The time in which the result must come; the call fails afterwards. None: no end.
     """
+
+    has_begun = True
 
     def __init__(self, text: str = "", *, expires: timedelta | None = None) -> None:
         check_expiry("NeedsResult", expires, "deny")

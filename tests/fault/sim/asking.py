@@ -12,7 +12,17 @@ from pydantic import BaseModel
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.state import AnswerRecord, AnswerVerb, Deny, Request
-from celery_agents.worker.tools import Ask, NeedsAnswer, NeedsApproval, PassOn, ToolContext, UseValue, tool
+from celery_agents.worker.tools import (
+    Ask,
+    FunctionTool,
+    NeedsAnswer,
+    NeedsApproval,
+    NeedsResult,
+    PassOn,
+    ToolContext,
+    UseValue,
+    tool,
+)
 
 from .sessions import EFFECTS, Called, Plan, Stage, here
 
@@ -25,6 +35,8 @@ ASKING: Final[Mapping[str, str]] = {
     "question": "unsafe",
     "later_keyed": "keyed",
     "later_unsafe": "unsafe",
+    "defers_keyed": "keyed",
+    "defers_unsafe": "unsafe",
 }
 LATER: Final = frozenset({"later_keyed", "later_unsafe"})
 AMOUNT, EDITED_AMOUNT, EXPIRED_COUNT = 1, 2, 7
@@ -150,7 +162,43 @@ def later_unsafe(payment: int, amount: int, ctx: ToolContext) -> None:
     _later("later_unsafe", payment, amount, ctx)
 
 
-_TOOLS: Final = (approved_unsafe, approved_keyed, asks_unsafe, asks_keyed, question, later_keyed, later_unsafe)
+def _defer(name: str, payment: int, amount: int, ctx: ToolContext) -> None:
+    """Start the work elsewhere, and say only then that its result comes later."""
+    stage = here()
+    result = stage.tool_called(ASKING[name], payment, ctx, amount=amount)
+    stage.start_job(ctx.session_id, ctx.completion_token, result)
+    stage.world.point("asks")
+    raise NeedsResult("elsewhere", expires=stage.world.rng.choice((None, _LONG, timedelta(seconds=20))))
+
+
+@tool(effect="keyed", timeout=5)
+def defers_keyed(payment: int, amount: int, ctx: ToolContext) -> None:
+    """Have it done once per key, elsewhere."""
+    _defer("defers_keyed", payment, amount, ctx)
+
+
+@tool(effect="unsafe", timeout=5)
+def defers_unsafe(payment: int, amount: int, ctx: ToolContext) -> None:
+    """Have it done elsewhere."""
+    _defer("defers_unsafe", payment, amount, ctx)
+
+
+class _Deferring:
+    """A tool of another kind: one that may put its result off while it runs."""
+
+    defers = True
+
+    def __init__(self, plain: FunctionTool) -> None:
+        self._plain = plain
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+_DEFERRING: Final = (_Deferring(defers_keyed), _Deferring(defers_unsafe))
+_TOOLS: Final = (
+    approved_unsafe, approved_keyed, asks_unsafe, asks_keyed, question, later_keyed, later_unsafe, *_DEFERRING,
+)  # fmt: skip
 
 
 def with_asking(agents: Sequence[Agent]) -> Sequence[Agent]:

@@ -7,11 +7,11 @@ python -m fault.sim.mutants --waiting wake_forgotten # one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from celery_agents.worker.state import AnswerRecord, AnswerVerb
-from celery_agents.worker.store import Claimed, ClaimResult, StepRef
+from celery_agents.worker.state import AnswerRecord, AnswerVerb, Request
+from celery_agents.worker.store import Claim, Claimed, ClaimResult, OpenedRequests, StepRef
 from celery_agents.worker.store.database import Command, Reply
 
 from .database import QUEUE
@@ -214,36 +214,47 @@ class _ModelAskedAgain(SimSteps):
         return with_journal(answer, answer=None)
 
 
+class _PutOffForgotten(SimSteps):
+    """A call that has put its result off asks like one that was never started."""
+
+    def open_requests(
+        self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
+    ) -> OpenedRequests:
+        plain = [Request(**{**each.__dict__, "options": None}) if each.has_begun else each for each in requests]
+        return super().open_requests(claim, plain, begins=begins)
+
+
 WAITING_MUTANTS: Final = (
-    Mutant("wait_ignores_journal", "the wait does not watch the journal", Substitutes(_WaitIgnoresJournal), 56),
-    Mutant("wait_ignores_stop", "the wait does not look for a stop", Substitutes(_StopHiddenFromWaits), 4),
-    Mutant("wait_not_due", "a session that waits leaves the due index", Substitutes(_NotDueWhileWaiting), 11),
+    Mutant("wait_ignores_journal", "the wait does not watch the journal", Substitutes(_WaitIgnoresJournal), 108),
+    Mutant("wait_ignores_stop", "the wait does not look for a stop", Substitutes(_StopHiddenFromWaits), 148),
+    Mutant("wait_not_due", "a session that waits leaves the due index", Substitutes(_NotDueWhileWaiting), 18),
     Mutant(
-        "answer_ignores_control", "an answer does not watch the control fields", Substitutes(_AnswerIgnoresControl), 59
+        "answer_ignores_control", "an answer does not watch the control fields", Substitutes(_AnswerIgnoresControl), 47
     ),
     Mutant("answer_not_recognised", "an answer sent again is not recognised", Substitutes(_AnswerNotRecognised)),
     Mutant("second_decision", "a second decision replaces the first", Substitutes(_SecondDecision)),
-    Mutant("wake_forgotten", "an answer wakes nobody", Substitutes(_NobodyWoken), 8),
+    Mutant("wake_forgotten", "an answer wakes nobody", Substitutes(_NobodyWoken), 9),
     Mutant("wake_not_due", "a wake leaves the due entry as it was", Substitutes(_WokenAndNotDue), 10),
-    Mutant(
-        "expiry_overwrites", "an expiry replaces an answer that came before it", Substitutes(_ExpiryOverwrites), 188
-    ),
+    Mutant("expiry_overwrites", "an expiry replaces an answer that came before it", Substitutes(_ExpiryOverwrites), 89),
     Mutant("claim_leaves_wait", "a claim leaves phase wait", Substitutes(_ClaimedAndWaiting), 5),
-    Mutant("stop_leaves_wait", "a stop leaves phase wait", Substitutes(_StoppedAndWaiting), 13),
-    Mutant("claim_ignores_hold", "a held session is claimed", Substitutes(_ClaimIgnoresHold), 80),
+    Mutant("stop_leaves_wait", "a stop leaves phase wait", Substitutes(_StoppedAndWaiting), 72),
+    Mutant("claim_ignores_hold", "a held session is claimed", Substitutes(_ClaimIgnoresHold), 6),
     Mutant("commit_ignores_hold", "a commit keeps its claim on a held session", Substitutes(_CommitIgnoresHold), 2),
     Mutant(
         "hold_refuses_stop", "a held session refuses the claim after a stop", Substitutes(_StopHiddenFromClaims), 147
     ),
     Mutant(
-        "hold_replaces_stop", "a session that is being stopped is suspended", Substitutes(_StopHiddenFromHolds), 114
+        "hold_replaces_stop", "a session that is being stopped is suspended", Substitutes(_StopHiddenFromHolds), 184
     ),
     Mutant("hold_outlives_end", "an execution that ends keeps the hold", Substitutes(_HoldKept), 2),
-    Mutant("resume_does_not_wake", "resume leaves a waiting session waiting", Substitutes(_ResumedAndNotWoken), 323),
-    Mutant("begin_record_kept", "a tool that asked counts as begun", Substitutes(_BeginRecordKept), 8),
+    Mutant("resume_does_not_wake", "resume leaves a waiting session waiting", Substitutes(_ResumedAndNotWoken), 650),
+    Mutant("begin_record_kept", "a tool that asked counts as begun", Substitutes(_BeginRecordKept), 7),
     Mutant("requests_stay_listed", "a request stays listed after its step", Substitutes(_RequestsStayListed)),
     Mutant(
-        "edits_forgotten", "an approved call runs with the arguments as asked", Substitutes(steps=_EditsForgotten), 56
+        "edits_forgotten", "an approved call runs with the arguments as asked", Substitutes(steps=_EditsForgotten), 15
+    ),
+    Mutant(
+        "put_off_forgotten", "a call that went on elsewhere counts as not run", Substitutes(steps=_PutOffForgotten), 63
     ),
     Mutant("model_asked_again", "a woken leg asks the model again", Substitutes(steps=_ModelAskedAgain)),
 )

@@ -1,0 +1,111 @@
+"""Tools that put their result off while they run: the effect goes on elsewhere, so nobody may call it not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.state import AgentState, Complete, RequestKind
+from celery_agents.worker.tools import NeedsReply, NeedsResult, NeedsTime, tool
+
+from support.engine import Bench
+
+
+class PuttingOff:
+    """A tool that asks for this after its effect."""
+
+    defers = True
+
+    def __init__(self, make: Callable[[], NeedsReply]) -> None:
+        self.make = make
+        self.calls = 0
+        self.before: Callable[[], object] = lambda: None
+
+        @tool(effect="unsafe")
+        def start() -> None:
+            """Start a job elsewhere."""
+            self.calls += 1
+            self.before()
+            raise self.make()
+
+        self._plain = start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+def agent_of(put_off: PuttingOff) -> Agent:
+    def model(state: AgentState) -> Any:
+        return "done" if state.step_count else CallTool("start")
+
+    return Agent(name="starter", driver=model, tools=[put_off])
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+def run(bench: Bench, put_off: PuttingOff, meanwhile: Callable[[str], object] = lambda _: None) -> str:
+    agent = agent_of(put_off)
+    bench.runner = bench.another_worker(agent)
+    session = bench.submit("go", agent=agent)
+    put_off.before = lambda: meanwhile(session)
+    bench.run(session)
+    return session
+
+
+def outcomes(bench: Bench, session: str) -> list[str]:
+    return [str(each.outcome) for each in bench.state(session).run.tool_executions]
+
+
+def test_the_result_that_a_service_brings_is_the_calls(bench: Bench) -> None:
+    put_off = PuttingOff(lambda: NeedsResult("a farm renders"))
+    session = run(bench, put_off)
+    request = bench.open_request(session)
+    assert (request.kind, request.text) == (RequestKind.EXTERNAL, "a farm renders")
+    bench.answer(session, Complete(7))
+    bench.run(session)
+    assert (put_off.calls, outcomes(bench, session)) == (1, ["ok"])
+
+
+def test_an_expiry_fails_the_call(bench: Bench) -> None:
+    session = run(bench, PuttingOff(lambda: NeedsResult(expires=timedelta(seconds=30))))
+    bench.clock.go_on(31)
+    bench.run(session)
+    assert outcomes(bench, session) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        lambda: NeedsResult("elsewhere"),
+        lambda: NeedsTime(datetime(2030, 1, 1, tzinfo=UTC), has_begun=True),
+    ],
+)
+def test_a_stop_while_the_job_is_started_leaves_its_outcome_unknown(
+    bench: Bench, needs: Callable[[], NeedsReply]
+) -> None:
+    session = run(bench, PuttingOff(needs), bench.stop)
+    assert outcomes(bench, session) == ["unknown"]
+
+
+def test_a_stop_while_the_result_is_awaited_leaves_its_outcome_unknown(bench: Bench) -> None:
+    session = run(bench, PuttingOff(lambda: NeedsResult("elsewhere")))
+    bench.stop(session)
+    bench.run(session)
+    assert outcomes(bench, session) == ["unknown"]
+
+
+def test_a_request_that_cannot_be_made_leaves_the_outcome_unknown_and_says_why(bench: Bench) -> None:
+    session = run(bench, PuttingOff(lambda: NeedsResult("elsewhere").with_memo({"huge": "x" * 100_000})))
+    (call,) = bench.state(session).run.tool_executions
+    assert call.outcome == "unknown"
+    assert "bytes" in call.as_message()
