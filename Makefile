@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-http bench-live bench-flat clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat clean
 .DEFAULT_GOAL := help
 
 help:
@@ -104,6 +104,9 @@ bench-waiting: $(VENV)/installed-bench
 
 bench-children: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/children.py $(ARGS)
+
+bench-pydantic: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/pydantic_agents.py $(ARGS)
 
 bench-http: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/http_streams.py $(ARGS)

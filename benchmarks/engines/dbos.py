@@ -11,9 +11,10 @@ import asyncio
 import os
 from typing import Any
 
+from engines.scripted_model import scripted_model
 from yardstick.engine import Engine
 from yardstick.load import Load, in_waves, serve
-from yardstick.work import answer_text, call_model, call_tool, tool_arguments, tool_result
+from yardstick.work import call_model, call_tool, tool_result
 
 REQUIREMENTS = ("dbos==3.4.0", "pydantic-ai-slim[dbos]==2.68.0", "psycopg[binary]==3.3.9")
 
@@ -90,22 +91,9 @@ def _agent() -> Any:
     from dbos import DBOS
     from pydantic_ai import Agent
     from pydantic_ai.durable_exec.dbos import DBOSAgent
-    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-    from pydantic_ai.models.function import AgentInfo, FunctionModel
     from pydantic_ai.usage import UsageLimits
 
-    async def model(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        first: Any = messages[0].parts[0]
-        steps, latency = (float(part) for part in first.content.split())
-        number = len(messages) // 2 + 1
-        if latency:
-            await asyncio.sleep(latency)
-        text = TextPart(answer_text(number))
-        if number >= steps:
-            return ModelResponse(parts=[text])
-        return ModelResponse(parts=[text, ToolCallPart("look_up", tool_arguments(number), f"call_{number}")])
-
-    agent = Agent(FunctionModel(model), name="bench")
+    agent = Agent(scripted_model(), name="bench")
 
     @agent.tool_plain
     @DBOS.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from typing import Any
@@ -82,9 +83,21 @@ def main() -> None:
             while store.zcard("ca:{0}:due"):
                 time.sleep(look)
 
-        in_waves(load, lambda _: client.submit(agent, "Look it up.", metadata=job) and None, wait)
+        prompt = f"{load.steps} {load.latency}" if agent == "pydantic" else "Look it up."
+        in_waves(load, lambda _: client.submit(agent, prompt, metadata=job) and None, wait)
 
     serve(run)
+
+
+def product_of_pydantic_agents() -> Engine:
+    """This product, with a durable agent of pydantic-ai."""
+    plain = product("keyed")
+    return dataclasses.replace(
+        plain,
+        name="product_pydantic",
+        title="celery-agents, durable agent of pydantic-ai",
+        env={**plain.env, "BENCH_AGENT": "pydantic", "CELERY_AGENTS_AGENTS": "engines.pydantic_product_agents"},
+    )
 
 
 def product(

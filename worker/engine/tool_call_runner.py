@@ -238,7 +238,7 @@ class ToolCallRunner:
         return run.changed(unjournaled=run.unjournaled.with_record(planned.index, run.records[planned.index]))
 
     def _record_unasked(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> CallRecord:
-        """Record a call that has to wait, of an execution that ends: nobody can tell of one that has begun elsewhere."""
+        """Record a call that would wait, of an execution that ends: one that has begun elsewhere is unknown."""
         if not needs.has_begun:
             return record_not_run(run, planned, self._now_ms(run))
         why = "the execution was ended while the call went on elsewhere"

@@ -6,9 +6,10 @@ and the counters after it. The results of tool calls follow as messages of tools
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import from_json
 
@@ -17,6 +18,8 @@ from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, f
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
     from pydantic_ai.usage import RunUsage
+
+T = TypeVar("T")
 
 KEY: Final = "pydantic_ai_agent"
 """The name under which a message keeps what pydantic-ai has added."""
@@ -113,14 +116,14 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     for message in messages:
         if message.role is Role.ASSISTANT:
             kept: Any = None if message.provider is None else message.provider.get(KEY)
-            history += load_messages(kept["messages"]) if kept else _converted(message, results, said)
+            history += _PARSED.of(message, _messages_of) if kept else _converted(message, results, said)
             results, said = ([*load_parts(kept["results"])] if kept else []), []
             goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
             counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
             usage = RunUsage(**thaw(kept["usage"])) if kept and goes_on else RunUsage()
             queued = list(thaw(kept.get("queued", ()))) if kept and goes_on else []
         elif message.role is Role.TOOL and message.name != ANSWER_AGAIN:
-            result = read_result(message)
+            result = _PARSED.of(message, read_result)
             results += result.parts
             queued += result.queued
             usage.incr(RunUsage(**result.used))
@@ -137,6 +140,33 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     if results:
         history.append(ModelRequest(parts=results))
     return Conversation(history=history, prompt=prompt, counters=counters, usage=usage, queued=queued)
+
+
+def _messages_of(message: Message) -> list[ModelMessage]:
+    """The messages that this package keeps with an answer."""
+    assert message.provider is not None
+    kept: Any = message.provider[KEY]
+    return load_messages(kept["messages"])
+
+
+class _Parsed:
+    """Keep what was made of messages as long as those live: a worker that keeps a session reads each of them once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[weakref.ref[Message], Any]] = {}
+
+    def of(self, message: Message, make: Callable[[Message], T]) -> T:
+        """The same as `make(message)`, made once for each message object."""
+        key = id(message)
+        found = self._made.get(key)
+        if found is not None and found[0]() is message:
+            return found[1]
+        value = make(message)
+        self._made[key] = (weakref.ref(message, lambda _: self._made.pop(key, None)), value)
+        return value
+
+
+_PARSED: Final = _Parsed()
 
 
 def _converted(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:

@@ -122,7 +122,7 @@ class Desk:
         else:
             expect(any(name.startswith(b"err:") for name in fields), f"the journal lacks the failure, {failure}")
             is_raw = kind != "function" and isinstance(given, bytes)
-            expect(not is_raw or failure == "unusable_answer", f"bytes failed as {failure}")
+            expect(not is_raw or failure == _failure_of(given), f"bytes failed as {failure}")
 
     def _read_directly(self, kind: str, given: Any) -> None:
         if not isinstance(given, bytes):
@@ -164,7 +164,8 @@ class Desk:
             allowed.append("InvalidInput")
         else:
             shape = b'{"tool_calls":[{"id":"c","name":"%b","args":%b},{"id":"d","name":"words"}]}'
-            self._drivers["plain"].raw = shape % (name.encode(), raw)
+            self._drivers["plain"].raw = answer = shape % (name.encode(), raw)
+            allowed += [_failure_of(answer)]
             _, ref, failure = self.carried_out("plain")
         expect(failure in allowed, f"a call failed its execution as {failure}")
         if failure is None:
@@ -182,3 +183,8 @@ class Desk:
             allowed = ("ok", "error", "unknown" if isinstance(given_result[0], TimeoutError) else "")
             expect(each.outcome.value in allowed, f"the call ended as {each.outcome.value}")
             expect(each.outcome.value == "ok" or bool(each.error_message()), "a failure without a word")
+
+
+def _failure_of(answer: bytes) -> str:
+    """The kind of failure of an answer that cannot be used."""
+    return "answer_too_large" if len(answer) > quick_settings().max_answer_bytes else "unusable_answer"
