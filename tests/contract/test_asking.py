@@ -77,6 +77,15 @@ def test_a_request_needs_the_claim_and_opens_nothing_under_a_stop(bench: Bench) 
     assert "request_opened" not in events(bench)
 
 
+def test_a_stop_after_a_request_whose_reply_was_lost_still_tells_of_it(bench: Bench) -> None:
+    claimed = bench.claim()
+    request = a_request(bench)
+    open_requests(bench, claimed, request)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    again = bench.store.steps.open_requests(claimed.claim, [request, a_request(bench, 1)])
+    assert ([each.id for each in again.requests], again.cancel) == ([request.id], bench.execution)
+
+
 def test_requests_are_bounded_by_number_and_size(bench: Bench) -> None:
     claimed = bench.claim()
     with pytest.raises(InvalidInput, match=r"request of refund.*bytes"):

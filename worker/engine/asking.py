@@ -287,9 +287,8 @@ class Asking:
             )
         except ClaimLost:
             return run.decide(TakenOver(run.ref))
-        if opened.cancel is not None:
-            return run.stopping(user_stop_signal())
-        return run.with_journal(run.journal.with_requests(opened.requests))
+        run = run.with_journal(run.journal.with_requests(opened.requests)) if opened.requests else run
+        return run if opened.cancel is None else run.stopping(user_stop_signal())
 
     def refuse(self, run: Run, planned: PlannedCall, why: str, *, has_begun: bool = False) -> Run:
         """Record a call that cannot ask; the model reads why.

@@ -30,7 +30,8 @@ class OpenedRequests:
 
     Attributes:
         requests: As they are stored, in the order in which they were given: the first one stored wins.
-        cancel: The execution, when somebody asked it to stop; then nothing was written.
+        cancel: The execution, when somebody asked it to stop; then nothing was written now, and `requests` are those of
+            an earlier attempt.
     """
 
     requests: tuple[Request, ...]
@@ -93,9 +94,10 @@ class StepRequests:
     def _open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
         with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
             control, journal, now_ms = self._check(watched)
-            if control.requested_stop is not None:
-                return OpenedRequests((), cancel=control.requested_stop)
             stored = {request.place: request for request in journal.all_requests}
+            if control.requested_stop is not None:  # those of an attempt whose reply was lost may be answered already
+                known = tuple(stored[request.place] for request in requests if request.place in stored)
+                return OpenedRequests(known, cancel=control.requested_stop)
             fresh = [request for request in requests if request.place not in stored]
             if len(stored) + len(fresh) > MAX_REQUESTS_PER_STEP:
                 advice = f"one step may ask at most {MAX_REQUESTS_PER_STEP} times; ask for less at once."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ... import crash_points
-from ...errors import ClaimLost, StoreFull
+from ...errors import ClaimLost, StoreFull, StoreUnavailable
 from ...state import ExecutionStatus
 from .. import decoding, fields
 from ..context import SessionScope
@@ -79,6 +79,11 @@ class StepJournal:
             self.expire_if_past(self.scope.database.transaction("journal.result", commands)[-1])
         except StoreFull:
             self._record_when_full([word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)])
+        except StoreUnavailable:
+            # A lost reply may hide that a worker that slept has revived the journal, and nobody else would end it.
+            with contextlib.suppress(StoreUnavailable, Changed):
+                self._expire()
+            raise
         crash_points.at("c6")
 
     def result_commands(self, results: Mapping[int, bytes]) -> list[Command]:
