@@ -161,7 +161,9 @@ class Desk:
         if raw is None:
             self._function = Lazy(ToolCall.from_text, "c", name, text)
             _, ref, failure = self.carried_out("function")
-            allowed.append("InvalidInput")
+            # As JSON, an answer with such a text may be several times as long.
+            is_large = 6 * len(text) > quick_settings().max_answer_bytes
+            allowed += ["InvalidInput", *(["answer_too_large"] if is_large else [])]
         else:
             shape = b'{"tool_calls":[{"id":"c","name":"%b","args":%b},{"id":"d","name":"words"}]}'
             self._drivers["plain"].raw = answer = shape % (name.encode(), raw)
