@@ -157,7 +157,9 @@ def test_the_replacement_of_a_task_runs_before_and_after(tmp_path: Path, redis_u
     new_worker(agents="after", env={"PYTHONPATH": str(tmp_path)})
     assert run(tmp_path, redis_url, sys.executable, "caller.py").stdout.strip() == page.outputs[0].strip()
     assert run(tmp_path, redis_url, sys.executable, "streaming.py").stdout.strip() == "execution_completed"
-    assert run(tmp_path, redis_url, sys.executable, "stopping.py").stdout.strip() in ("nothing was running", "stopped")
+    # The job is short: the stop may find it running, in its last step, or ended.
+    stopped = run(tmp_path, redis_url, sys.executable, "stopping.py").stdout.strip()
+    assert stopped in ("nothing was running", "stopped", "completed")
     assert run(tmp_path, redis_url, sys.executable, "one_at_a_time.py").stdout.strip() == "completed completed"
 
 
