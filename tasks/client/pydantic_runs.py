@@ -221,8 +221,7 @@ def _texts(prompt: object) -> list[str]:
 def _metadata(agent: Agent[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(given.get("metadata", {}))
     if "usage_limits" in given:
-        limits: dict[str, Any] = asdict(given["usage_limits"])
-        metadata[USAGE_LIMITS] = {name: value for name, value in limits.items() if value is not None}
+        metadata[USAGE_LIMITS] = asdict(given["usage_limits"])  # None is no limit, and not the default
     if "deps" in given:
         metadata[DEPS] = _dumped_deps(agent, given["deps"])
     return metadata

@@ -15,6 +15,7 @@ from pydantic_ai.usage import UsageLimits
 
 from celery_agents import CeleryDurability, durable
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
+from celery_agents.worker.pydantic_agents.driver import limits_of
 
 from support import pydantic_examples as examples
 from support.lab import Lab
@@ -86,6 +87,13 @@ def test_limits_of_pydantic_ai_end_the_run_with_its_exception(lab: Lab) -> None:
         with pytest.raises(UsageLimitExceeded) as ours:
             durable(examples.users, lab.client).run_sync("go", usage_limits=limits)
         assert str(own.value) in str(ours.value)
+
+
+def test_a_limit_that_is_lifted_is_no_limit(lab: Lab) -> None:
+    limits = UsageLimits(request_limit=None, tool_calls_limit=9)
+    result = durable(examples.city, lab.client).run_sync("Where?", usage_limits=limits)
+    metadata = lab.client.show(result.conversation_id or "").state.context.metadata
+    assert limits_of(CeleryDurability(), metadata) == limits
 
 
 def test_a_run_that_fails_in_pydantic_ai_fails_here_with_its_words(lab: Lab) -> None:
