@@ -18,6 +18,7 @@ from .call_records import (
     CallTimes,
     RequestedCall,
     record_call,
+    record_elsewhere,
     record_error,
     record_not_run,
     record_unknown,
@@ -83,8 +84,7 @@ def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: S
         return Settled(_record_external(run, requested, request, answer, settings))
     if answer.verb is AnswerVerb.CANCEL:
         if request.has_begun:
-            why = "the execution was ended while the call went on elsewhere"
-            return Settled(record_unknown(run, requested, why, CallTimes(request.asked_at_ms, answer.at_ms)))
+            return Settled(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
         return Settled(record_not_run(run, requested, answer.at_ms))
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
         return Settled(_record_denied(run, requested, request, answer))

@@ -159,6 +159,11 @@ def record_unknown(run: Run, requested: RequestedCall, why: str, times: CallTime
     return record_call(run, requested, ToolOutcome.UNKNOWN, times, error=error)
 
 
+def record_elsewhere(run: Run, requested: RequestedCall, times: CallTimes) -> CallRecord:
+    """Record a call that goes on elsewhere, of an execution that ends: nobody will tell how it ended."""
+    return record_unknown(run, requested, "the execution was ended while the call went on elsewhere", times)
+
+
 def record_stopped(run: Run, requested: RequestedCall, now_ms: int, begun: BeginRecord | None) -> CallRecord:
     """Record a call of an execution that ends: not run, or of unknown outcome where an effect may have begun."""
     if begun is None:

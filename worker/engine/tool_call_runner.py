@@ -32,6 +32,7 @@ from .call_records import (
     CallTimes,
     PlannedCall,
     record_call,
+    record_elsewhere,
     record_error,
     record_not_run,
     record_unknown,
@@ -241,8 +242,7 @@ class ToolCallRunner:
         """Record a call that would wait, of an execution that ends: one that has begun elsewhere is unknown."""
         if not needs.has_begun:
             return record_not_run(run, planned, self._now_ms(run))
-        why = "the execution was ended while the call went on elsewhere"
-        return record_unknown(run, planned, why, CallTimes.at(self._now_ms(run)))
+        return record_elsewhere(run, planned, CallTimes.at(self._now_ms(run)))
 
     def _journal(self, run: Run) -> Run:
         try:

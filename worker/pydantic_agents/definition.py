@@ -12,7 +12,6 @@ from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
 from ..tools.effect import Effect
 from . import internals
-from .tool import KnownTool
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -22,6 +21,19 @@ if TYPE_CHECKING:
     from .durability import CeleryDurability
 
 _KEY = "celery"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """A tool that an agent has when it is found.
+
+    Attributes:
+        parameters: JSON Schema of its arguments.
+    """
+
+    effect: Effect
+    description: str
+    parameters: FrozenDict
 
 
 @dataclass(frozen=True)

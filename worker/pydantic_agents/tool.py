@@ -35,22 +35,10 @@ if TYPE_CHECKING:
 
     from ..tools.protocol import Tool
     from .deferring import RequestWaiter
+    from .definition import KnownTool
     from .durability import CeleryDurability
 
 _MOST_CHARS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTool:
-    """A tool that an agent has when it is found.
-
-    Attributes:
-        parameters: JSON Schema of its arguments.
-    """
-
-    effect: Effect
-    description: str
-    parameters: FrozenDict
 
 
 @dataclass(frozen=True, eq=False)
