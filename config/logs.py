@@ -6,12 +6,11 @@ replaced.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import logging
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
@@ -81,14 +80,19 @@ def log_as(**fields: object) -> None:
     _step_fields.set(fields)
 
 
-@contextlib.contextmanager
-def logged_as(**fields: object) -> Generator[None]:
-    """Add these fields to the lines that are logged in the block."""
-    token = _step_fields.set(fields)
-    try:
-        yield
-    finally:
-        _step_fields.reset(token)
+class LoggedAs:
+    """Adds fields to the lines that are logged in a `with` block."""
+
+    __slots__ = ("_fields", "_token")
+
+    def __init__(self, **fields: object) -> None:
+        self._fields = fields
+
+    def __enter__(self) -> None:
+        self._token = _step_fields.set(self._fields)
+
+    def __exit__(self, *_: object) -> None:
+        _step_fields.reset(self._token)
 
 
 def configure_logging(settings: Settings, *, redact: Redact = str, everybody: bool = False) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any, assert_never
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Retry
 
 from ..config.celery import is_redis
-from ..config.logs import logged_as
+from ..config.logs import LoggedAs
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency import fibers
@@ -46,9 +45,9 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
         except MalformedStep as error:
             runtime().store.housekeeping.quarantine(repr(kwargs)[:_PAYLOAD_CHARS], str(error))
             raise Ignore from error
-        with logged_as(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
+        with LoggedAs(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
             queue = settings.queue_name((self.request.delivery_info or {}).get("routing_key")) or ""
-            return report_outcome(_run_step(runtime(), replace(ref, queue=queue)), runtime())
+            return report_outcome(_run_step(runtime(), ref, queue), runtime())
 
     @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
     def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -56,9 +55,9 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
         runtime().store.housekeeping.quarantine(payload, reason)
 
 
-def _run_step(runtime: Runtime, ref: StepRef) -> Outcome:
+def _run_step(runtime: Runtime, ref: StepRef, queue: str) -> Outcome:
     try:
-        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, ref.queue)
+        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, queue)
         runtime.observers.delivered(outcome)
         return outcome
     except (StoreUnavailable, StoreFull) as error:

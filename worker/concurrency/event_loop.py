@@ -45,15 +45,18 @@ class EventLoopThread:
             A future: `cancel` cancels the coroutine, and `result` raises TimeoutError after the timeout.
         """
 
+        async def guarded() -> R:
+            try:
+                return await call()
+            except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
+                raise ExitAttempt(f"{type(error).__name__}: {error}") from error
+
         async def bounded() -> R:
             async with asyncio.timeout(timeout):
-                try:
-                    return await call()
-                except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
-                    raise ExitAttempt(f"{type(error).__name__}: {error}") from error
+                return await guarded()
 
         if (fiber := fibers.current()) is not None:
-            return _CoroutineFuture(bounded(), fiber.among.loop)
+            return _CoroutineFuture(guarded(), fiber.among.loop, timeout)
         return asyncio.run_coroutine_threadsafe(bounded(), self._running())
 
     def call_soon(self, callback: Callable[[], object]) -> None:
@@ -107,10 +110,17 @@ class _CoroutineFuture(concurrent.futures.Future[R]):
     in any thread.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        """
+        Args:
+            timeout: Seconds until the coroutine is cancelled. The future raises TimeoutError then, unless the coroutine
+                returns a result all the same.
+        """
         # The base's constructor is not called: every method that would use its locks is overridden here.
         self._loop = loop
         self._task = loop.create_task(coroutine)
+        self._timer = loop.call_later(timeout, self._time_out)
+        self._is_late = False
         self._is_done = False
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[concurrent.futures.Future[R]], object]] = []
@@ -144,8 +154,16 @@ class _CoroutineFuture(concurrent.futures.Future[R]):
             self._task.cancel()
             self._end(concurrent.futures.CancelledError())
 
+    def _time_out(self) -> None:
+        self._is_late = True
+        self._task.cancel()
+
     def _on_end(self, task: asyncio.Task[R]) -> None:
-        error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
+        self._timer.cancel()
+        if task.cancelled():
+            error: BaseException | None = TimeoutError() if self._is_late else concurrent.futures.CancelledError()
+        else:
+            error = task.exception()
         if not self._is_done:
             self._end(error)
 

@@ -16,13 +16,20 @@ from . import fibers
 
 
 class LockHolder:
-    """One holder of the lock, until it leaves."""
+    """One holder of the lock, until it leaves: at the end of its `with` block, or when somebody leaves for it."""
 
-    __slots__ = ("has_left", "is_exclusive")
+    __slots__ = ("_lock", "has_left", "is_exclusive")
 
-    def __init__(self, *, is_exclusive: bool) -> None:
+    def __init__(self, lock: SharedLock, *, is_exclusive: bool) -> None:
+        self._lock = lock
         self.is_exclusive = is_exclusive
         self.has_left = False
+
+    def __enter__(self) -> LockHolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.leave(self)
 
 
 class SharedLock:
@@ -39,21 +46,16 @@ class SharedLock:
         """Whether a suspect holds the lock, or waits for the other holders to leave."""
         return self._is_closed
 
-    @contextlib.contextmanager
-    def shared(self) -> Generator[LockHolder]:
-        """Share the lock; waits while a suspect holds it or waits for it."""
+    def shared(self) -> LockHolder:
+        """Share the lock for a `with` block; waits while a suspect holds it or waits for it."""
         while (change := self._try_share()) is not None:
             fibers.wait((change,), None)
-        holder = LockHolder(is_exclusive=False)
-        try:
-            yield holder
-        finally:
-            self.leave(holder)
+        return LockHolder(self, is_exclusive=False)
 
     @contextlib.contextmanager
     def exclusive(self, patience_seconds: float) -> Generator[LockHolder | None]:
         """Hold the lock alone, once all other holders have left; None when that took too long."""
-        holder = LockHolder(is_exclusive=True) if self._wait_until_empty(patience_seconds) else None
+        holder = LockHolder(self, is_exclusive=True) if self._wait_until_empty(patience_seconds) else None
         try:
             yield holder
         finally:
