@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from functools import cached_property, lru_cache
+from typing import Final, Protocol, TypeVar
 
 from ...config.settings import Settings
 from ..concurrency.turns import Turns
@@ -19,6 +20,9 @@ from .records import StepRef
 from .retrying import retry_transaction
 
 Answer = TypeVar("Answer")
+
+# Scopes that are kept: a step asks for its session's four times.
+_SCOPES: Final = 1024
 
 
 class StepPublisher(Protocol):
@@ -54,6 +58,7 @@ class StoreContext:
     Attributes:
         ends: Lets the ends of one parent's children follow each other, by the parent's id.
         shards: The keys of each shard, by number.
+        session: Takes one session of the store, by its id.
     """
 
     database: Database
@@ -63,46 +68,47 @@ class StoreContext:
     cache: SessionCache
     ends: Turns = field(default_factory=Turns)
     shards: tuple[ShardKeys, ...] = field(init=False)
+    session: Callable[[str], SessionScope] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", shard_keys(self.settings.shards))
+        object.__setattr__(self, "session", lru_cache(_SCOPES)(self._scope))
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""
         return self.shards[shard_of(session_id, len(self.shards))].session(session_id)
 
-    def session(self, session_id: str) -> SessionScope:
-        """Take one session of the store."""
+    def _scope(self, session_id: str) -> SessionScope:
         return SessionScope(self, self.keys(session_id))
 
-    @property
+    @cached_property
     def lease_ms(self) -> int:
         """How long a lease lives without renewal."""
         return round(self.settings.lease_seconds * 1000)
 
-    @property
+    @cached_property
     def grace_ms(self) -> int:
         """How long after a lease's end the sweep looks at its step."""
         return round(self.settings.lease_grace_seconds * 1000)
 
-    @property
+    @cached_property
     def due_ms(self) -> int:
         """How long after a publication the sweep looks at the step."""
         return round(self.settings.due_seconds * 1000)
 
-    @property
+    @cached_property
     def agent_grace_ms(self) -> int:
         """How long a session waits for a worker that offers its agent before it is parked."""
         return round(self.settings.agent_grace_seconds * 1000)
 
-    @property
+    @cached_property
     def journal_ms(self) -> int:
         """How long a journal lives after its commit: never longer than the session after its end."""
         journal_ms = round(self.settings.journal_seconds * 1000)
         retention_ms = self.retention_ms
         return journal_ms if retention_ms is None else min(journal_ms, retention_ms)
 
-    @property
+    @cached_property
     def retention_ms(self) -> int | None:
         """How long a session's keys live after its last execution; None: for ever."""
         seconds = self.settings.retention_seconds

@@ -76,11 +76,15 @@ class Journal:
     @property
     def open_requests(self) -> tuple[Request, ...]:
         """Requests without an answer, by call index. Only the newest round of a call can be one."""
+        if not self.requests:
+            return ()
         return tuple(request for request in self.all_requests if request.place not in self.answers)
 
     @property
     def child_requests(self) -> tuple[Request, ...]:
         """The requests whose answers are the ends of children, by call index and round."""
+        if not self.requests:
+            return ()
         return tuple(request for request in self.all_requests if request.child is not None)
 
     @property

@@ -97,8 +97,7 @@ class RedisDatabase:
         for read, answers in guards:
             words += (len(read), len(answers), *read, *answers)
         for command in commands:
-            words.append(len(command))
-            words += command
+            words += (len(command), *command)
         if not self._may_run_scripts or len(words) > _MOST_WORDS:
             return None
         try:

@@ -292,15 +292,17 @@ class SessionSave:
         retention_ms = self.scope.context.retention_ms
         if retention_ms is None:
             return
-        names = [*session_key_names(self.scope, after, executions), *self._kept_journal()]
         if not is_active(after):
-            for name in names:
+            for name in self._living_keys(executions):
                 yield ("PEXPIRE", name, retention_ms)
             yield ("ZADD", keys.shard.ending, self.now_ms + retention_ms, keys.session_id)
         elif before is not None and not is_active(before):
-            for name in names:
+            for name in self._living_keys(executions):
                 yield ("PERSIST", name)
             yield ("ZREM", keys.shard.ending, keys.session_id)
+
+    def _living_keys(self, executions: Sequence[str]) -> list[str]:
+        return [*session_key_names(self.scope, self.next_state.state, executions), *self._kept_journal()]
 
     def _kept_journal(self) -> list[str]:
         execution = self.next_state.state.execution

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ...state import AgentState
 from ..cache import CachedSession
@@ -12,6 +13,8 @@ from ..database import Command
 from ..events import event_commands
 from ..journal import Journal
 from ..records import Claim, Claimed, LoadedSession, NewEvent, StepRef
+
+_NOTHING_JOURNALED: Final = Journal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def first_claimed(
     """
     loaded = LoadedSession(
         session=session,
-        journal=Journal(),
+        journal=_NOTHING_JOURNALED,
         cancel=None,
         attempts=claim.attempt,
         delays=0,

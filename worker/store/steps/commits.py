@@ -12,7 +12,7 @@ attempt first asks whether this claim has already committed: by `last`, or by th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -69,6 +69,28 @@ class _Prepared:
     commands: list[Command]
     session: CachedSession
     committed: Committed
+
+
+class _Staged:
+    """Tells the cache what the session becomes, before it does: the next message leaves inside the commit."""
+
+    __slots__ = ("_cache", "_prepared", "_session_id")
+
+    def __init__(self, scope: SessionScope, prepared: _Prepared) -> None:
+        self._cache = scope.cache
+        self._session_id = scope.session_id
+        self._prepared = prepared
+
+    def __enter__(self) -> None:
+        self._cache.stage(self._session_id, self._prepared.session)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._cache.unstage(self._session_id)
+        elif self._prepared.committed.next is None:
+            self._cache.drop(self._session_id)  # whoever comes back to it reads it once
+        else:
+            self._cache.put(self._session_id, self._prepared.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +196,7 @@ class _Commit:
             (("EXISTS", keys.inbox), (0,)),
         ]
         try:
-            with self._stage(prepared):
+            with _Staged(self.scope, prepared):
                 replies = scope.database.compare_and_apply("commit.attempt", guards, prepared.commands)
                 if replies is None:
                     raise Changed
@@ -212,7 +234,7 @@ class _Commit:
             found = _FoundBeside(bookkeeping=stored.bookkeeping, legs=control.legs, hold=control.hold)
             prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
             prepared = self._with_parent(prepared, stored, next_state, watched)
-            with self._stage(prepared):
+            with _Staged(self.scope, prepared):
                 replies = watched.commit("commit.exec", prepared.commands)
                 crash_points.at("c7")
                 if stored.bookkeeping.parent is not None and prepared.committed.next is None:
@@ -308,21 +330,6 @@ class _Commit:
         """The claim of the next step, which the commit takes along."""
         claim = Claim(id=self.claim.id, worker=self.claim.worker, ref=following, attempt=1, now_ms=now_ms)
         return first_claimed(claim, session, self.base.started_ms)
-
-    @contextlib.contextmanager
-    def _stage(self, prepared: _Prepared) -> Generator[None]:
-        """Tell the cache what the session becomes, before it does: the next message leaves inside the commit."""
-        cache, session_id = self.scope.cache, self.scope.session_id
-        cache.stage(session_id, prepared.session)
-        try:
-            yield
-        except BaseException:
-            cache.unstage(session_id)
-            raise
-        if prepared.committed.next is None:
-            cache.drop(session_id)  # whoever comes back to it reads it once
-        else:
-            cache.put(session_id, prepared.session)
 
     def _is_in_steps(self, control: ControlFields, watched: WatchedTransaction) -> bool:
         """Whether the list of steps holds this claim's step; a later commit may have overwritten `last`."""

@@ -46,17 +46,19 @@ class BeginResult:
     cancel: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class StepJournal:
-    """The journal of a claimed step."""
+    """The journal of a claimed step.
 
-    scope: SessionScope
-    claim: Claim
+    Attributes:
+        key: The journal's key.
+    """
 
-    @property
-    def key(self) -> str:
-        """The journal's key."""
-        return self.scope.keys.journal(self.claim.ref.execution_id, self.claim.ref.step)
+    __slots__ = ("claim", "key", "scope")
+
+    def __init__(self, scope: SessionScope, claim: Claim) -> None:
+        self.scope = scope
+        self.claim = claim
+        self.key = scope.keys.journal(claim.ref.execution_id, claim.ref.step)
 
     def record_answer(self, raw: bytes) -> bytes:
         """Store the driver's raw answer. See `StepStore.record_answer`."""
