@@ -143,10 +143,11 @@ class Asking:
     def _decisions(self, run: Run, planned: Sequence[PlannedCall]) -> dict[int, CallDecision]:
         """Decisions, other than to run, about calls that have asked for nothing and were not begun."""
         decided: dict[int, CallDecision] = {}
+        journal = run.journal
         for each in planned:
-            if each.index in run.journal.requests or each.index in run.journal.begun:
+            if each.index in journal.requests or each.index in journal.begun:
                 continue
-            stored = run.journal.decisions.get(each.index)
+            stored = journal.decisions.get(each.index)
             if stored is not None:
                 decided[each.index] = CallDecision.from_journal(each.index, stored)
             elif may_ask(run, each) and (decision := decide_about(run, each)) is not None:

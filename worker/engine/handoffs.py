@@ -74,6 +74,8 @@ class Handoffs:
 
 def handoff_of(run: Run) -> Handoff | None:
     """The handoff among the recorded calls of a step; None without one."""
+    if not run.agent.toolset.can_hand_over:
+        return None
     for _, record in sorted(run.records.items()):
         tool = run.agent.toolset.get(record.execution.tool_call.name)
         if record.execution.outcome is ToolOutcome.OK and is_handing_over(tool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final
 
 from ..drivers import Delta
@@ -28,11 +29,15 @@ class RunText:
         self._writer = writer
         self._lease = lease
         self._monotonic = monotonic
-        self._ref = claimed.claim.ref
+        self._claimed = claimed
         # Redis's time at this machine's 0, at the earliest.
         self._ahead_ms = claimed.claim.now_ms - monotonic() * 1000
-        self._text = AttemptText(Attempt(claimed.claim, claimed.loaded.legs))
         self._call = 0
+
+    @cached_property
+    def _text(self) -> AttemptText:
+        """The pieces of this attempt; made when it emits the first one."""
+        return AttemptText(Attempt(self._claimed.claim, self._claimed.loaded.legs))
 
     @property
     def is_watched(self) -> bool:
@@ -56,8 +61,9 @@ class RunText:
         """Take back what the last driver call has emitted: it has failed. None: no reader has seen anything of it."""
         if not self._call or not self._writer.void(self._text, self._call):
             return None
-        data = {"attempt": self._text.attempt.claim.id, "call": self._call, "keeps_answer": False}
-        return NewEvent(type="attempt_voided", execution_id=self._ref.execution_id, step=self._ref.step, data=data)
+        claim, ref = self._claimed.claim, self._claimed.claim.ref
+        data = {"attempt": claim.id, "call": self._call, "keeps_answer": False}
+        return NewEvent(type="attempt_voided", execution_id=ref.execution_id, step=ref.step, data=data)
 
     def emit_of_tool(self, index: int, value: Any) -> None:
         """Emit a text or a JSON value of a tool call.

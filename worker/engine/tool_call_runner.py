@@ -157,7 +157,7 @@ class ToolCallRunner:
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
             return self._record_raised(run, planned, error, began_ms)
         record = self._record_value(run, planned, returned, began_ms)
-        return CallRecord(execution=record.execution, signal=signal)
+        return record if signal is None else CallRecord(execution=record.execution, signal=signal)
 
     def _record_raised(self, run: Run, planned: PlannedCall, error: BaseException, began_ms: int) -> CallRecord:
         """Record a call that raised something else than what has a meaning for the engine."""

@@ -58,7 +58,7 @@ class ToolCalls:
         """
         if run.outcome is not None or run.response is None or not run.response.tool_calls:
             return run
-        run = self._handoffs.find(self._call(run.changed(is_waiting=False)))
+        run = self._handoffs.find(self._call(run.changed(is_waiting=False) if run.is_waiting else run))
         if self._services.observer is not None and run.records:
             self._services.observer.tools_called(run)
         return run

@@ -63,6 +63,8 @@ def _has_message(run: Run, snapshot: Snapshot) -> bool:
 
 def _has_unseen_message(run: Run) -> bool:
     """Whether a message was stored after the driver's request; it must not stay without an answer."""
+    if not run.is_reloaded:
+        return False
     return any(extent != run.stored_extents.get(name) for name, extent in run.loaded.state.store.extents.items())
 
 

@@ -11,6 +11,7 @@ from ..errors import ConfigurationError, UnknownTool
 from ..state import FrozenDict
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .definition import FunctionTool, tool
+from .handoff import is_handing_over
 from .protocol import Tool, as_tool, is_tool
 
 
@@ -30,9 +31,13 @@ class ToolSpec:
 
 
 class ToolSet:
-    """Tools by name, in the order they were given. Never changes."""
+    """Tools by name, in the order they were given. Never changes.
 
-    __slots__ = ("_by_name", "_specs")
+    Attributes:
+        can_hand_over: Whether a call of one of the tools hands the session over to another agent.
+    """
+
+    __slots__ = ("_by_name", "_specs", "can_hand_over")
 
     def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
         """Collect tools; a bare function becomes a tool with the default options.
@@ -48,6 +53,7 @@ class ToolSet:
             by_name[each.name] = each
         self._by_name = MappingProxyType(by_name)
         self._specs = tuple(map(_spec, by_name.values()))
+        self.can_hand_over = any(map(is_handing_over, by_name.values()))
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The descriptions that drivers give to the model; the same tuple at every call."""

@@ -41,8 +41,7 @@ class ExecutionBudget(Value):
 
     def is_empty(self) -> bool:
         """No limit is set. A limit of 0 is a limit."""
-        limits = (self.max_steps, self.max_tokens, self.max_seconds, self.max_cost, self.deadline)
-        return all(limit is None for limit in limits)
+        return self.max_steps is self.max_tokens is self.max_seconds is self.max_cost is self.deadline is None
 
     def is_exhausted(self, now: datetime | None = None) -> bool:
         """Any limit is at zero, or the deadline is reached."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Final
 
 from ..values.canonical import canonical_digest
 from ..values.field_types import Amount, Count, Flag, JsonField, Text
-from ..values.frozen import FrozenDict, thaw
+from ..values.frozen import FrozenDict
 from ..values.ids import ChildSessionId, SessionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
@@ -142,7 +142,7 @@ class ChildEnd(Value):
         Raises:
             pydantic.ValidationError: A field does not fit.
         """
-        return cls.from_dict(cast("dict[str, Any]", thaw(value)))
+        return cls.from_dict(value)
 
     @property
     def has_failed(self) -> bool:

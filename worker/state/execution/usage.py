@@ -32,7 +32,7 @@ class InferenceUsage(Value):
 
     def __add__(self, other: InferenceUsage) -> InferenceUsage:
         """Both together; a sum that no field can hold stays at the largest, since a provider may claim any number."""
-        return InferenceUsage(
+        return self._with(
             input=min(self.input + other.input, LARGEST_COUNT),
             output=min(self.output + other.output, LARGEST_COUNT),
             cache_write=min(self.cache_write + other.cache_write, LARGEST_COUNT),

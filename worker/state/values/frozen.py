@@ -189,8 +189,8 @@ def _kind(value: object) -> type:
 def _frozen_items(items: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]:
     frozen: dict[str, Json] = {}
     for name, value in items.items():
-        key = _key(name, path)
-        # Most values are ASCII text; what to call them costs more than to look at them.
+        # Most keys and values are ASCII text; what to call them costs more than to look at them.
+        key = name if type(name) is str and name.isascii() else _key(name, path)
         frozen[key] = value if type(value) is str and value.isascii() else freeze(value, f"{path}.{key}", depth)
     return frozen
 
