@@ -8,11 +8,10 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.engine.transitions import operation_transition
-from ...worker.store import ActionResult, Operation, Store, redis_store
+from ...worker.store import ActionResult, AgentQueues, Operation, Store, redis_store
 from ...worker.store.records import StepRef
 from ..producer import create_producer_app, settings_of
 from ..publishing import SeparatePublisher, TransactionPublisher
-from .agent_queues import AgentQueues
 
 
 class ClientConnection:

@@ -78,24 +78,23 @@ def race_of(run: Run, request: Request) -> list[Request]:
 
 def is_won(run: Run, request: Request) -> bool:
     """Whether another child of the race has completed."""
-    others = (run.journal.answer_to(each) for each in race_of(run, request) if each.id != request.id)
-    ends = (answer.child_end() for answer in others if answer is not None)
+    ends = (run.child_end(each) for each in race_of(run, request) if each.id != request.id)
     return any(end is not None and end.status is ExecutionStatus.COMPLETED for end in ends)
 
 
-def end_of(request: Request, answer: AnswerRecord) -> ChildEnd:
+def end_of(run: Run, request: Request, answer: AnswerRecord) -> ChildEnd:
     """How a child has ended; of one that gave no end, what is known."""
-    end = answer.child_end()
+    end = run.child_end(request)
     order = request.child
     if end is not None or order is None:
         return end or ChildEnd(session_id="", status=ExecutionStatus.STOPPED)
-    status = ExecutionStatus.FAILED if has_failed(answer) else ExecutionStatus.STOPPED
+    status = ExecutionStatus.FAILED if has_failed(run, request, answer) else ExecutionStatus.STOPPED
     return ChildEnd(session_id=order.session_id, agent=order.agent, status=status, message=answer.reason)
 
 
-def has_failed(answer: AnswerRecord) -> bool:
+def has_failed(run: Run, request: Request, answer: AnswerRecord) -> bool:
     """Whether a child failed, could not be made, or was late and gave no end."""
-    end = answer.child_end()
+    end = run.child_end(request)
     if end is not None:
         return end.has_failed
     return answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.CANCEL and answer.by_expiry)
@@ -110,7 +109,7 @@ def spawned_ends(run: Run, index: int) -> tuple[tuple[ChildEnd, ...], ...]:
     found: list[tuple[ChildEnd, ...]] = []
     for requests in groups.values():
         answers = [(each, run.journal.answer_to(each)) for each in requests]
-        found.append(tuple(end_of(each, answer) for each, answer in answers if answer is not None))
+        found.append(tuple(end_of(run, each, answer) for each, answer in answers if answer is not None))
     return tuple(found)
 
 
@@ -118,7 +117,7 @@ def record_child(
     run: Run, requested: RequestedCall, request: Request, answer: AnswerRecord, settings: Settings
 ) -> CallRecord:
     """Record a call by the end of its child."""
-    times, end = CallTimes(request.asked_at_ms, answer.at_ms), answer.child_end()
+    times, end = CallTimes(request.asked_at_ms, answer.at_ms), run.child_end(request)
     if end is None:
         return _record_without_end(run, requested, request, answer)
     if end.has_failed:
@@ -146,9 +145,9 @@ def _why_partial(request: Request, answer: AnswerRecord, end: ChildEnd) -> tuple
 def failure_of(run: Run, request: Request) -> ErrorInfo | None:
     """The error of a child that has failed; None where it has not."""
     answer = run.journal.answer_to(request)
-    if answer is None or not has_failed(answer):
+    if answer is None or not has_failed(run, request, answer):
         return None
-    return ErrorInfo(kind="child_failed", message=_failure_text(request, end_of(request, answer)))
+    return ErrorInfo(kind="child_failed", message=_failure_text(request, end_of(run, request, answer)))
 
 
 def left_for_children(run: Run, now: datetime) -> ExecutionBudget:
@@ -173,9 +172,8 @@ def merge_children(run: Run, state: AgentState, now: datetime) -> tuple[AgentSta
         The state; and the error of a rule that failed, which fails the execution.
     """
     for request in run.journal.child_requests:
-        answer = run.journal.answer_to(request)
-        end = None if answer is None else answer.child_end()
         rules: MergeRules = getattr(run.agent.toolset.get(request.tool), "merge", None) or {}
+        end = run.child_end(request) if rules else None
         for key, reducer in rules.items() if end is not None else ():
             try:
                 state = _merge_one(state, key, reducer, end, now)

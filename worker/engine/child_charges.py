@@ -22,12 +22,11 @@ def charge_children(run: Run, execution: ExecutionState, *, reserved: bool = Fal
 
 def used_by(run: Run, request: Request, *, reserved: bool) -> ChildEnd:
     """Tell what a child has used: without an end its whole reservation, if it was made or is still to be made."""
-    answer, order = run.journal.answer_to(request), request.child
+    order, end = request.child, run.child_end(request)
     assert order is not None
-    end = None if answer is None else answer.child_end()
     if end is not None:
         return end
-    counts = reserved if answer is None else request.place in run.journal.made
+    counts = reserved if run.journal.answer_to(request) is None else request.place in run.journal.made
     budget = order.budget if counts else ExecutionBudget()
     return ChildEnd(
         session_id=order.session_id,

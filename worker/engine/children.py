@@ -25,7 +25,7 @@ from ..state import (
     Request,
     StopReason,
 )
-from ..store import NO_CHILDREN, ChildPlan, NewChild, NextState
+from ..store import NO_CHILDREN, AgentQueues, ChildPlan, NewChild, NextState
 from .child_calls import EndingRecord, failure_of, is_won
 from .child_context import first_messages
 from .interruptions import user_stop_signal
@@ -49,6 +49,7 @@ class Children:
         self._services = services
         self._settling = settling
         self._steps = services.store.steps
+        self._queues = AgentQueues(lambda: services.store.registry, services.monotonic)
 
     def settle(self, run: Run) -> Run:
         """Fail the execution where a child's failure does, and stop the children that nobody waits for any more."""
@@ -185,7 +186,7 @@ class Children:
             root_execution_id=parent.root_execution_id if parent is not None else run.ref.execution_id,
             retries=run.execution.retries,
         )
-        queue = self._services.store.registry.queue_of(order.agent)
+        queue = self._queues.queue_of(order.agent)
         start = partial(_first_state, run, request, first_messages(run, request, order.prompt))
         return NewChild(request=request, link=link, queue=queue, start=start)
 

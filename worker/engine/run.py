@@ -17,12 +17,14 @@ from ..errors import ModelCallRefused, StateUnreadable
 from ..hooks import HookContext, HookPoint
 from ..state import (
     AgentState,
+    ChildEnd,
     ErrorInfo,
     ExecutionState,
     ExecutionStatus,
     Extent,
     InferenceResponse,
     ParentLink,
+    Request,
     StopReason,
     StopSignal,
     ToolExecution,
@@ -123,6 +125,8 @@ class Run:
         next_claim: The claim of the step that follows, when the commit kept it for this worker.
         auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key. All copies of the run share
             this one mutable value: whichever copy made a call, its answer counts for all.
+        child_ends: The ends of the step's children that a copy of the run has parsed, by request id; shared by all
+            copies. An answer never changes.
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
             shared by all copies of the run, like `auxiliary`.
         asking: Makes auxiliary calls; None where no model may be asked.
@@ -158,6 +162,7 @@ class Run:
     outcome: Outcome | None = None
     next_claim: TimedClaim | None = None
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
     publish: tuple[StepRef, ...] = ()
@@ -188,6 +193,15 @@ class Run:
     def with_journal(self, journal: Journal) -> Run:
         """The run with what was journaled since."""
         return self.changed(loaded=replace(self.loaded, journal=journal))
+
+    def child_end(self, request: Request) -> ChildEnd | None:
+        """How the child of a request has ended; None while it has not, and where it gave no end."""
+        answer = self.journal.answer_to(request)
+        if answer is None:
+            return None
+        if request.id not in self.child_ends:
+            self.child_ends[request.id] = answer.child_end()
+        return self.child_ends[request.id]
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""

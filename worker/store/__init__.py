@@ -3,6 +3,7 @@
 from .children.links import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .children.trees import TreeNode
+from .housekeeping.agent_queues import AgentQueues
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
@@ -63,6 +64,7 @@ __all__ = [
     "REQUEST_TASK",
     "REQUEST_WEBHOOK",
     "ActionResult",
+    "AgentQueues",
     "AnswerAction",
     "AnswerResult",
     "Attempt",

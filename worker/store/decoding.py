@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, TypeVar, cast
 
 from pydantic import ValidationError
@@ -19,6 +20,9 @@ V = TypeVar("V", bound=Value)
 # A policy's decision about a call, the note that a service has it; a request of a round, an answer to it, the id of
 # its child, the time at which the child was asked to stop.
 _ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qack])(\d{1,4}))")
+# Parsed values that are kept, and the largest of them: 5 MB at most.
+_KEPT: Final = 512
+_KEPT_BYTES: Final = 4_096
 
 
 def journal(reply: list[bytes]) -> Journal:
@@ -95,9 +99,15 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
 
 def _value(kind: type[V], value: bytes, name: str) -> V:
     try:
-        return kind.from_json(value)
+        return cast("V", _read_again(kind, value)) if len(value) <= _KEPT_BYTES else kind.from_json(value)
     except ValidationError:
         raise StateUnreadable(f"journal {name}", f"it is no {kind.__name__}") from None
+
+
+@lru_cache(_KEPT)
+def _read_again(kind: type[Value], value: bytes) -> Value:
+    """Parse a value that each leg of a waiting step parses anew: a parent has one for each of its children."""
+    return kind.from_json(value)
 
 
 def begun_record(value: bytes) -> BeginRecord:

@@ -1,10 +1,10 @@
-"""A client reads an agent's queue from the registry, and remembers it for some seconds."""
+"""An agent's queue is read from the registry, and remembered for some seconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from celery_agents.tasks.client.agent_queues import AgentQueues
+from celery_agents.worker.store import AgentQueues
 
 
 class Registry:

@@ -1,4 +1,4 @@
-"""The queues of the agents, as a client reads them from the registry."""
+"""The queues of the agents, as clients and parents of children read them from the registry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ...worker.store.housekeeping.registry import WorkerRegistry
+from .registry import WorkerRegistry
 
 # An agent moves to another queue with a new version of its workers, and the sweep moves what was submitted meanwhile.
 _CACHE_SECONDS: Final = 5.0
