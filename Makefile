@@ -42,10 +42,12 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --quiet -e '.[all]'
 	@touch $@
 
-# Development and tests use the versions of the lock, each file known by its hash.
+# Development and tests use the versions of the lock, each file known by its hash. The lock is complete: without --no-deps
+# pip also looks for newer releases of requirements with an extra, and refuses one that has no hash.
 $(VENV)/installed-dev: $(BIN)/python $(SOURCES) tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --require-hashes -r tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps -e .
+	$(BIN)/python -m pip check
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
