@@ -3,6 +3,7 @@
 from .children.links import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .children.trees import TreeNode
+from .event_records import Event, EventType, NewEvent
 from .housekeeping.agent_queues import AgentQueues
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
@@ -10,32 +11,20 @@ from .journal import BeginRecord, Journal
 from .live.values import Attempt, LiveDelta, NewDelta, StreamPosition, entry_order
 from .records import (
     LAST_STEP,
-    REQUEST_TASK,
-    REQUEST_WEBHOOK,
     ActionResult,
-    Callback,
     Claim,
     Claimed,
     ClaimResult,
     Committed,
-    DelayedStep,
-    Event,
-    EventType,
-    Header,
     Hold,
     InboxKind,
     LoadedSession,
-    NewEvent,
     NextState,
     NotClaimed,
     NotClaimedReason,
     Operation,
     Renewal,
-    Result,
-    SessionState,
-    SessionSummary,
     Snapshot,
-    StepFacts,
     StepRef,
     Suspect,
     SweepResult,
@@ -50,6 +39,17 @@ from .requests.records import (
     OpenCount,
     RequestFilter,
     RequestPage,
+)
+from .session_records import (
+    REQUEST_TASK,
+    REQUEST_WEBHOOK,
+    Callback,
+    DelayedStep,
+    Header,
+    Result,
+    SessionState,
+    SessionSummary,
+    StepFacts,
 )
 from .sessions.whole_sessions import Saved, WholeSession
 from .steps.asking import OpenedRequests, StoppedChildren

@@ -9,7 +9,7 @@ from ..errors import StateUnreadable
 from . import fields
 from .context import SessionScope
 from .database import Command, Reply
-from .records import Event, EventType, NewEvent
+from .event_records import Event, EventType, NewEvent
 
 # A value of an event that is too large stays when it is shorter than this share of the limit.
 _KEPT_SHARE: Final = 16

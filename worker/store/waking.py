@@ -14,8 +14,9 @@ from typing import Any
 from .context import SessionScope
 from .control import ControlFields
 from .database import Command
+from .event_records import NewEvent
 from .events import event_commands
-from .records import NewEvent, StepRef
+from .records import StepRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ from ...state import (
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import NewEvent, NextState, StepRef
+from ..records import NextState, StepRef
 from ..requests.events import settled_event
 from ..waking import wake
 

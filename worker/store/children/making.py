@@ -10,7 +10,8 @@ from ...state import ParentLink, Request
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StoreContext
 from ..database import Command
-from ..records import NewEvent, NextState, StepRef
+from ..event_records import NewEvent
+from ..records import NextState, StepRef
 from ..sessions.saving import SessionSave
 from ..sessions.unoffered import begin_waiting
 

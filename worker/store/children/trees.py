@@ -12,7 +12,7 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command
 from ..keys import root_of, tree_range
-from ..records import Header, SessionState
+from ..session_records import Header, SessionState
 from ..sessions import reads
 from ..sessions.marks import missing
 from .links import read_link

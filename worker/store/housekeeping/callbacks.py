@@ -14,8 +14,8 @@ from ..context import SessionScope, StoreContext
 from ..database import Command
 from ..dead import DeadEntry
 from ..keys import ShardKeys
-from ..records import REQUEST_KINDS, Callback, Result
 from ..requests.reading import StoredRequests
+from ..session_records import REQUEST_KINDS, Callback, Result
 from ..sessions import reads
 
 _MOST_ATTEMPTS: Final = 1_000

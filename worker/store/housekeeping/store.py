@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..context import StoreContext
-from ..records import Callback, DelayedStep, StepRef, SweepResult
+from ..records import StepRef, SweepResult
+from ..session_records import Callback, DelayedStep
 from ..sessions import parking, reads, step_facts
 from . import callbacks, inspection, offering, queues, shards, sweeps
 from .inspection import Damage

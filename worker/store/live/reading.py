@@ -11,8 +11,8 @@ from ...errors import StateUnreadable
 from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
+from ..event_records import Event
 from ..events import parse_events
-from ..records import Event
 from ..retrying import LOST_REPLIES
 from .values import LiveDelta, StreamPosition, entry_order
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..context import StoreContext
-from ..records import Event
+from ..event_records import Event
 from . import reading, writing
 from .reading import Entry
 from .values import Attempt, NewDelta, StreamPosition

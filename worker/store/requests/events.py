@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...state import AnswerRecord, AnswerVerb, Request
-from ..records import NewEvent
+from ..event_records import NewEvent
 
 RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled", "request_used"]
 

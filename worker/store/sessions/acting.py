@@ -10,9 +10,10 @@ from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
+from ..event_records import NewEvent
 from ..events import event_commands
 from ..inbox import InboxIndex
-from ..records import ActionResult, InboxKind, NewEvent, Operation, Snapshot, Transition
+from ..records import ActionResult, InboxKind, Operation, Snapshot, Transition
 from ..retrying import LOST_REPLIES
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession

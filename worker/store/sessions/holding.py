@@ -11,8 +11,9 @@ from .. import fields
 from ..context import SessionScope, StoreContext
 from ..control import HELD_MARK, HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields
 from ..database import Command
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import ActionResult, NewEvent
+from ..records import ActionResult
 from ..retrying import LOST_REPLIES
 from ..waking import resumed_event, wake
 from .saving import milliseconds

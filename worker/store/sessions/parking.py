@@ -8,8 +8,9 @@ from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command, read_unoffered
 from ..database import Command, Reply, WatchedTransaction
 from ..dead import DeadEntry
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import NewEvent, StepRef
+from ..records import StepRef
 from ..requests.index import read_entry, remove_commands
 from ..retrying import LOST_REPLIES
 from .parked_keys import end_command

@@ -12,9 +12,10 @@ from .. import fields
 from ..context import StoreContext
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
+from ..event_records import Event
 from ..events import parse_events
 from ..keys import SessionKeys, joined_field
-from ..records import Event, Header, Result, SessionState, SessionSummary
+from ..session_records import Header, Result, SessionState, SessionSummary
 from .marks import missing
 
 _BATCH: Final = 5_000

@@ -9,8 +9,9 @@ from ...unique import unique_hex
 from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import ActionResult, NewEvent, Snapshot, StepRef, Transition
+from ..records import ActionResult, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
 from ..waking import wake
 from .saving import SessionSave

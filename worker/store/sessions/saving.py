@@ -21,7 +21,8 @@ from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
 from ..keys import callback_note, joined_field
-from ..records import REQUEST_KINDS, NextState, Result, StepRef
+from ..records import NextState, StepRef
+from ..session_records import REQUEST_KINDS, Result
 from .lists import append_commands, session_key_names
 
 

@@ -9,7 +9,7 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import ShardKeys
-from ..records import DelayedStep, StepFacts
+from ..session_records import DelayedStep, StepFacts
 from .marks import missing
 
 _FACTS = (

@@ -10,10 +10,11 @@ from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
+from ..event_records import NewEvent
 from ..events import event_commands
 from ..inbox import trim_commands
 from ..keys import WAKE_CHANNEL
-from ..records import ActionResult, NewEvent, NextState, Snapshot, StepRef, Transition
+from ..records import ActionResult, NextState, Snapshot, StepRef, Transition
 from ..retrying import LOST_REPLIES
 from ..waking import wake
 from .saving import SessionSave

@@ -6,17 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..context import StoreContext
-from ..records import (
-    ActionResult,
-    Event,
-    Header,
-    NextState,
-    Operation,
-    Result,
-    SessionSummary,
-    StepFacts,
-    Transition,
-)
+from ..event_records import Event
+from ..records import ActionResult, NextState, Operation, Transition
+from ..session_records import Header, Result, SessionSummary, StepFacts
 from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting, whole_sessions
 from .whole_sessions import Saved, WholeSession
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from ..context import SessionScope
 from ..control import ControlFields, read_unoffered, unoffered_mark, unoffered_member
 from ..database import Command
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import NewEvent, StepRef
+from ..records import StepRef
 
 
 def begin_waiting(scope: SessionScope, agent: str, *, since_ms: int, ref: StepRef | None) -> list[Command]:

@@ -18,7 +18,8 @@ from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
-from ..records import NewEvent, NextState, StepRef
+from ..event_records import NewEvent
+from ..records import NextState, StepRef
 from ..retrying import LOST_REPLIES
 from . import loading
 from .marks import MARK

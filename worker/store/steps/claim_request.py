@@ -10,9 +10,10 @@ from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields
 from ..database import Command
+from ..event_records import NewEvent
 from ..events import event_commands
 from ..journal import Journal
-from ..records import Claim, Claimed, LoadedSession, NewEvent, StepRef
+from ..records import Claim, Claimed, LoadedSession, StepRef
 
 _NOTHING_JOURNALED: Final = Journal()
 

@@ -17,9 +17,10 @@ from ...state import ExecutionStatus
 from .. import decoding, fields
 from ..context import SessionScope
 from ..database import Changed, Command, Reply, Word
+from ..event_records import NewEvent
 from ..events import event_commands
 from ..journal import BeginRecord
-from ..records import Claim, NewEvent
+from ..records import Claim
 from ..retrying import LOST_REPLIES, TooManyConflicts
 
 # The control fields that tell whether a step is past.

@@ -9,8 +9,9 @@ from .. import fields
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Command
+from ..event_records import NewEvent
 from ..events import event_commands
-from ..records import Claim, NewEvent, Renewal, StepRef
+from ..records import Claim, Renewal, StepRef
 from ..retrying import TooManyConflicts
 
 _REASON_CHARS: Final = 500

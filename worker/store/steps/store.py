@@ -8,17 +8,9 @@ from typing import Protocol
 from ...state import AnswerRecord, Request
 from ..children.making import NO_CHILDREN, ChildPlan
 from ..context import StoreContext
+from ..event_records import NewEvent
 from ..journal import Journal
-from ..records import (
-    Claim,
-    ClaimResult,
-    Committed,
-    LoadedSession,
-    NewEvent,
-    Renewal,
-    StepRef,
-    Transition,
-)
+from ..records import Claim, ClaimResult, Committed, LoadedSession, Renewal, StepRef, Transition
 from ..sessions import parking
 from . import claims, commits, leases, moving, reloading, waits
 from .asking import OpenedRequests, StepRequests, StoppedChildren

@@ -21,11 +21,13 @@ from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_k
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
 from ..database import Command, WatchedTransaction, Word
+from ..event_records import NewEvent
 from ..journal import Journal
 from ..keys import request_note, root_of, tree_range
-from ..records import REQUEST_KINDS, Claim, LoadedSession, NewEvent, Snapshot, StepRef, Transition
+from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition
 from ..requests.index import add_commands
 from ..retrying import LOST_REPLIES
+from ..session_records import REQUEST_KINDS
 from ..sessions.saving import Save, SessionSave, milliseconds
 from .journals import StepJournal
 

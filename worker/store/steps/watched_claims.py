@@ -12,9 +12,10 @@ from ...errors import StateUnreadable
 from .. import decoding
 from ..control import ControlFields, abandoned_attempt, control_command
 from ..database import Command, WatchedTransaction
+from ..event_records import NewEvent
 from ..events import event_commands
 from ..journal import Journal
-from ..records import Claim, Claimed, ClaimResult, NewEvent, NotClaimed, NotClaimedReason, Suspect
+from ..records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, Suspect
 from ..sessions import loading
 from ..waking import resumed_event
 from .claim_request import ClaimRequest, load_claimed

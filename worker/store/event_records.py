@@ -1,0 +1,125 @@
+"""Events of sessions as values: their types, and what is written and read of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+
+class EventType(StrEnum):
+    """The types of events. A newer version of this package may write others; a reader gets their names as plain text.
+
+    Attributes:
+        EXECUTION_SUBMITTED: A submit created the session with its first execution. `operation`: the submit's id.
+        EXECUTION_STARTED: A worker claimed the first step.
+        EXECUTION_COMPLETED: The execution has ended with an answer. `status`, `reason`, `steps`, `tokens`, `cost`,
+            `error`; and `finish_reason` where the answer is cut short.
+        EXECUTION_STOPPED: A stop, a limit, a guard, a hook or a tool ended the execution. Data as above.
+        EXECUTION_FAILED: An error ended the execution; `error` says which. Data as above.
+        MESSAGE_RECEIVED: A message arrived while a step was running, and waits in the inbox. `operation`, `queued`.
+        MESSAGE_JOINED: The message became part of an execution. `operation`; `started`: it started this execution.
+        MODEL_CALL_FAILED: A model call gave no usable answer, and is made again within the step. `kind`, `message`,
+            `status`, `code` and `request_id` of the provider, `transient`, `next_try_ms`: Redis time of the next try.
+        STEP_COMMITTED: A step was committed. `tools`: name and outcome of each call; `tokens`, `finish_reason`,
+            `model`, `text`: the beginning of the answer.
+        STEP_DELAYED: A step was put off: the provider is away, a guard delays it, or it cannot run here. `reason`,
+            `next_try_ms`: Redis time of the next try, `delays`: how often it was put off.
+        STEP_RESUMED: A worker claimed a step that had been put off. `delays`, `worker`.
+        STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`.
+        STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where somebody is
+            named; `parked`.
+        STOP_REQUESTED: Somebody asked for a stop. `by`.
+        METADATA_REFUSED: Metadata that waited for a running step found no room. `operation`, `key`.
+        WAITING_FOR_WORKER: No live worker offers the agent. `agent`.
+        WORKER_FOUND: A worker that offers the agent has registered, and the session goes on. `agent`.
+        PARKED: No worker can carry the session on. `reason`.
+        REQUEST_OPENED: A step asks for an approval, an answer or a result. The fields of `RequestSummary`.
+        REQUEST_ANSWERED: Somebody answered. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
+        REQUEST_EXPIRED: Nobody answered in time; `verb` says what counts as the answer. Data as above.
+        REQUEST_CANCELLED: The execution was stopped before anybody answered. Data as above.
+        REQUEST_USED: The step that asked is committed with the answer. Data as above.
+        EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look.
+        EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, child, time, stop, resume or
+            retry; `by` where somebody did it.
+        CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.
+        CHILD_ENDED: A child has ended, and the step goes on. `session`, `tool`, `status`, `reason`, and what it and its
+            own children used: `steps`, `tokens`, `cost`.
+        AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
+        EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
+            executions.
+        ATTEMPT_VOIDED: Live text of this step is void: its attempt was abandoned, or its model call failed. `attempt`;
+            `call`: the call whose text is void, 0: all of the attempt; `keeps_answer`: the model's text stays valid.
+        CAPABILITY: A capability reports what a step has changed, such as a plan. `type`: the kind of the report; its
+            other data are the capability's.
+    """
+
+    EXECUTION_SUBMITTED = "execution_submitted"
+    EXECUTION_STARTED = "execution_started"
+    EXECUTION_COMPLETED = "execution_completed"
+    EXECUTION_STOPPED = "execution_stopped"
+    EXECUTION_FAILED = "execution_failed"
+    MESSAGE_RECEIVED = "message_received"
+    MESSAGE_JOINED = "message_joined"
+    MODEL_CALL_FAILED = "model_call_failed"
+    STEP_COMMITTED = "step_committed"
+    STEP_DELAYED = "step_delayed"
+    STEP_RESUMED = "step_resumed"
+    STEP_RECOVERED = "step_recovered"
+    STEP_RETRIED = "step_retried"
+    STOP_REQUESTED = "stop_requested"
+    METADATA_REFUSED = "metadata_refused"
+    WAITING_FOR_WORKER = "waiting_for_worker"
+    WORKER_FOUND = "worker_found"
+    PARKED = "parked"
+    REQUEST_OPENED = "request_opened"
+    REQUEST_ANSWERED = "request_answered"
+    REQUEST_EXPIRED = "request_expired"
+    REQUEST_CANCELLED = "request_cancelled"
+    REQUEST_USED = "request_used"
+    EXECUTION_WAITING = "execution_waiting"
+    EXECUTION_RESUMED = "execution_resumed"
+    EXECUTION_SUSPENDED = "execution_suspended"
+    CHILD_STARTED = "child_started"
+    CHILD_ENDED = "child_ended"
+    AGENT_CHANGED = "agent_changed"
+    SESSION_SAVED = "session_saved"
+    ATTEMPT_VOIDED = "attempt_voided"
+    CAPABILITY = "capability"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event for watchers, to be written in the transaction that makes it true."""
+
+    type: str
+    execution_id: str
+    step: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a session, as watchers read it.
+
+    Attributes:
+        id: Position in the session's stream; give it back to resume after it.
+        type: An `EventType`; plain text for one that this version does not know.
+        at_ms: Redis time.
+    """
+
+    id: str
+    type: EventType | str
+    at_ms: int
+    session_id: str
+    execution_id: str
+    step: int
+    data: Mapping[str, Any]
+
+    @property
+    def at(self) -> datetime:
+        """When it happened, by Redis's clock."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)

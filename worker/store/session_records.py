@@ -1,0 +1,236 @@
+"""Sessions as clients and operators read them: listings, results, the step that is due, and callbacks at an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from ..errors import StateUnreadable
+from ..state import ExecutionStatus, FinishReason, Request, StopReason
+from .records import Hold
+
+
+class SessionState(StrEnum):
+    """The status of a session in a listing: that of its execution, or why it has none that can run.
+
+    Attributes:
+        IDLE: It has no execution.
+        PARKED: No worker can carry it on; `retry` puts it back when the cause is gone.
+        UNREADABLE: What is stored of it is damaged.
+    """
+
+    IDLE = "idle"
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    PARKED = "parked"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The facts of a session that a listing shows without loading it.
+
+    Attributes:
+        problem: Why the session cannot be read; None when it can.
+        unoffered_since_ms: Since when the session waits for a worker that offers its agent (Redis ms); 0: it does not.
+        not_before_ms: Nothing of it begins before this Redis time: a later start, a delay, or the next expiry of a
+            session that waits; 0: at once.
+        hold: Who suspended it; None: nobody.
+        session_status: The status of the session over all its executions: active, suspended, completed, failed or
+            deleted. Only actions and controllers change it.
+        forked_from: The session that it is a fork of; "" for any other.
+    """
+
+    session_id: str
+    agent: str
+    status: SessionState | str
+    execution_id: str
+    step: int
+    version: int
+    created_ms: int
+    updated_ms: int
+    problem: str | None = None
+    unoffered_since_ms: int = 0
+    not_before_ms: int = 0
+    hold: Hold | None = None
+    session_status: str = "active"
+    forked_from: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How an execution ended.
+
+    Attributes:
+        status: completed, stopped or failed.
+        final_response: The answer; "" when there is none.
+        output: The answer as JSON, where the agent has an output type; None otherwise.
+        stop_reason: Why it ended, such as completed, steps_limit or user_requested; None when nothing is recorded.
+        stop_message: What the stop signal said; "" when there was none.
+        usage: Tokens by kind.
+        cost: US dollars; None when the price is not known.
+        errors: Texts, redacted; those it recovered from too.
+        operation_id: The submit or message that started the execution.
+        retries: How often the execution was retried before it ended this way.
+        finish_reason: Why the model ended its last answer: stop, length, tool_calls, content_filter, error or other;
+            length means that the answer is cut off. None without an answer, and for results of older versions.
+    """
+
+    session_id: str
+    execution_id: str
+    status: ExecutionStatus
+    final_response: str
+    output: Any
+    stop_reason: StopReason | None
+    stop_message: str
+    usage: Mapping[str, int]
+    cost: float | None
+    step_count: int
+    errors: tuple[str, ...]
+    operation_id: str | None = None
+    retries: int = 0
+    finish_reason: FinishReason | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values, in the order of their declaration."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"usage": dict(self.usage), "errors": list(self.errors)}
+
+    @classmethod
+    def from_dict(cls, session_id: str, data: Mapping[str, Any]) -> Result:
+        """Read the fields as the store keeps them, without the id of the session that they are stored with.
+
+        Raises:
+            StateUnreadable: The fields are not those of a result.
+        """
+        try:
+            known = {each.name for each in fields(cls)}
+            values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+            values |= {"session_id": session_id, "errors": tuple(data["errors"])}
+            values["status"] = ExecutionStatus(data["status"])
+            values["stop_reason"] = _read_reason(StopReason, data["stop_reason"], StopReason.UNKNOWN)
+            values["finish_reason"] = _read_reason(FinishReason, data.get("finish_reason"), FinishReason.OTHER)
+            return cls(**values)
+        except (KeyError, TypeError, ValueError):
+            raise StateUnreadable("the record of an execution", "its fields are not those of a record") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSummary:
+    """The facts of a session that a listing shows besides its header.
+
+    Attributes:
+        first_message: The beginning of its first message; "" where that was replaced.
+        steps: Steps of its execution that are done.
+        cost: US dollars of its execution; None when the price is not known.
+    """
+
+    first_message: str
+    steps: int
+    cost: float | None
+
+
+_Reason = TypeVar("_Reason", bound=StrEnum)
+
+
+def _read_reason(kind: type[_Reason], name: str | None, otherwise: _Reason) -> _Reason | None:
+    """Read the name of a reason; a newer version may have written one that is not known here."""
+    if not name:
+        return None
+    return kind(name) if name in tuple(kind) else otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedStep:
+    """A step that was put off.
+
+    Attributes:
+        reason: Why, for people; redacted.
+        next_try_ms: When it is tried again (Redis ms).
+        delays: How often it was put off since it obtained something last.
+    """
+
+    session_id: str
+    step: int
+    reason: str
+    next_try_ms: int
+    delays: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """Facts of the step that a session waits for, at one moment.
+
+    Attributes:
+        phase: "run", "wait", "end" or "parked".
+        claimed: Whether a worker has claimed the step.
+        worker: The worker that has claimed it; "" when none has.
+        lease_ms: How long its lease still lives; None when it has ended.
+        attempts: How often the step was claimed.
+        delays: How often it was put off.
+        not_before_ms: When it may be claimed at the earliest (Redis ms); 0 when at once.
+        due_ms: When the sweep looks at it (Redis ms); None when no worker has to look at it.
+        reason: Why it was put off last; "" when it was not.
+        now_ms: Redis's time.
+        is_stopping: Somebody has asked the execution to stop.
+    """
+
+    execution_id: str
+    step: int
+    phase: str
+    claimed: bool
+    worker: str
+    lease_ms: int | None
+    attempts: int
+    delays: int
+    not_before_ms: int
+    due_ms: int | None
+    reason: str
+    now_ms: int
+    is_stopping: bool
+
+
+REQUEST_TASK: Final = "request_task"
+REQUEST_WEBHOOK: Final = "request_webhook"
+REQUEST_KINDS: Final = (REQUEST_TASK, REQUEST_WEBHOOK)
+"""The kinds of callbacks that are made for a request; the others are made at the end of an execution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """A callback to be made: somebody wants to know how an execution ended, or what it waits for.
+
+    Attributes:
+        kind: "task" or "webhook" for an end, "request_task" or "request_webhook" for a request.
+        target: The task, or the webhook's URL, as given at submit.
+        about: The result of the execution that ended, or the open request.
+        attempts: How often it failed before.
+        note: Its entry of the outbox.
+    """
+
+    kind: str
+    target: Any
+    about: Result | Request
+    attempts: int
+    note: str
+
+    @property
+    def session_id(self) -> str:
+        """Session of the execution."""
+        return self.about.session_id
+
+    @property
+    def execution_id(self) -> str:
+        """Execution that ended or waits."""
+        return self.about.execution_id
+
+    @property
+    def step(self) -> int:
+        """Last step of the execution, or the step that asks."""
+        return self.about.step if isinstance(self.about, Request) else self.about.step_count
