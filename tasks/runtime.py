@@ -36,7 +36,7 @@ from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
 from .publishing import SeparatePublisher, TransactionPublisher, shares_a_database
-from .wake_ups import WakeUpListener
+from .wake_up_listener import WakeUpListener
 
 log = logging.getLogger(__name__)
 

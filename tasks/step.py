@@ -17,7 +17,7 @@ from ..worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLate
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from ..worker.store import StepRef
-from .consumer.requests import StepRequest
+from .consumer.step_request import StepRequest
 from .names import QUARANTINE, STEP
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step

@@ -18,9 +18,9 @@ from ..state import (
     reserve,
 )
 from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
-from .asking import Asking
 from .call_records import PlannedCall
 from .child_calls import left_for_children
+from .request_opening import Asking
 from .run import Run, moment
 from .services import EngineServices
 

@@ -10,9 +10,9 @@ from typing import Final
 from ..state import AgentState, ToolOutcome
 from ..store import NewEvent, NextState
 from ..tools import Handoff, is_handing_over
-from .asking import Asking
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
+from .request_opening import Asking
 from .run import Run
 from .services import EngineServices
 

@@ -27,7 +27,6 @@ from ..tools import (
 )
 from .active_lease import Interruption
 from .asked_calls import has_later_result, memos_of, replies_to, times_over
-from .asking import Asking, next_request_id
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -41,6 +40,7 @@ from .call_records import (
 )
 from .child_calls import spawned_ends
 from .delegating import Delegating
+from .request_opening import Asking, next_request_id
 from .run import CallRecord, Run, moment
 from .services import EngineServices
 

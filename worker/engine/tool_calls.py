@@ -16,7 +16,6 @@ from ..state import StopReason
 from ..store import BeginResult
 from ..tools import StopExecution
 from .asked_calls import has_later_result, is_superseded
-from .asking import Asking
 from .begun_calls import BegunCalls
 from .call_planning import CallPlanner
 from .call_records import PlannedCall
@@ -25,6 +24,7 @@ from .delegating import Delegating
 from .handoffs import Handoffs
 from .interruptions import give_back, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
+from .request_opening import Asking
 from .run import CallRecord, Run
 from .services import EngineServices
 from .settling import Settling

@@ -52,8 +52,8 @@ from .session_records import (
     StepFacts,
 )
 from .sessions.whole_sessions import Saved, WholeSession
-from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
+from .steps.step_requests import OpenedRequests, StoppedChildren
 from .steps.store import DatabaseStepStore, StepStore
 from .steps.waits import NotWaiting, Waiting, WaitResult
 from .store import Store, memory_store, redis_store

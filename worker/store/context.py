@@ -17,7 +17,7 @@ from .clock import Clock
 from .database import Command, Database, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .records import StepRef
-from .retrying import retry_transaction
+from .transaction_retries import retry_transaction
 
 Answer = TypeVar("Answer")
 

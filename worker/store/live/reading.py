@@ -13,7 +13,7 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..event_records import Event
 from ..events import parse_events
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .values import LiveDelta, StreamPosition, entry_order
 
 _PAGE: Final = 200

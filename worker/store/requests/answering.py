@@ -26,7 +26,7 @@ from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
 from ..records import StepRef
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
 from .events import settled_event
 from .index import remove_commands

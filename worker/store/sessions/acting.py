@@ -14,7 +14,7 @@ from ..event_records import NewEvent
 from ..events import event_commands
 from ..inbox import InboxIndex
 from ..records import ActionResult, InboxKind, Operation, Snapshot, Transition
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
 from .whole_sessions import ACTIVE, SESSION_STATUS, SUSPENDED

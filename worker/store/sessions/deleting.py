@@ -22,7 +22,7 @@ from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
 from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
 from ..records import ActionResult
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .marks import MARK, missing
 from .parked_keys import key_names, key_reads
 

@@ -29,8 +29,8 @@ from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import trim_commands
 from ..records import Claim, Claimed, Committed, Hold, LoadedSession, NextState, Snapshot, StepRef, Transition
 from ..requests.index import remove_commands
-from ..retrying import LOST_REPLIES
 from ..sessions.saving import SessionSave, next_step
+from ..transaction_retries import LOST_REPLIES
 from .claim_request import first_claimed
 from .journals import StepJournal
 from .leases import release

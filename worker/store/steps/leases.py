@@ -12,7 +12,7 @@ from ..database import Command
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import Claim, Renewal, StepRef
-from ..retrying import TooManyConflicts
+from ..transaction_retries import TooManyConflicts
 
 _REASON_CHARS: Final = 500
 

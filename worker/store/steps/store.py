@@ -13,8 +13,8 @@ from ..journal import Journal
 from ..records import Claim, ClaimResult, Committed, LoadedSession, Renewal, StepRef, Transition
 from ..sessions import parking
 from . import claims, commits, leases, moving, reloading, waits
-from .asking import OpenedRequests, StepRequests, StoppedChildren
 from .journals import BeginResult, StepJournal
+from .step_requests import OpenedRequests, StepRequests, StoppedChildren
 from .waits import WaitRequest, WaitResult
 
 

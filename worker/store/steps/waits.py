@@ -26,9 +26,9 @@ from ..journal import Journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition
 from ..requests.index import add_commands
-from ..retrying import LOST_REPLIES
 from ..session_records import REQUEST_KINDS
 from ..sessions.saving import Save, SessionSave, milliseconds
+from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
 

@@ -20,7 +20,7 @@ from ..journal import Journal
 from ..records import Claim
 from ..requests.events import opened_event, settled_event
 from ..requests.index import remove_commands
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
 
