@@ -95,7 +95,7 @@ class StepClaimer:
             seen_extents=extents,
             stored_extents=extents,
             rejected=read_rejected(loaded.journal),
-            asking=self._auxiliary_calls.ask,
+            make_auxiliary_call=self._auxiliary_calls.ask,
             live=RunText(services.live, claimed, lease, monotonic=services.monotonic),
         )
 

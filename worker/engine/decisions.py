@@ -116,7 +116,7 @@ def _keep(run: Run, decision: Decision, about: Mapping[str, Any]) -> CallDecisio
             return CallDecision(verdict=Verdict.DENY, reason=redact(reason or "it is not allowed"), **about)
         case Ask():
             granted = find_grant(run.state, str(about["tool"]), decision.to) is not None
-            return None if granted else _asking(decision, about)
+            return None if granted else _make_ask_decision(decision, about)
         case _ as never:
             assert_never(never)
 
@@ -138,7 +138,7 @@ def _ask_policies(run: Run, planned: PlannedCall) -> Decision:
     return decide_by_tool(planned.approval, context, planned.bound)
 
 
-def _asking(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
+def _make_ask_decision(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
     if "args" not in about:
         reason = "a call that needs an approval takes its arguments as one JSON object"
         return CallDecision(verdict=Verdict.ERROR, reason=reason, **about)

@@ -9,10 +9,10 @@ from typing import Final
 
 from ..state import AgentState, ToolOutcome
 from ..store import NewEvent, NextState
-from ..tools import Handoff, is_handing_over
+from ..tools import Handoff, supports_handoff
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
-from .request_opening import Asking
+from .request_opening import RequestOpener
 from .run import Run
 from .services import EngineServices
 
@@ -23,9 +23,9 @@ MAX_HANDOFFS: Final = 10
 class Handoffs:
     """Records calls that hand the session over, and refuses those that lead nowhere."""
 
-    def __init__(self, services: EngineServices, asking: Asking) -> None:
+    def __init__(self, services: EngineServices, opener: RequestOpener) -> None:
         self._services = services
-        self._asking = asking
+        self._opener = opener
 
     def record(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
         """Record the handoffs among these calls.
@@ -37,12 +37,12 @@ class Handoffs:
             return run, list(planned)
         rest: list[PlannedCall] = []
         for each in planned:
-            if not is_handing_over(each.tool):
+            if not supports_handoff(each.tool):
                 rest.append(each)
                 continue
             name, why = each.tool.handoff.name, self._refusal(run, each.tool.handoff)
             if why:
-                run = self._asking.refuse(run, each, why)
+                run = self._opener.refuse(run, each, why)
             else:
                 times = CallTimes.at(run.redis_ms(self._services.monotonic()))
                 record = record_call(run, each, ToolOutcome.OK, times, value=f"The agent {name} goes on from here.")
@@ -78,7 +78,7 @@ def handoff_of(run: Run) -> Handoff | None:
         return None
     for _, record in sorted(run.records.items()):
         tool = run.agent.toolset.get(record.execution.tool_call.name)
-        if record.execution.outcome is ToolOutcome.OK and is_handing_over(tool):
+        if record.execution.outcome is ToolOutcome.OK and supports_handoff(tool):
             return tool.handoff
     return None
 

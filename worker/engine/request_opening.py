@@ -1,4 +1,4 @@
-"""Asking: the requests of a step are made here, and journaled before anything waits for them."""
+"""Opens the requests of a step, and journals them before anything waits for them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MAX_ROUNDS_BEGUN: Final = 48
 """The same for a call whose effect goes on elsewhere, and that only looks for its end."""
 
 
-class Asking:
+class RequestOpener:
     """Asks the policies about calls, and opens the requests of a step."""
 
     def __init__(self, services: EngineServices, settling: Settling) -> None:
@@ -73,7 +73,7 @@ class Asking:
         if not decided:
             return run, list(planned)
         run = run.with_journal(run.journal.with_decisions(self._journal_refusals(run, decided)))
-        asking: list[tuple[PlannedCall, Request]] = []
+        requests: list[tuple[PlannedCall, Request]] = []
         for each in planned:
             if each.index not in decided:
                 continue
@@ -81,10 +81,10 @@ class Asking:
             if (stored := run.journal.decisions.get(each.index)) is not None:  # the first one stored counts
                 decision = CallDecision.from_journal(each.index, stored)
             if decision.verdict is Verdict.ASK:
-                asking.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
+                requests.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
                 run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
-        run = self.open(run, asking)
+        run = self.open(run, requests)
         may_run = [each for each in planned if each.index not in run.records]
         return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
 

@@ -41,11 +41,11 @@ def answer(context: StoreContext, session_id: str, action: AnswerAction) -> Answ
     if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
         raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
     scope = context.session(session_id)
-    return scope.retry(_Answering(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
+    return scope.retry(_AnswerAttempt(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
-class _Answering:
+class _AnswerAttempt:
     """One action and its attempts.
 
     Attributes:

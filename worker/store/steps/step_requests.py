@@ -1,4 +1,4 @@
-"""Asking: the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
+"""Stores the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
 
 What a step asks and decides needs its claim. What a person answers does not: see `requests.answering`.
 """
