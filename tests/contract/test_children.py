@@ -363,7 +363,7 @@ def test_the_end_of_a_child_that_was_given_up_changes_no_answer(bench: Bench) ->
     end_child(bench, first)
     leg = bench.claim()
     given_up = denial(bench, verb="cancel", by_expiry=True)
-    bench.store.steps.settle_requests(leg.claim, {second.id: given_up})
+    bench.store.steps.close_requests(leg.claim, {second.id: given_up})
     end_child(bench, second)
     bench.end_lease(leg.claim)
     assert bench.claim().loaded.journal.answer_to(second) == given_up

@@ -82,7 +82,7 @@ class Points:
     JOURNAL_HANDED: Final = "journal.handed"
     REQUEST_LOOK: Final = "request.look"
     REQUEST_OPEN: Final = "request.open"
-    REQUEST_SETTLE: Final = "request.settle"
+    REQUEST_CLOSE: Final = "request.close"
     WAIT_READ: Final = "wait.read"
     WAIT_EXEC: Final = "wait.exec"
     ANSWER_READ: Final = "answer.read"
@@ -139,7 +139,7 @@ BESIDE: Final = (
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.
 OF_WAITING: Final = (
-    Points.JOURNAL_DECIDE, Points.JOURNAL_HANDED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_SETTLE,
+    Points.JOURNAL_DECIDE, Points.JOURNAL_HANDED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_CLOSE,
     Points.WAIT_READ, Points.WAIT_EXEC, Points.ANSWER_READ, Points.ANSWER_JOURNAL, Points.ANSWER_EXEC,
     Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
 )  # fmt: skip

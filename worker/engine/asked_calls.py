@@ -50,13 +50,13 @@ class ReadyToRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Finished:
     """The call does not run any more; this is its record."""
 
     record: CallRecord
 
 
-AskedCall = StillOpen | ReadyToRun | Settled
+AskedCall = StillOpen | ReadyToRun | Finished
 
 
 def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
@@ -81,13 +81,13 @@ def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: S
         raise StateUnreadable(f"journal t{index}:q{request.round + 1}", "the request was passed on and is not there")
     requested = RequestedCall(index=index, call=call_of(request))
     if request.kind is RequestKind.EXTERNAL:
-        return Settled(_record_external(run, requested, request, answer, settings))
+        return Finished(_record_external(run, requested, request, answer, settings))
     if answer.verb is AnswerVerb.CANCEL:
         if request.has_begun:
-            return Settled(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
-        return Settled(record_not_run(run, requested, answer.at_ms))
+            return Finished(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
+        return Finished(record_not_run(run, requested, answer.at_ms))
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
-        return Settled(_record_denied(run, requested, request, answer))
+        return Finished(_record_denied(run, requested, request, answer))
     return ReadyToRun(call_of(request, answer))
 
 
@@ -101,7 +101,7 @@ def _child_call(run: Run, request: Request, settings: Settings) -> AskedCall:
     if not is_delegated(run, request.index):
         return ReadyToRun(call_of(request))
     requested = RequestedCall(index=request.index, call=call_of(request))
-    return Settled(record_child(run, requested, request, answer, settings))
+    return Finished(record_child(run, requested, request, answer, settings))
 
 
 def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:

@@ -10,8 +10,8 @@ from ..redaction import redact
 from ..state import ErrorInfo, ToolCall, ToolOutcome
 from ..tools import InvalidArguments, StopExecution, idempotency_key
 from .asked_calls import (
+    Finished,
     ReadyToRun,
-    Settled,
     StillOpen,
     asked_call,
     has_later_result,
@@ -111,7 +111,7 @@ class CallPlanner:
     def _record_stopped(self, run: Run, index: int, call: ToolCall) -> CallRecord:
         standing = asked_call(run, index, self._services.settings)
         match standing:
-            case Settled(record):
+            case Finished(record):
                 return record
             case ReadyToRun(approved):
                 call = approved
@@ -126,7 +126,7 @@ class CallPlanner:
         match standing:
             case None:
                 return self._plan_new_call(run, index, call)
-            case Settled(record):
+            case Finished(record):
                 return run_hooks_after(run, record) if has_outside_result(run, index) else record
             case ReadyToRun(approved):
                 return self._bind(run, RequestedCall(index=index, call=approved))

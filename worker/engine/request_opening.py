@@ -41,9 +41,9 @@ from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, re
 from .decisions import CallDecision, Verdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
+from .request_closing import RequestCloser
 from .run import CallRecord, Run
 from .services import EngineServices
-from .settling import Settling
 from .store_retries import ask_store
 
 MAX_ROUNDS: Final = 16
@@ -56,9 +56,9 @@ MAX_ROUNDS_BEGUN: Final = 48
 class RequestOpener:
     """Asks the policies about calls, and opens the requests of a step."""
 
-    def __init__(self, services: EngineServices, settling: Settling) -> None:
+    def __init__(self, services: EngineServices, closer: RequestCloser) -> None:
         self._services = services
-        self._settling = settling
+        self._closer = closer
         self._steps = services.store.steps
 
     def decide(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
@@ -126,7 +126,7 @@ class RequestOpener:
             return run
         note = f"remembered from {grant.id}"
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._now_ms(run))
-        return self._settling.settle_with(run, {request.id: record})
+        return self._closer.close_with(run, {request.id: record})
 
     def hand_over(self, run: Run) -> Run:
         """Journal which calls services have now, so that nobody starts them again."""

@@ -24,10 +24,10 @@ from .delegating import Delegator
 from .handoffs import Handoffs
 from .interruptions import give_back, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
+from .request_closing import RequestCloser
 from .request_opening import RequestOpener
 from .run import CallRecord, Run
 from .services import EngineServices
-from .settling import Settling
 from .tool_call_runner import ToolCallRunner
 
 _REDIS_PAUSE_SECONDS: Final = 0.2
@@ -42,9 +42,9 @@ class ToolCalls:
         self._keeper = services.keeper
         self._settings = services.settings
         self._planner = CallPlanner(services)
-        self._settling = Settling(services)
-        self._opener = RequestOpener(services, self._settling)
-        self._children = Children(services, self._settling)
+        self._closer = RequestCloser(services)
+        self._opener = RequestOpener(services, self._closer)
+        self._children = Children(services, self._closer)
         self._delegator = Delegator(services, self._opener)
         self._handoffs = Handoffs(services, self._opener)
         self._runner = ToolCallRunner(services, self._opener, self._delegator)
@@ -64,7 +64,7 @@ class ToolCalls:
         return run
 
     def _call(self, run: Run) -> Run:
-        run = self._children.settle(self._settling.settle(run))
+        run = self._children.apply_rules(self._closer.close(run))
         if run.outcome is not None:
             return run
         run, planned = self._plan(self._planner.adopt_results(run))
@@ -93,7 +93,7 @@ class ToolCalls:
 
         Children are asked to stop. The step waits until they have ended, for one lease at most.
         """
-        run = self._children.stop_unwanted(self._settling.cancel_open(run.stopping()))
+        run = self._children.stop_unwanted(self._closer.cancel_open(run.stopping()))
         if run.outcome is not None:
             return run
         return self._planner.record_without_running(run).changed(is_waiting=bool(run.journal.open_requests))
@@ -196,7 +196,7 @@ class ToolCalls:
     def _conclude(self, run: Run) -> Run:
         """Close what can be closed, and say whether the step waits for the rest."""
         if run.outcome is None:
-            run = self._settling.settle_failed_starts(self._opener.hand_over(run))
+            run = self._closer.close_failed_starts(self._opener.hand_over(run))
         if run.outcome is None and _has_ended(run):
             return self._end(run)
         if run.outcome is not None:

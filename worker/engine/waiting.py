@@ -13,9 +13,9 @@ from .asked_calls import has_outside_result
 from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
+from .request_closing import RequestCloser
 from .run import CallRecord, Run, moment
 from .services import EngineServices
-from .settling import Settling
 from .step_texts import summarize_wait
 from .store_retries import ask_store
 
@@ -28,7 +28,7 @@ class StepWaiter:
     def __init__(self, services: EngineServices) -> None:
         self._services = services
         self._steps = services.store.steps
-        self._children = Children(services, Settling(services))
+        self._children = Children(services, RequestCloser(services))
 
     def wait(self, run: Run) -> Run:
         """Let a run wait for its open requests.

@@ -115,7 +115,7 @@ class _HoldKept(_WithoutCommands):
 
 
 class _RequestsStayListed(_WithoutCommands):
-    points = (Points.ANSWER_EXEC, Points.REQUEST_SETTLE, Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT)
+    points = (Points.ANSWER_EXEC, Points.REQUEST_CLOSE, Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT)
     left_out = staticmethod(lambda command: command[0] == "ZREM" and str(command[1]).endswith(":requests"))
 
 
@@ -131,7 +131,7 @@ class _ExpiryOverwrites(EditedDatabase):
         return _without_answers(reply) if point == Points.REQUEST_LOOK and command[0] == "HGETALL" else reply
 
     def command(self, point: str, command: Command) -> Command | None:
-        is_one = point == Points.REQUEST_SETTLE and command[0] == "HSETNX"
+        is_one = point == Points.REQUEST_CLOSE and command[0] == "HSETNX"
         return ("HSET", *command[1:]) if is_one else command
 
 

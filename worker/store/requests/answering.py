@@ -28,7 +28,7 @@ from ..events import event_commands
 from ..records import StepRef
 from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
-from .events import settled_event
+from .events import closed_event
 from .index import remove_commands
 from .reading import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
@@ -79,8 +79,8 @@ class _AnswerAttempt:
 
     def _is_mine(self, found: FoundRequest) -> bool:
         """Whether this very operation has answered the request."""
-        settled = found.answer or found.resolution
-        return settled is not None and settled.operation_id == self.action.about.operation_id
+        answer = found.answer or found.resolution
+        return answer is not None and answer.operation_id == self.action.about.operation_id
 
     def _check(self, stored: StoredRequests, known: Mapping[str, FoundRequest]) -> dict[str, AnswerRecord]:
         """Make the records of all answers, by request id; the first answer that does not fit refuses them all."""
@@ -117,7 +117,7 @@ class _AnswerAttempt:
     ) -> AnswerResult:
         scope, control = self.scope, stored.control
         answered = [request for request in stored.journal.all_requests if request.id in records]
-        events = [settled_event(request, records[request.id]) for request in answered]
+        events = [closed_event(request, records[request.id]) for request in answered]
         commands: list[Command] = [
             *(("HSETNX", key, f"t{r.index}:a{r.round}", records[r.id].to_json()) for r in answered),
             *event_commands(scope, events),

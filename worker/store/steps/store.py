@@ -134,7 +134,7 @@ class StepStore(Protocol):
         """
         ...
 
-    def settle_requests(
+    def close_requests(
         self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
     ) -> Mapping[str, AnswerRecord]:
         """Answer open requests of this step as its worker: at their expiry, or under a stop.
@@ -356,11 +356,11 @@ class DatabaseStepStore:
         """See `StepStore.record_handed_over`."""
         self._requests(claim).record_handed_over(indexes)
 
-    def settle_requests(
+    def close_requests(
         self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
     ) -> Mapping[str, AnswerRecord]:
-        """See `StepStore.settle_requests`."""
-        return self._requests(claim).settle(records, opens)
+        """See `StepStore.close_requests`."""
+        return self._requests(claim).close(records, opens)
 
     def wait(
         self,
