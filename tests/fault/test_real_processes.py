@@ -65,7 +65,7 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -
     passed(pauses.zombies(tmp_path / "lab", 2, 1), "recovered", "pauses")
 
 
-def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) -> None:
+def test_a_worker_that_is_asked_to_leave_finishes_or_gives_back(tmp_path: Path) -> None:
     verdict = passed(pauses.drains(tmp_path / "lab", 2), "drains", "deliveries_again")
     assert max(verdict.recoveries) <= 2
 

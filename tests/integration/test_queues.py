@@ -113,7 +113,7 @@ def test_two_services_on_one_redis_run_at_full_speed(new_worker: NewWorker, redi
 
 
 def slowest_of_a_hundred(client: AgentClient, agents: Sequence[str]) -> float:
-    """Seconds from the first submit to the last end of a hundred jobs that are handed over at once."""
+    """Seconds from the first submit to the last end of a hundred jobs that are submitted at once."""
     began = time.monotonic()
     jobs = [client.submit(agents[number % len(agents)], "go") for number in range(100)]
     for job in jobs:

@@ -79,7 +79,7 @@ class Points:
     PARK_INDEX: Final = "park.index"
     PARK_EXEC: Final = "park.exec"
     JOURNAL_DECIDE: Final = "journal.decide"
-    JOURNAL_HANDED: Final = "journal.handed"
+    JOURNAL_STARTED: Final = "journal.started"
     REQUEST_LOOK: Final = "request.look"
     REQUEST_OPEN: Final = "request.open"
     REQUEST_CLOSE: Final = "request.close"
@@ -139,7 +139,7 @@ BESIDE: Final = (
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.
 OF_WAITING: Final = (
-    Points.JOURNAL_DECIDE, Points.JOURNAL_HANDED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_CLOSE,
+    Points.JOURNAL_DECIDE, Points.JOURNAL_STARTED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_CLOSE,
     Points.WAIT_READ, Points.WAIT_EXEC, Points.ANSWER_READ, Points.ANSWER_JOURNAL, Points.ANSWER_EXEC,
     Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
 )  # fmt: skip

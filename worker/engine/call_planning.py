@@ -132,8 +132,8 @@ class CallPlanner:
                 return self._bind(run, RequestedCall(index=index, call=approved))
             case StillOpen(request):
                 # A crash may have come before the call was started; its effect class decides what happens now.
-                was_handed_over = index in run.started or index in run.journal.handed_over
-                if was_handed_over or index not in run.journal.begun or not has_later_result(run, index):
+                was_started = index in run.started or index in run.journal.started_calls
+                if was_started or index not in run.journal.begun or not has_later_result(run, index):
                     return None
                 asked = ToolCall(id=request.call_id, name=request.tool, args=request.args)
                 return self._bind(run, RequestedCall(index=index, call=asked))

@@ -128,15 +128,15 @@ class RequestOpener:
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._now_ms(run))
         return self._closer.close_with(run, {request.id: record})
 
-    def hand_over(self, run: Run) -> Run:
+    def record_started(self, run: Run) -> Run:
         """Journal which calls services have now, so that nobody starts them again."""
-        known = run.journal.handed_over
+        known = run.journal.started_calls
         started = {index for index, record in run.started.items() if record.execution.outcome is ToolOutcome.OK}
         if started <= known:
             return run
-        handed = started - known
-        ask_store(run, self._services, lambda: self._steps.record_handed_over(run.claim, handed), "a started call")
-        return run.with_journal(replace(run.journal, handed_over=known | handed))
+        new = started - known
+        ask_store(run, self._services, lambda: self._steps.record_started_calls(run.claim, new), "a started call")
+        return run.with_journal(replace(run.journal, started_calls=known | new))
 
     # --- decisions --------------------------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ class ToolCalls:
     def _conclude(self, run: Run) -> Run:
         """Close what can be closed, and say whether the step waits for the rest."""
         if run.outcome is None:
-            run = self._closer.close_failed_starts(self._opener.hand_over(run))
+            run = self._closer.close_failed_starts(self._opener.record_started(run))
         if run.outcome is None and _has_ended(run):
             return self._end(run)
         if run.outcome is not None:

@@ -74,11 +74,11 @@ class StepRequests:
         StepJournal(self.scope, self.claim).expire_if_past()
         return {index: value or decisions[index] for index, value in zip(indexes, stored, strict=True)}
 
-    def record_handed_over(self, indexes: Collection[int]) -> None:
-        """Store that services have these calls. See `StepStore.record_handed_over`."""
+    def record_started(self, indexes: Collection[int]) -> None:
+        """Store that services have these calls. See `StepStore.record_started_calls`."""
         writes: list[Command] = [("HSETNX", self.key, f"t{index}:h", self.claim.id) for index in sorted(indexes)]
         if writes:
-            self.scope.database.transaction("journal.handed", writes)
+            self.scope.database.transaction("journal.started", writes)
             StepJournal(self.scope, self.claim).expire_if_past()
 
     def open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:

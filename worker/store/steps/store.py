@@ -127,7 +127,7 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
+    def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
         """Journal that calls with a later result have been started, and their start has returned.
 
         Without this note, after a crash, the effect class decides whether a call is started again.
@@ -352,9 +352,9 @@ class DatabaseStepStore:
         """See `StepStore.stop_children`."""
         return self._requests(claim).stop_children(places, ending)
 
-    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
-        """See `StepStore.record_handed_over`."""
-        self._requests(claim).record_handed_over(indexes)
+    def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
+        """See `StepStore.record_started_calls`."""
+        self._requests(claim).record_started(indexes)
 
     def close_requests(
         self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
