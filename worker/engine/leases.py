@@ -52,7 +52,7 @@ class LeaseKeeper:
         self._is_closed = threading.Event()
         self._wake_up = threading.Event()
 
-    def hold(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
+    def keep(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
         """Keep the lease of a claim that was just taken.
 
         Args:

@@ -94,7 +94,7 @@ class LoadedSession:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
-        session: The session itself, which the worker holds until the step has ended.
+        session: The session itself, which the worker keeps until the step has ended.
         cancel: The execution, when somebody asked it to stop.
         delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.

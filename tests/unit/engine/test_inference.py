@@ -145,13 +145,13 @@ def test_a_secret_in_the_text_of_a_drivers_own_error_is_stored_and_told_nowhere(
     session_id = bench.submit()
     outcomes = bench.run(session_id)
     database = bench.store.context.database
-    held = [
+    stored = [
         str(database.pipeline("test", [(_READERS[_kind(name)], name, *_RANGES[_kind(name)])]))
         for name in bench.key_names()
         if _kind(name)
     ]
-    assert len(held) > 3
-    for text in (*held, *map(str, outcomes), caplog.text):
+    assert len(stored) > 3
+    for text in (*stored, *map(str, outcomes), caplog.text):
         assert secret not in text
 
 

@@ -107,8 +107,8 @@ def _apply(
         queue=found.control.queue,
         held_until_ms=found.now_ms + LONGEST_WAIT_MS if is_held else 0,
     ).prepare()
-    held = hold_commands(found.scope.keys, found.now_ms) if is_held else []
-    watched.commit("act.exec", [*save.commands, *held])
+    hold = hold_commands(found.scope.keys, found.now_ms) if is_held else []
+    watched.commit("act.exec", [*save.commands, *hold])
     execution = next_state.state.execution
     outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
     if execution is None or not is_active(next_state.state):

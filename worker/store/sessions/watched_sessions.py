@@ -81,9 +81,9 @@ class WatchedSession:
             StateUnreadable: It cannot be read.
         """
         scope, control = self.scope, self.control
-        held = scope.cache.get(scope.session_id)
-        replies = watched.pipeline("act.load", loading.reads(scope, control.execution, held))
-        loaded = loading.finish(scope, control.execution, held, watched, replies)
+        cached = scope.cache.get(scope.session_id)
+        replies = watched.pipeline("act.load", loading.reads(scope, control.execution, cached))
+        loaded = loading.finish(scope, control.execution, cached, watched, replies)
         if loaded.version != self.version:
             raise Changed
         execution = loaded.state.execution

@@ -273,8 +273,8 @@ class StepStore(Protocol):
         """
         ...
 
-    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
-        """Renew the leases, in order."""
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """Renew the leases of claims, in order."""
         ...
 
     def restore(self, claim: Claim) -> bool:
@@ -404,9 +404,9 @@ class DatabaseStepStore:
         """See `StepStore.wait_for_worker`."""
         moving.wait_for_worker(self._context, claim, agent)
 
-    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See `StepStore.renew`."""
-        return leases.renew(self._context, held)
+        return leases.renew(self._context, claims)
 
     def restore(self, claim: Claim) -> bool:
         """See `StepStore.restore`."""
