@@ -107,7 +107,7 @@ class Children:
                 refused[request.id] = f"its messages could not be chosen: {describe_exception(error).message}"
         if refused:
             return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
-        return run, ChildPlan(new=tuple(new), gathers=len(new) == len(unmade) and _needs_all(run))
+        return run, ChildPlan(new=tuple(new), waits_for_all=len(new) == len(unmade) and _needs_all(run))
 
     def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
         """Answer the requests whose children cannot be made."""

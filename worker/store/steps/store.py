@@ -188,7 +188,7 @@ class StepStore(Protocol):
             results: Results not yet journaled, those of pure calls too; they are journaled now.
             plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
-            `NotWaiting` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
+            `RefusedWait` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
             claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
