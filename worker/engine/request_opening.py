@@ -38,7 +38,7 @@ from ..tools import (
 )
 from .asked_calls import MEMO, TIMER
 from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error, record_unknown
-from .decisions import CallDecision, Verdict, decide_about, may_ask
+from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
 from .request_closing import RequestCloser
@@ -80,7 +80,7 @@ class RequestOpener:
             decision = decided[each.index]
             if (stored := run.journal.decisions.get(each.index)) is not None:  # the first one stored counts
                 decision = CallDecision.from_journal(each.index, stored)
-            if decision.verdict is Verdict.ASK:
+            if decision.verdict is PolicyVerdict.ASK:
                 requests.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
                 run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
@@ -159,7 +159,7 @@ class RequestOpener:
         new = {
             index: decision.to_json()
             for index, decision in decided.items()
-            if decision.verdict is not Verdict.ASK and index not in run.journal.decisions
+            if decision.verdict is not PolicyVerdict.ASK and index not in run.journal.decisions
         }
         if not new:
             return {}
@@ -320,7 +320,7 @@ def _next_place(run: Run, planned: PlannedCall, ahead: int = 0) -> tuple[int, in
 
 def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now_ms: int) -> CallRecord:
     requested = RequestedCall(index=planned.index, call=decision.call)
-    if decision.verdict is Verdict.ERROR:
+    if decision.verdict is PolicyVerdict.ERROR:
         return record_error(run, requested, ErrorInfo(kind="policy", message=decision.reason), CallTimes.at(now_ms))
     why = ErrorInfo(kind="denied", message=f"The call is not allowed: {decision.reason}")
     return record_call(run, requested, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=why)

@@ -18,7 +18,7 @@ from ..tools.approval import Approval
 from ..tools.effect import Effect
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
-from .connections import Connection, Connections
+from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, usable_tools
 from .outages import ConnectionLost, MCPToolError, ServerAway
 from .questions import ask_person, earlier_answers
@@ -52,7 +52,7 @@ class MCPTool:
     server: MCPServer
     remote: RemoteTool
     offered: ToolList
-    connections: Connections = field(repr=False)
+    connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -233,7 +233,7 @@ class MCPTool:
         return self.connections.to(self.server, self.server.credentials(ctx.state))
 
 
-def tools_of(server: MCPServer, offered: ToolList, connections: Connections) -> list[MCPTool]:
+def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnections) -> list[MCPTool]:
     """The tools of a server that an agent may call; of two with one name for the model the first."""
     found: dict[str, MCPTool] = {}
     for remote in usable_tools(server, offered):

@@ -196,7 +196,7 @@ class SimSteps(DatabaseStepStore):
 
 
 class SimDelivery:
-    """`LocalDelivery` that fails now and then."""
+    """`StepDelivery` that fails now and then."""
 
     def __init__(self, world: World, delivered: list[tuple[StepRef, int]]) -> None:
         self._world = world
