@@ -78,7 +78,7 @@ class StepClaimer:
         state = start_execution(loaded.state, agent.limits, started_at, resumed_at=claimed_at)
         assert state.execution is not None
         left = time_left(state.execution, claimed_at)
-        lease.watched_ms = loaded.watched_ms
+        lease.followed_until_ms = loaded.followed_until_ms
         # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents

@@ -179,7 +179,7 @@ class LeaseKeeper:
                 lease.renewed_at = sent_at
             else:
                 lease.interrupt(Interruption.LOST, sent_at)
-            lease.watched_ms = renewal.watched_ms
+            lease.followed_until_ms = renewal.followed_until_ms
             if renewal.cancel is not None:
                 lease.interrupt(Interruption.CANCEL, sent_at)
 

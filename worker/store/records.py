@@ -100,7 +100,7 @@ class LoadedSession:
         started_ms: Redis time at which the execution was claimed first.
         legs: How often this step has waited; 0 for a step that asked nobody.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
-        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
     """
 
     session: CachedSession
@@ -113,7 +113,7 @@ class LoadedSession:
     now_ms: int
     legs: int = 0
     hold: Hold | None = None
-    watched_ms: int = 0
+    followed_until_ms: int = 0
 
     @property
     def state(self) -> AgentState:
@@ -283,11 +283,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a heartbeat for one claim; `watched_ms` as in `LoadedSession`."""
+    """The answer to a heartbeat for one claim; `followed_until_ms` as in `LoadedSession`."""
 
     alive: bool
     cancel: str | None
-    watched_ms: int = 0
+    followed_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Talking(ScriptedDriver):
 
 def watched(bench: Bench) -> str:
     session_id = bench.submit()
-    assert bench.store.live.keep_watched(session_id)
+    assert bench.store.live.keep_followed(session_id)
     return session_id
 
 

@@ -361,8 +361,8 @@ class _Commit:
 def _with_watchers(committed: Committed, replies: Sequence[Reply]) -> Committed:
     """The commit with the claim that it carries, which learns whether somebody follows the session's live text."""
     carried = committed.carried
-    watched_ms = 0 if carried is None else fields.milliseconds(replies[-1])
-    if carried is None or not watched_ms:
+    followed_until_ms = 0 if carried is None else fields.milliseconds(replies[-1])
+    if carried is None or not followed_until_ms:
         return committed
-    loaded = replace(carried.loaded, watched_ms=watched_ms)
+    loaded = replace(carried.loaded, followed_until_ms=followed_until_ms)
     return replace(committed, carried=replace(carried, loaded=loaded))

@@ -26,8 +26,8 @@ def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
         commands.append(("HMGET", keys.ctl, "cancel", "watched"))
     replies = context.database.pipeline("renew", commands)
     return [
-        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(watched))
-        for claim, alive, (cancel, watched) in zip(claims, replies[::2], replies[1::2], strict=True)
+        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
+        for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
     ]
 
 
