@@ -15,7 +15,7 @@ from typing import Any, Final
 from . import kombu_internals as kombu
 from .celery_internals import reserved_count
 from .features import BATCH_FETCH
-from .fetch_net import read_guarded
+from .safe_fetch import read_guarded
 
 log = logging.getLogger(__name__)
 

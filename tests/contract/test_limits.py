@@ -91,7 +91,7 @@ def test_a_session_that_is_too_large_takes_no_more(new_bench: NewBench) -> None:
         bench.message("x" * 80_000)
 
 
-def test_what_is_put_away_is_cut_where_it_is_stored(new_bench: NewBench) -> None:
+def test_a_quarantined_message_is_cut_where_it_is_stored(new_bench: NewBench) -> None:
     bench = new_bench()
     bench.store.housekeeping.quarantine("\ud800" + "x" * 3_000_000, "y" * 3_000_000)
     (entry,) = bench.store.housekeeping.dead()

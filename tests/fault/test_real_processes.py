@@ -48,7 +48,7 @@ def test_messages_may_come_twice_late_in_another_order_or_not_at_all(tmp_path: P
     assert verdict.counts["model_calls_extra"] == 0
 
 
-def test_no_element_of_the_queue_ends_a_worker_and_each_is_put_away_with_its_reason(tmp_path: Path) -> None:
+def test_no_element_of_the_queue_ends_a_worker_and_each_is_quarantined_with_its_reason(tmp_path: Path) -> None:
     passed(messages.hostile(tmp_path / "lab", 1000, 1), "quarantined", "random_elements")
 
 

@@ -1,4 +1,4 @@
-"""The list of dead steps: what was put aside for an operator to look at."""
+"""The dead list: parked sessions, quarantined messages and failed callbacks, for an operator to look at."""
 
 from __future__ import annotations
 

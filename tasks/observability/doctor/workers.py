@@ -195,7 +195,7 @@ def _examine_entry(store: Store, entry: Mapping[str, str]) -> Finding | None:
     session = entry.get("session", "")
     match entry.get("kind"):
         case "message":
-            advice = "find out who writes to the broker; the message was put away"
+            advice = "find out who writes to the broker; no worker runs the message"
             what = f"{entry['reason']}: {redact(entry['payload'])[:_PAYLOAD_SHOWN]}"
             return Finding.warn("quarantined message", what, advice)
         case "callback":

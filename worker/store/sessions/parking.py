@@ -1,4 +1,4 @@
-"""Putting aside what nobody can carry on: steps, and messages that are malformed."""
+"""Parks sessions whose step no worker can run, and quarantines malformed messages."""
 
 from __future__ import annotations
 
