@@ -94,7 +94,7 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
         case RetryLater():
             _publish(runtime, outcome.publish)
             log.info(
-                "step %s of session %s is put off for %.1f s: %s",
+                "step %s of session %s is delayed for %.1f s: %s",
                 outcome.ref.step, outcome.ref.session_id, outcome.seconds, outcome.reason,
             )  # fmt: skip
             seconds: Any = outcome.seconds

@@ -89,7 +89,7 @@ def _describe_failed_call(event: Event) -> str:
 
 
 def _describe_delay(event: Event) -> str:
-    return f"step {event.step}: put off; next try {_next_try(event)}: {event.data.get('reason', '')}"
+    return f"step {event.step}: delayed; next try {_next_try(event)}: {event.data.get('reason', '')}"
 
 
 def _describe_opened(event: Event) -> str:

@@ -217,7 +217,7 @@ class _GaugeCollector:
             "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
             "overdue_sessions": ("Of these, sessions whose time has passed", late),
             "due_age_seconds": ("How long the oldest of these has been overdue", oldest_ms / 1000),
-            "delayed_steps": ("Steps that were put off and wait for their next try (of all workers, to 1000)", delayed),
+            "delayed_steps": ("Delayed steps, which wait for their next try (of all workers, to 1000)", delayed),
         }
 
     def _read_queues(self, runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:

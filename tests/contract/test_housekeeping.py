@@ -114,7 +114,7 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     ]
 
 
-def test_a_callback_is_put_off_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
+def test_a_callback_is_delayed_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
     (callback,) = _due_callbacks(told)
     session = told.store.context.keys(told.session).session
     told.spy.before("callbacks.later", lambda: told.database("HSET", session, "beside", 1))

@@ -104,7 +104,7 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
 
 
 def check_delayed(installation: Installation) -> Iterator[Finding]:
-    """Steps that were put off, by reason: an outage of a model provider shows here."""
+    """Delayed steps, by reason: an outage of a model provider shows here."""
     delayed = installation.store.housekeeping.delayed(_DELAYED_READ)
     if not delayed:
         yield Finding.ok("steps put off", "none")

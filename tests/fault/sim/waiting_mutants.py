@@ -214,8 +214,8 @@ class _ModelAskedAgain(SimSteps):
         return with_journal(answer, answer=None)
 
 
-class _PutOffForgotten(SimSteps):
-    """A call that has put its result off asks like one that was never started."""
+class _ResultLaterForgotten(SimSteps):
+    """A call whose result comes later asks like one that was never started."""
 
     def open_requests(
         self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
@@ -254,7 +254,10 @@ WAITING_MUTANTS: Final = (
         "edits_forgotten", "an approved call runs with the arguments as asked", Substitutes(steps=_EditsForgotten), 15
     ),
     Mutant(
-        "put_off_forgotten", "a call that went on elsewhere counts as not run", Substitutes(steps=_PutOffForgotten), 63
+        "result_later_forgotten",
+        "a call that went on elsewhere counts as not run",
+        Substitutes(steps=_ResultLaterForgotten),
+        63,
     ),
     Mutant("model_asked_again", "a woken leg asks the model again", Substitutes(steps=_ModelAskedAgain)),
 )

@@ -144,7 +144,7 @@ def test_an_attempt_that_is_made_again_is_an_event_with_its_reason_and_the_next_
     assert data["next_try_ms"] >= bench.clock.now_ms() - 1000
 
 
-def test_a_step_that_is_put_off_is_an_event_with_its_reason_and_the_next_try(new_bench: NewBench) -> None:
+def test_a_delayed_step_is_an_event_with_its_reason_and_the_next_try(new_bench: NewBench) -> None:
     bench = new_bench(Agent("away", driver=Away(1, retry_after=60.0)))
     session_id = bench.submit()
     (outcome,) = bench.run(session_id)
@@ -164,7 +164,7 @@ def test_a_step_that_is_put_off_is_an_event_with_its_reason_and_the_next_try(new
     assert bench.store.housekeeping.delayed() == []
 
 
-def test_a_stopped_session_is_not_counted_as_put_off(new_bench: NewBench) -> None:
+def test_a_stopped_session_is_not_counted_as_delayed(new_bench: NewBench) -> None:
     bench = new_bench(Agent("away", driver=Away(9, retry_after=60.0)))
     session_id = bench.submit()
     bench.run(session_id)

@@ -20,7 +20,7 @@ class Housekeeping:
         self._context = context
 
     def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
-        """Look at what is due in a shard, put off every entry it looks at, and name the steps whose message is lost.
+        """Look at what is due in a shard, postpone every entry it looks at, and name the steps whose message is lost.
 
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
         """
@@ -117,7 +117,7 @@ class Housekeeping:
         return inspection.unacked_records(self._context, key)
 
     def delayed(self, limit: int = 1000) -> list[DelayedStep]:
-        """Steps that were put off and are not due yet, the next try first."""
+        """Delayed steps that are not due yet, the next try first."""
         return step_facts.delayed_steps(self._context, limit)
 
     def server_facts(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ for _, member in ipairs(found) do
   if (not f.err) and f[1] then
     redis.call('HDEL', ctl, 'unoffered')
     if not taken[f[4] or ''] then redis.call('HSET', ctl, 'queue', ARGV[7]) end
-    -- What was put off, or is held, keeps its time.
+    -- A delayed or held session keeps its time.
     local due = math.max(now, tonumber(f[6] or '0') or 0, tonumber(f[7] or '0') or 0)
     if f[3] == 'parked' then
       redis.call('HSET', ctl, 'phase', 'run', 'attempts', 0)
