@@ -38,7 +38,7 @@ HERE: Final[Mapping[str, Interference]] = {
     "stop": lambda bench, ref: bench.store.sessions.stop(bench.session, None, stop_transition),
     "journal": ELSEWHERE["journal"],
     "attempts": ELSEWHERE["attempts"],
-    "delayed": ELSEWHERE["put off"],
+    "delayed": ELSEWHERE["delayed"],
 }
 
 
