@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from . import celery_internals, kombu_internals, redis_internals
-from .probes import Feature, missing, missing_from_objects
+from .probes import Feature, find_missing, missing_from_objects
 
 SAFE_DECODING: Final = Feature(
     kombu_internals.DECODING, "ANY MALFORMED ELEMENT IN A QUEUE MAY END THIS WORKER; install a version that is known"
@@ -43,4 +43,4 @@ def missing_internals() -> list[str]:
 
 @cache
 def _missing_at_start() -> tuple[str, ...]:
-    return missing((*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES))
+    return find_missing((*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES))

@@ -204,7 +204,7 @@ class _GaugeCollector:
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
-            delayed = len(runtime.store.housekeeping.delayed())
+            delayed = len(runtime.store.housekeeping.list_delayed())
             waiting = runtime.store.requests.count_open()
             now_ms = runtime.store.housekeeping.now_ms()
         except CeleryAgentsError as error:
@@ -228,7 +228,7 @@ class _GaugeCollector:
             lengths: dict[str, float] = {}
             if shares_a_database(settings):
                 lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
-            unoffered: dict[str, float] = {**housekeeping.unoffered()}
+            unoffered: dict[str, float] = {**housekeeping.count_unoffered()}
         except CeleryAgentsError as error:
             log.debug("the queues cannot be read: %s", error)
             return {}

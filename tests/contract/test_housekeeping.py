@@ -128,7 +128,7 @@ def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench)
     told.database("ZADD", outbox, 1, "gibberish")
     assert len(_due_callbacks(told)) == 1
     assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
-    assert told.store.housekeeping.dead()[0]["kind"] == "callback"
+    assert told.store.housekeeping.list_dead()[0]["kind"] == "callback"
 
 
 # --- the due index and the sweep --------------------------------------------------------------------------------------

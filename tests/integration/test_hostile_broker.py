@@ -60,7 +60,7 @@ class Attacker:
         self.broker.lpush(queue, *(each if isinstance(each, bytes) else json.dumps(each) for each in messages))
 
     def dead(self) -> list[dict[str, str]]:
-        return self.client.store.housekeeping.dead(1000)
+        return self.client.store.housekeeping.list_dead(1000)
 
     def quarantined(self, number: int, why: str) -> list[str]:
         wait_until(lambda: len(self.dead()) >= number, why, 20, details=self.worker.tail)

@@ -186,7 +186,7 @@ def test_a_job_waits_visibly_while_its_service_is_down_and_another_one_runs(
     assert warned.what.startswith("1 waiting")
     new_worker(agents="support.beta_agents", env=env)
     assert job.result(timeout=5).status == "completed"
-    assert client.store.housekeeping.unoffered() == {}
+    assert client.store.housekeeping.count_unoffered() == {}
 
 
 def test_a_session_is_parked_after_the_grace_period_and_comes_back_with_its_worker(

@@ -13,7 +13,7 @@ from .asked_calls import (
     Finished,
     ReadyToRun,
     StillOpen,
-    asked_call,
+    classify_call,
     has_later_result,
     has_outside_result,
     is_superseded,
@@ -28,7 +28,7 @@ from .call_records import (
     record_stopped,
     run_hooks_after,
 )
-from .child_calls import open_child_of
+from .child_calls import find_open_child
 from .decisions import CallDecision
 from .outcome import TakenOver
 from .repeated_calls import RecordedResults, repeats_one_of
@@ -106,10 +106,10 @@ class CallPlanner:
     def _has_open_child(self, run: Run, index: int) -> bool:
         """Whether a child of the call was asked to stop and has not ended."""
         rounds = run.journal.requests.get(index)
-        return bool(rounds) and open_child_of(run, rounds[-1]) is not None and rounds[-1].child is not None
+        return bool(rounds) and find_open_child(run, rounds[-1]) is not None and rounds[-1].child is not None
 
     def _record_stopped(self, run: Run, index: int, call: ToolCall) -> CallRecord:
-        standing = asked_call(run, index, self._services.settings)
+        standing = classify_call(run, index, self._services.settings)
         match standing:
             case Finished(record):
                 return record
@@ -122,7 +122,7 @@ class CallPlanner:
 
     def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
         """Plan a call; None for one that waits for an answer, and that nothing has to be done about."""
-        standing = asked_call(run, index, self._services.settings)
+        standing = classify_call(run, index, self._services.settings)
         match standing:
             case None:
                 return self._plan_new_call(run, index, call)

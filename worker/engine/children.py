@@ -26,7 +26,7 @@ from ..state import (
     StopReason,
 )
 from ..store import NO_CHILDREN, AgentQueues, ChildPlan, NewChild, NextState
-from .child_calls import EndingRecord, failure_of, is_won
+from .child_calls import EndingRecord, find_failure, is_won
 from .child_context import first_messages
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
@@ -209,7 +209,7 @@ def _find_failure(run: Run) -> ErrorInfo | None:
     for request in run.journal.child_requests:
         rule = ChildFailure.TELL if request.child is None else request.child.on_failure
         if rule is ChildFailure.FAIL_FAST or (rule is ChildFailure.FAIL and is_last):
-            failure = failure_of(run, request)
+            failure = find_failure(run, request)
             if failure is not None:
                 return failure
     return None

@@ -48,7 +48,7 @@ class Delegator:
             if is_delegating(each.tool):
                 try:
                     self._check_depth(run)
-                    wanted.append((each, self._checked(each.tool.delegate(each.bound))))
+                    wanted.append((each, self._check_delegation(each.tool.delegate(each.bound))))
                 except InvalidInput as error:
                     run = self._opener.refuse(run, each, str(error))
         budgets = self._reserve(run, wanted)
@@ -70,7 +70,7 @@ class Delegator:
             return self._opener.refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
         try:
             self._check_depth(run)
-            wanted = [(planned, self._checked(each)) for each in needs.delegations]
+            wanted = [(planned, self._check_delegation(each)) for each in needs.delegations]
             requests: list[tuple[PlannedCall, Request]] = []
             for (_, delegation), budget in zip(wanted, self._reserve(run, wanted), strict=True):
                 if isinstance(budget, Shortage):
@@ -88,7 +88,7 @@ class Delegator:
             advice = f"agent {run.agent.name} at depth {run.depth} may start no agents; do the work without."
             raise InvalidInput("depth", run.depth, advice)
 
-    def _checked(self, delegation: Delegation) -> Delegation:
+    def _check_delegation(self, delegation: Delegation) -> Delegation:
         """Refuse an agent that was named at run time and that no worker has ever registered."""
         if not delegation.is_declared and self._services.store.registry.queue_of(delegation.agent) is None:
             known = ", ".join(sorted(self._services.store.registry.agents())) or "none"

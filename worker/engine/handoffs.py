@@ -51,7 +51,7 @@ class Handoffs:
 
     def find(self, run: Run) -> Run:
         """The run with the agent and the queue that its handoff leads to, where it has one."""
-        handoff = handoff_of(run)
+        handoff = find_handoff(run)
         if handoff is None:
             return run
         return run.changed(next_agent=(handoff.name, self._services.store.registry.queue_of(handoff.name) or ""))
@@ -59,7 +59,7 @@ class Handoffs:
     def _refusal(self, run: Run, handoff: Handoff) -> str:
         """Why a handoff is refused, for the model; "" where it is not."""
         before = (*run.execution.handed_over_by, run.agent.name)
-        if handoff_of(run) is not None:
+        if find_handoff(run) is not None:
             return "this step hands the session over already"
         if handoff.name == run.agent.name:
             return f"{handoff.name} is the agent that has the session"
@@ -72,7 +72,7 @@ class Handoffs:
         return ""
 
 
-def handoff_of(run: Run) -> Handoff | None:
+def find_handoff(run: Run) -> Handoff | None:
     """The handoff among the recorded calls of a step; None without one."""
     if not run.agent.toolset.can_hand_over:
         return None
@@ -85,7 +85,7 @@ def handoff_of(run: Run) -> Handoff | None:
 
 def hand_over(run: Run, next_state: NextState, now: datetime) -> NextState:
     """The next state with another agent, where the step hands its session over and the execution goes on."""
-    handoff, execution = handoff_of(run), next_state.state.execution
+    handoff, execution = find_handoff(run), next_state.state.execution
     if handoff is None or run.next_agent is None or execution is None:
         return next_state
     if execution.status.is_terminal() or execution.execution_id != run.ref.execution_id:

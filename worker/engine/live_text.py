@@ -71,12 +71,12 @@ class RunText:
         Raises:
             InvalidInput: The value is no text and no JSON, or too large.
         """
-        piece = _checked(value)
+        piece = _check_piece(value)
         if self.is_followed:
             self._writer.add(self._text, 0, f"t{index}", piece)
 
 
-def _checked(value: Any) -> str | bytes:
+def _check_piece(value: Any) -> str | bytes:
     """The value as it is stored, without the secrets that are known.
 
     Raises:

@@ -10,7 +10,7 @@ from ..concurrency import fibers
 from ..errors import ClaimLost
 from ..redaction import describe_exception
 from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome, thaw
-from .asked_calls import expired_failure, memo_of
+from .asked_calls import find_expiry_failure, read_memo
 from .outcome import TakenOver
 from .run import Run
 from .services import EngineServices
@@ -36,7 +36,7 @@ class RequestCloser:
             return run
         if not run.is_stopping:
             run = self._close_expired(run)
-            failure = expired_failure(run) if run.outcome is None else None
+            failure = find_expiry_failure(run) if run.outcome is None else None
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
         return self.cancel_open(run) if run.is_stopping and run.outcome is None else run
 
@@ -51,7 +51,7 @@ class RequestCloser:
     def _abandon(self, run: Run, request: Request) -> None:
         """Tell a tool whose call goes on elsewhere that nobody waits for it any more; it does what it can."""
         abandon = getattr(run.agent.toolset.get(request.tool), "abandon", None)
-        memo = memo_of(request)
+        memo = read_memo(request)
         if abandon is None or memo is None:
             return
         try:

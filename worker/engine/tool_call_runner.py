@@ -26,7 +26,7 @@ from ..tools import (
     UnusableResult,
 )
 from .active_lease import Interruption
-from .asked_calls import has_later_result, memos_of, replies_to, times_over
+from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -38,7 +38,7 @@ from .call_records import (
     result_value,
     run_hooks_after,
 )
-from .child_calls import spawned_ends
+from .child_calls import read_spawned_ends
 from .delegating import Delegator
 from .request_opening import RequestOpener, next_request_id
 from .run import CallRecord, Run, moment
@@ -274,11 +274,11 @@ class ToolCallRunner:
         if not rounds:
             return Replies(make_token=partial(self._sign, run, planned)) if planned.defers else Replies()
         return Replies(
-            received=replies_to(run, planned.index),
+            received=read_replies(run, planned.index),
             make_token=partial(self._sign, run, planned) if planned.defers or planned.later is not None else None,
-            times_over=times_over(run, planned.index),
-            children=spawned_ends(run, planned.index),
-            memos=memos_of(run, planned.index),
+            past_timers=count_past_timers(run, planned.index),
+            children=read_spawned_ends(run, planned.index),
+            memos=read_memos(run, planned.index),
         )
 
     def _sign(self, run: Run, planned: PlannedCall, purpose: TokenPurpose) -> str:

@@ -116,7 +116,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     for message in messages:
         if message.role is Role.ASSISTANT:
             kept: Any = None if message.provider is None else message.provider.get(KEY)
-            history += _PARSED.of(message, _messages_of) if kept else _converted(message, results, said)
+            history += _PARSED.of(message, _messages_of) if kept else _convert(message, results, said)
             results, said = ([*load_parts(kept["results"])] if kept else []), []
             goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
             counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
@@ -169,7 +169,7 @@ class _Parsed:
 _PARSED: Final = _Parsed()
 
 
-def _converted(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
+def _convert(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
     """The messages of an answer that another driver gave, with what preceded it."""
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 

@@ -290,7 +290,7 @@ def test_a_step_that_always_kills_its_worker_is_failed_with_the_retry_limit(new_
     bench.run(session_id)
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, len(driver.requests)) == ("failed", "retry_limit", 5)
-    assert bench.store.housekeeping.dead()[0]["session"] == session_id
+    assert bench.store.housekeeping.list_dead()[0]["session"] == session_id
     driver._answers = ["done"]
     bench.retry(session_id)
     bench.run(session_id)

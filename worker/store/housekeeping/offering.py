@@ -32,7 +32,7 @@ def _offer(context: StoreContext, shard: ShardKeys, now_ms: int, agent: str, que
             return total
 
 
-def unoffered(context: StoreContext) -> dict[str, int]:
+def count_unoffered(context: StoreContext) -> dict[str, int]:
     """Count the sessions that wait for a worker, by agent. See `Housekeeping.unoffered`."""
     found: dict[str, int] = {}
     for shard in context.shards:

@@ -21,7 +21,7 @@ from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, Reply
 from ..journal import Journal
-from ..sessions.marks import missing
+from ..sessions.marks import missing_error
 from .records import FoundRequest
 
 # A step that asked nobody has not this word in its JSON, or has it in a text, which does no harm.
@@ -189,5 +189,5 @@ def journal_key(scope: SessionScope, replies: Sequence[Reply]) -> str:
     """
     control, (version, _executions) = ControlFields.read(replies[0]), replies[1]
     if version is None or not control.execution:
-        raise missing(scope.context, scope.session_id)
+        raise missing_error(scope.context, scope.session_id)
     return scope.keys.journal(control.execution, control.step)

@@ -17,7 +17,7 @@ from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, Reply, WatchedTransaction
-from .marks import missing
+from .marks import missing_error
 
 _TORN_READS: Final = 20
 # A new session has one message; if the second is there, too, it is not new.
@@ -77,7 +77,7 @@ def finish(
     """
     version, agent, bookkeeping = _parse_head(replies[0])
     if not version:
-        raise missing(scope.context, scope.session_id)
+        raise missing_error(scope.context, scope.session_id)
     if cached is not None and cached.is_at(version, bookkeeping.lineage):
         return cached
     staged = scope.cache.staged(scope.session_id, version, bookkeeping.lineage)
@@ -151,7 +151,7 @@ def load(context: StoreContext, session_id: str) -> StoredSession:
     with context.database.watch("load.read", (session,), reads) as watched:
         version, agent, head = watched.replies[0]
         if version is None:
-            raise missing(context, session_id)
+            raise missing_error(context, session_id)
         for _ in range(_TORN_READS):
             state, problem = None, None
             try:

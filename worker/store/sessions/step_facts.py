@@ -10,7 +10,7 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import ShardKeys
 from ..session_records import DelayedStep, StepFacts
-from .marks import missing
+from .marks import missing_error
 
 _FACTS = (
     "execution",
@@ -44,7 +44,7 @@ def step_facts(context: StoreContext, session_id: str) -> StepFacts:
     control, due, now = context.database.pipeline("facts.read", reads)
     execution, step, phase, claim, worker, attempts, delays, not_before, cancel, why = control
     if execution is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     lease_ms = _lease_ms(context, session_id, fields.text(claim))
     return StepFacts(
         execution_id=fields.text(execution),

@@ -15,7 +15,7 @@ from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
 from ..records import StepRef
 from . import loading
-from .marks import missing
+from .marks import missing_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class WatchedSession:
         """
         (version, *bookkeeping), control, now = replies
         if version is None:
-            raise missing(scope.context, scope.session_id)
+            raise missing_error(scope.context, scope.session_id)
         return cls(
             scope=scope,
             version=fields.number(version),

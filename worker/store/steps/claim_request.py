@@ -59,7 +59,7 @@ class ClaimRequest:
         return (execution.execution_id, execution.step_count + 1) == (self.ref.execution_id, self.ref.step)
 
 
-def first_claimed(
+def make_first_claimed(
     claim: Claim, session: CachedSession, started_ms: int, waiting: int | None = None, followed_until_ms: int = 0
 ) -> Claimed:
     """The first claim of a step: nothing is journaled, delayed or asked to stop.

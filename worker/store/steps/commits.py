@@ -31,7 +31,7 @@ from ..records import Claim, Claimed, Committed, Hold, LoadedSession, NextState,
 from ..requests.index import remove_commands
 from ..sessions.saving import SessionSave, next_step
 from ..transaction_retries import LOST_REPLIES
-from .claim_request import first_claimed
+from .claim_request import make_first_claimed
 from .journals import StepJournal
 from .leases import release
 
@@ -329,7 +329,7 @@ class _Commit:
     def _carry(self, session: CachedSession, following: StepRef, now_ms: int) -> Claimed:
         """The claim of the next step, which the commit takes along."""
         claim = Claim(id=self.claim.id, worker=self.claim.worker, ref=following, attempt=1, now_ms=now_ms)
-        return first_claimed(claim, session, self.base.started_ms)
+        return make_first_claimed(claim, session, self.base.started_ms)
 
     def _is_in_steps(self, control: ControlFields, watched: WatchedTransaction) -> bool:
         """Whether the list of steps holds this claim's step; a later commit may have overwritten `last`."""

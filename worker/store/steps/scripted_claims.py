@@ -22,7 +22,7 @@ from ..database import Command, Guard, Reply
 from ..records import Claim, Claimed, StepRef
 from ..sessions import loading
 from ..sessions.saving import milliseconds
-from .claim_request import ClaimRequest, first_claimed
+from .claim_request import ClaimRequest, make_first_claimed
 from .leases import release
 
 # Redis needs three times as long for what a script reads, so no more missed steps than these are read by the script.
@@ -114,7 +114,7 @@ class _ScriptedClaim:
     def run(self) -> Claimed | None:
         """Claim and load; None when nothing was decided, or the claim has to be looked at by a WATCH."""
         scope, publisher = self.request.scope, self.request.scope.context.publisher
-        counting = publisher.waiting(self.request.ref.queue)
+        counting = publisher.count_commands(self.request.ref.queue)
         writes = [*self._claim_commands(), *self.plan.writes, *counting]
         replies = scope.database.compare_and_apply(
             self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
@@ -130,7 +130,7 @@ class _ScriptedClaim:
         execution = session.state.execution
         assert execution is not None
         started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
-        return first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
+        return make_first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
 
     def _unclaimed_guards(self) -> list[Guard]:
         """Expect that nobody has begun the step."""
