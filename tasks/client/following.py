@@ -99,8 +99,8 @@ class SessionReader:
             text = texts.get(entry.id, "")
             rest = self._filter.rest_of(entry, text) if entry.type == EventType.STEP_COMMITTED else None
             self._filter.note(entry)
-            told = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
-            return [*told, StreamItem(cursor=cursor, event=entry, text=text)]
+            missed = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
+            return [*missed, StreamItem(cursor=cursor, event=entry, text=text)]
         return [StreamItem(cursor=cursor, delta=entry)] if self._filter.accepts(entry) else []
 
     def _has_gap(self) -> bool:

@@ -61,14 +61,14 @@ class Job:
         while True:
             found = self._read_events(position, deadline)
             ended = not found
-            mine: list[Event] = []
+            own: list[Event] = []
             for event in found:
                 position = event.id
                 self._note_execution(event)
                 if event.execution_id == self._execution_id:
-                    mine.append(event)
+                    own.append(event)
                     ended = event.type in _ENDINGS  # not the end where a retry follows
-            yield mine
+            yield own
             if ended and self._check_ended():
                 return
             if deadline is not None and time.monotonic() >= deadline:
@@ -95,11 +95,11 @@ class Job:
         """Follow the stream in batches; a batch is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for batch in follow_session(self._store, self.session_id, after, deadline):
-            mine, ended = [item for item in batch if self._is_mine(item)], not batch
-            for item in mine:
+            own, ended = [item for item in batch if self._is_mine(item)], not batch
+            for item in own:
                 if item.event is not None:
                     ended = item.event.type in _ENDINGS  # not the end where a retry follows
-            yield mine
+            yield own
             if ended and self._check_ended():
                 return
         raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
@@ -141,8 +141,8 @@ class Job:
             return []
 
     def _note_execution(self, event: Event) -> None:
-        mine = event.data.get("operation") == self.operation_id
-        if mine and event.type in ("execution_submitted", "message_joined"):
+        own = event.data.get("operation") == self.operation_id
+        if own and event.type in ("execution_submitted", "message_joined"):
             self._execution_id = event.execution_id
 
     def _check_ended(self) -> bool:

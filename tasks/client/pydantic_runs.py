@@ -116,9 +116,9 @@ class DurableAgent(Generic[OutputT]):
             AgentRunError: The run was stopped or has failed otherwise; the text says why.
             StoreUnavailable: No answer from Redis.
         """
-        order = _Order.of(self._agent, user_prompt, cast("dict[str, Any]", options))
+        submission = _RunSubmission.of(self._agent, user_prompt, cast("dict[str, Any]", options))
         client = self._client()
-        job = await client.submit(self._agent.name or "", order.prompt, **order.arguments)
+        job = await client.submit(self._agent.name or "", submission.prompt, **submission.arguments)
         result = await job.result()
         return await client.run(lambda plain: self._read(plain, job.session_id, result))
 
@@ -161,14 +161,14 @@ class DurableAgent(Generic[OutputT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _RunSubmission:
     """The submission of a run."""
 
     prompt: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
-    def of(cls, agent: Agent[Any, Any], prompt: object, options: Mapping[str, Any]) -> _Order:
+    def of(cls, agent: Agent[Any, Any], prompt: object, options: Mapping[str, Any]) -> _RunSubmission:
         """Check what was given to a run.
 
         Raises:
@@ -247,12 +247,12 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 
 def _older(messages: Sequence[Message], result: Result) -> int:
     """How many messages of pydantic-ai are older than this run."""
-    mine = [
+    own = [
         number
         for number, each in enumerate(messages)
         if each.role is Role.ASSISTANT and each.metadata.get("execution_id") == result.execution_id
     ]
-    return len(read_conversation(messages[: mine[0]], "").history) if mine else 0
+    return len(read_conversation(messages[: own[0]], "").history) if own else 0
 
 
 def _output_tool(history: Sequence[ModelMessage]) -> str | None:
