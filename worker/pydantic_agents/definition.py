@@ -112,10 +112,10 @@ def _check_capabilities(agent: Agent[Any, Any], options: CeleryDurability) -> No
                 f"agent {agent.name!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
             )
         keeps_state = kind.for_run is not AbstractCapability.for_run and not kind.__module__.startswith("pydantic_ai.")
-        if keeps_state and not isinstance(each, tuple(options.made_anew)):
+        if keeps_state and not isinstance(each, tuple(options.recreated)):
             raise ConfigurationError(
                 f"agent {agent.name!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
-                f"is a run of its own; keep it in a store, or allow it: CeleryDurability(made_anew=[{kind.__name__}])"
+                f"is a run of its own; keep it in a store, or allow it: CeleryDurability(recreated=[{kind.__name__}])"
             )
 
 

@@ -24,7 +24,7 @@ class CeleryDurability(AbstractCapability[Any]):
         usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
         effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
-        made_anew: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
+        recreated: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
             run of its own.
     """
 
@@ -33,4 +33,4 @@ class CeleryDurability(AbstractCapability[Any]):
     usage_limits: UsageLimits | None = None
     effect: Effect | str = Effect.UNSAFE
     queue: str | None = None
-    made_anew: Sequence[type[AbstractCapability[Any]]] = ()
+    recreated: Sequence[type[AbstractCapability[Any]]] = ()

@@ -127,7 +127,7 @@ class OtherEngine(BaseDurabilityCapability):
 
 def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
     agent = PydanticAgent(
-        TestModel(), name="counting", capabilities=[CeleryDurability(made_anew=[Counting]), Counting()]
+        TestModel(), name="counting", capabilities=[CeleryDurability(recreated=[Counting]), Counting()]
     )
     assert definition_of(agent, "module.agent") is not None
 
@@ -151,7 +151,7 @@ def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
         ),
         (
             lambda: PydanticAgent(TestModel(), name="counting", capabilities=[CeleryDurability(), Counting()]),
-            r"Counting keeps state for a run .*made_anew=\[Counting\]",
+            r"Counting keeps state for a run .*recreated=\[Counting\]",
         ),
         (
             lambda: PydanticAgent(TestModel(), name="both", capabilities=[CeleryDurability(), OtherEngine()]),
