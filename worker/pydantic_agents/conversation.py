@@ -133,7 +133,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
 
 @dataclass(slots=True)
 class _Since:
-    """What has come since an answer.
+    """Everything that has come since an answer.
 
     Attributes:
         results: Parts of the next request: results of tool calls, and instructions.
@@ -142,12 +142,12 @@ class _Since:
         goes_on: The answer is one of this execution.
     """
 
-    results: list[ModelRequestPart]
-    said: list[str]
     counters: Counters
     usage: RunUsage
-    queued: list[Any]
-    goes_on: bool
+    results: list[ModelRequestPart] = field(default_factory=list["ModelRequestPart"])
+    said: list[str] = field(default_factory=list[str])
+    queued: list[Any] = field(default_factory=list[Any])
+    goes_on: bool = False
 
 
 def _read_since(answer: Message | None, since: Sequence[Message], execution_id: str) -> _Since:
@@ -156,7 +156,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
     from pydantic_ai.usage import RunUsage
 
     kept = None if answer is None else _kept_of(answer)
-    found = _Since([], [], Counters(), RunUsage(), [], goes_on=False)
+    found = _Since(counters=Counters(), usage=RunUsage())
     if answer is not None and kept is not None:
         found.results = [*load_parts(kept["results"])]
         if answer.metadata.get("execution_id") == execution_id:
