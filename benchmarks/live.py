@@ -46,9 +46,9 @@ def live_figures(sessions: int, rounds: int) -> dict[str, object]:
         cpu: dict[bool, list[float]] = {False: [], True: []}
         written = 0
         for _ in range(rounds):
-            for is_watched in (False, True):
-                seconds, count = _write(url, running, sessions, is_watched=is_watched)
-                cpu[is_watched].append(seconds)
+            for is_followed in (False, True):
+                seconds, count = _write(url, running, sessions, is_followed=is_followed)
+                cpu[is_followed].append(seconds)
                 written += count
         quiet, watched = statistics.median(cpu[False]), statistics.median(cpu[True])
         return {
@@ -62,15 +62,15 @@ def live_figures(sessions: int, rounds: int) -> dict[str, object]:
         }
 
 
-def _write(url: str, running: Running, sessions: int, *, is_watched: bool) -> tuple[float, int]:
+def _write(url: str, running: Running, sessions: int, *, is_followed: bool) -> tuple[float, int]:
     """Let sessions write: seconds of the worker's CPU, and entries of live text."""
     from celery_agents import AgentClient
 
     with AgentClient(redis_url=url) as client:
         client.wait_for_agent("writer")
         jobs = [client.submit("writer", str(SECONDS), delay=DELAY) for _ in range(sessions)]
-        for job in jobs if is_watched else ():
-            client.store.live.keep_watched(job.session_id)
+        for job in jobs if is_followed else ():
+            client.store.live.keep_followed(job.session_id)
         before = sum(worker.cpu_seconds() for worker in running.workers)
         for job in jobs:
             job.result(timeout=60)

@@ -176,7 +176,7 @@ class MessageTemplate:
         values[_BODY] = base64.b64encode(self._body.fill(values).encode()).decode()
         return self._outer.fill(values)
 
-    def delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
+    def make_delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
         """Return a message as kombu has it when it has read it from the queue; its body needs no base64."""
         values = _values(ref, published_ms)
         values[_BODY] = self._body.fill(values)

@@ -77,15 +77,15 @@ class TransactionPublisher:
         template = self._template(ref.queue, is_later=ref.has_parent_task)
         return () if template is None else (("LPUSH", template.queue, template.message(ref, now_ms)),)
 
-    def waiting(self, queue: str) -> Sequence[Command]:
+    def count_commands(self, queue: str) -> Sequence[Command]:
         """Return one LLEN; nothing when messages have to be published separately."""
         template = self._template(queue, is_later=False)
         return () if template is None else (("LLEN", template.queue),)
 
-    def delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
+    def make_delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
         """Return the message as kombu has it when it has read it from the queue; None without a template."""
         template = self._template(ref.queue, is_later=ref.has_parent_task)
-        return None if template is None else template.delivered(ref, now_ms)
+        return None if template is None else template.make_delivered(ref, now_ms)
 
     def compare(self, write_message: WriteMessage) -> None:
         """Publish separately from now on if the templates write other messages than this function."""

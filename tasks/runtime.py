@@ -24,7 +24,7 @@ from ..worker.engine import (
 )
 from ..worker.errors import CeleryAgentsError
 from ..worker.known_secrets import remember_secrets
-from ..worker.mcp import Connections, require_servers
+from ..worker.mcp import ServerConnections, require_servers
 from ..worker.store import offered_queues, redis_store
 from ..worker.store.housekeeping.registry import worker_name
 from .agent_modules import import_agents
@@ -36,7 +36,7 @@ from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
 from .publishing import SeparatePublisher, TransactionPublisher, shares_a_database
-from .wake_ups import WakeUpListener
+from .wake_up_listener import WakeUpListener
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Runtime:
         )
         self.agents = import_agents(settings)
         require_servers(server for agent in self.agents for server in agent.mcp)
-        self.connections = Connections()
+        self.connections = ServerConnections()
         self.observers = Observers(settings)
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from ..worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLate
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from ..worker.store import StepRef
-from .consumer.requests import StepRequest
+from .consumer.step_request import StepRequest
 from .names import QUARANTINE, STEP
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
@@ -94,7 +94,7 @@ def report_outcome(outcome: Outcome, runtime: Runtime) -> str:
         case RetryLater():
             _publish(runtime, outcome.publish)
             log.info(
-                "step %s of session %s is put off for %.1f s: %s",
+                "step %s of session %s is delayed for %.1f s: %s",
                 outcome.ref.step, outcome.ref.session_id, outcome.seconds, outcome.reason,
             )  # fmt: skip
             seconds: Any = outcome.seconds

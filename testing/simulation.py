@@ -229,7 +229,7 @@ class Simulation:
         assert execution is not None
         record = self._client.sessions.record(_SESSION, _EXECUTION)
         problems += self._driver.needless + self._find_wrong_commits(execution)
-        problems += [f"it was parked: {entry}" for entry in self._client.housekeeping.dead()]
+        problems += [f"it was parked: {entry}" for entry in self._client.housekeeping.list_dead()]
         executed = [call for each in execution.step_executions for call in each.step.tool_executions]
         return Ending(
             status=execution.status.value,

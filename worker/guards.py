@@ -23,7 +23,8 @@ class GuardPoint(StrEnum):
     """The points of a step at which the engine asks the guards.
 
     Attributes:
-        BEFORE_CALL: Before the model is asked. A stop ends the execution without the call; a delay puts the step off.
+        BEFORE_CALL: Before the model is asked. A stop ends the execution without the call; a delay gives the
+            step back until its next try.
         BEFORE_NEXT: After a step that asks for another one, before its message is published.
         BEFORE_END: After a step whose answer ends the execution. Only guards that judge answers are asked.
     """

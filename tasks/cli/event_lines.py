@@ -89,7 +89,7 @@ def _describe_failed_call(event: Event) -> str:
 
 
 def _describe_delay(event: Event) -> str:
-    return f"step {event.step}: put off; next try {_next_try(event)}: {event.data.get('reason', '')}"
+    return f"step {event.step}: delayed; next try {_next_try(event)}: {event.data.get('reason', '')}"
 
 
 def _describe_opened(event: Event) -> str:
@@ -100,7 +100,7 @@ def _describe_opened(event: Event) -> str:
     return f"step {event.step}: asks for {what}{to}: {data.get('call', '')}{until}"
 
 
-def _describe_settled(event: Event) -> str:
+def _describe_closed(event: Event) -> str:
     data = event.data
     what = _ANSWERS.get(data.get("verb", ""), data.get("verb", ""))
     by = f" by {data['by']}" if data.get("by") else ""
@@ -184,8 +184,8 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_resumed": _describe_resumed,
     "execution_suspended": _describe_suspended,
     "request_opened": _describe_opened,
-    "request_answered": _describe_settled,
-    "request_expired": _describe_settled,
+    "request_answered": _describe_closed,
+    "request_expired": _describe_closed,
     "request_cancelled": lambda event: None,
     "request_used": lambda event: None,
     "execution_completed": _describe_end,

@@ -71,8 +71,8 @@ def suspend(
     if during is not None:
         raise typer.BadParameter("--for goes with one SESSION, not with --all")
     wanted = None if status is None else status.value
-    held = client.suspend_all(reason=reason, agent=agent, status=wanted, by=by or login(), dry_run=dry_run)
-    _print_many(held, "to suspend" if dry_run else "suspended", json)
+    suspended = client.suspend_all(reason=reason, agent=agent, status=wanted, by=by or login(), dry_run=dry_run)
+    _print_many(suspended, "to suspend" if dry_run else "suspended", json)
 
 
 def resume(

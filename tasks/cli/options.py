@@ -101,7 +101,7 @@ def find_session(client: AgentClient, text: str) -> str:
     except SessionDeleted:
         raise
     except SessionNotFound:
-        found = client.store.sessions.matching(wanted, _MOST_MATCHES)
+        found = client.store.sessions.find_matching(wanted, _MOST_MATCHES)
     if not found:
         raise SessionNotFound(wanted)
     if len(found) > 1:

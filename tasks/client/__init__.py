@@ -1,4 +1,4 @@
-"""Clients: hand over jobs, follow them and act on sessions.
+"""Clients: submit jobs, follow them and act on sessions.
 
 Services import this room; the engine's runner and the consumer do not belong here.
 """

@@ -235,10 +235,10 @@ class AsyncAgentClient:
         dry_run: bool = False,
     ) -> AsyncGenerator[str]:
         """Hold all sessions that run or wait, each when it is yielded; see `AgentClient.suspend_all`."""
-        held = await self._threads.run(
+        suspended = await self._threads.run(
             lambda: self._client.suspend_all(reason=reason, agent=agent, status=status, by=by, dry_run=dry_run)
         )
-        while (session_id := await self._threads.run(lambda: next(held, None))) is not None:
+        while (session_id := await self._threads.run(lambda: next(suspended, None))) is not None:
             yield session_id
 
     async def resume_all(

@@ -1,4 +1,4 @@
-"""`AgentClient`: how services hand over jobs, follow them and act on them."""
+"""`AgentClient`: how services submit jobs, follow them and act on them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _STEP_IS_DONE: Final = (
 )
 _BLOCK_SECONDS: Final = 2.0
 _LOST_CONNECTION_SECONDS: Final = 0.5
-WATCH_SECONDS: Final = 20.0
+FOLLOW_MARK_SECONDS: Final = 20.0
 """How often a reader says that it follows a session."""
 
 
@@ -42,8 +42,8 @@ class SessionReader:
         self._after = after
         self.position = StreamPosition.read(after)
         self._filter = DeltaFilter(resumes=after is not None)
-        self._watched_at: float | None = None
-        self._may_watch = True
+        self._followed_at: float | None = None
+        self._may_mark = True
 
     def begin(self) -> list[StreamItem]:
         """Say that somebody reads, and look what the reader cannot get by reading on.
@@ -54,7 +54,7 @@ class SessionReader:
             SessionNotFound: There is no such session.
         """
         self._store.sessions.header(self._session_id)
-        self.keep_watched()
+        self.keep_followed()
         last = None if self._after is None else self._store.live.event_at(self._session_id, self.position.event)
         if last is not None:  # text of the steps before may still come, and the reader has their commits
             self._filter.note_committed(last.execution_id, last.step - (last.type not in _STEP_IS_DONE))
@@ -63,21 +63,21 @@ class SessionReader:
         stored = self._store.sessions.load(self._session_id)
         return [StreamItem(cursor=self.position.cursor, snapshot=stored)]
 
-    def keep_watched(self) -> None:
+    def keep_followed(self) -> None:
         """Say that somebody reads, where that was said long ago.
 
         Raises:
             SessionExpired: Nothing of the session is left.
         """
         now = time.monotonic()
-        if not self._may_watch or (self._watched_at is not None and now - self._watched_at < WATCH_SECONDS):
+        if not self._may_mark or (self._followed_at is not None and now - self._followed_at < FOLLOW_MARK_SECONDS):
             return
         try:
-            if not self._store.live.keep_watched(self._session_id):
+            if not self._store.live.keep_followed(self._session_id):
                 raise SessionExpired(self._session_id)
-            self._watched_at = now
+            self._followed_at = now
         except StoreForbidden:  # of a user of Redis who may only look: others may have said it
-            self._may_watch = False
+            self._may_mark = False
 
     def read(self, block_seconds: float | None) -> list[StreamItem]:
         """Read the next items, and wait so long for the first of them; None: not at all."""
@@ -147,7 +147,7 @@ def follow_session(
                 begun = True
                 if snapshot:
                     yield snapshot
-            reader.keep_watched()
+            reader.keep_followed()
             yield reader.read(left)
         except SessionNotFound as error:
             raise SessionExpired(session_id) from error

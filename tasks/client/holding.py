@@ -51,8 +51,8 @@ class HoldingVerbs(TreeVerbs):
         session = read_session_id(session_id)
 
         def hold(each: str) -> bool:
-            held = self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms)
-            return held.outcome == "changed"
+            result = self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms)
+            return result.outcome == "changed"
 
         if self._is_idle(session):
             return self._set_session_status(session, "suspended")

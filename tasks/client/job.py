@@ -35,7 +35,7 @@ class Job:
     def execution_id(self) -> str:
         """Id of the execution; "" as long as the message waits behind a running step."""
         if not self._execution_id:
-            self._execution_id = self._store.sessions.joined(self.session_id, self.operation_id)
+            self._execution_id = self._store.sessions.read_joined(self.session_id, self.operation_id)
         return self._execution_id
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> Generator[Event]:

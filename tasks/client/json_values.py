@@ -78,9 +78,9 @@ def session_value(header: Header, state: AgentState, reason: str) -> dict[str, A
 def found_value(found: FoundRequest) -> dict[str, Any]:
     """A request as JSON: in full where it is stored in full, with what became of it."""
     shown = (found.request or found.summary).to_dict()
-    settled = found.answer or found.resolution
-    if settled is not None:
-        shown["answer"] = settled.to_dict()
+    answer = found.answer or found.resolution
+    if answer is not None:
+        shown["answer"] = answer.to_dict()
     return {**shown, "status": found.status.value}
 
 

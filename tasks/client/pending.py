@@ -211,14 +211,14 @@ def _list(client: RequestVerbs, session_id: str, kind: RequestKind) -> Iterator[
 
 
 def _approval(found: FoundRequest, state: AgentState) -> PendingToolApproval:
-    summary, request, settled = found.summary, found.request, found.answer or found.resolution
+    summary, request, answer = found.summary, found.request, found.answer or found.resolution
     executed = _execution_of(found, state)
     args: Any = request.args if request is not None else executed.tool_call.args if executed is not None else None
     status: ApprovalStatus = "pending"
     if found.status is RequestStatus.USED:
         status = "executed"
-    elif settled is not None:
-        status = "approved" if settled.verb is AnswerVerb.APPROVE else "rejected"
+    elif answer is not None:
+        status = "approved" if answer.verb is AnswerVerb.APPROVE else "rejected"
     edited = found.answer.value if found.answer is not None else None
     return PendingToolApproval(
         id=summary.id,
@@ -227,16 +227,16 @@ def _approval(found: FoundRequest, state: AgentState) -> PendingToolApproval:
         args=_plain(args),
         status=status,
         requested_at=_moment(summary.asked_at_ms),
-        decided_at=None if settled is None else _moment(settled.at_ms),
-        decided_by=None if settled is None else settled.by or None,
+        decided_at=None if answer is None else _moment(answer.at_ms),
+        decided_by=None if answer is None else answer.by or None,
         approved_args=_plain(args if edited is None else edited) if status == "approved" else None,
-        comment=None if settled is None else settled.reason or settled.note or None,
+        comment=None if answer is None else answer.reason or answer.note or None,
         metadata={"prompt": summary.text, "to": summary.to, "digest": request.digest if request is not None else None},
     )
 
 
 def _question(found: FoundRequest, state: AgentState) -> PendingUserQuestion:
-    summary, request, settled = found.summary, found.request, found.answer or found.resolution
+    summary, request, answer = found.summary, found.request, found.answer or found.resolution
     executed = _execution_of(found, state)
     questions, allow_free_text = tuple[UserQuestionItem, ...](), None
     if request is not None and is_asked_with_options(request):
@@ -245,24 +245,24 @@ def _question(found: FoundRequest, state: AgentState) -> PendingUserQuestion:
     elif executed is not None:
         asked = cast("list[Any]", _plain(executed.tool_call.args).get("questions", []))
         questions = tuple(UserQuestionItem.model_validate(item) for item in asked)
-    cancelled = settled is not None and settled.verb in (AnswerVerb.DENY, AnswerVerb.CANCEL)
+    cancelled = answer is not None and answer.verb in (AnswerVerb.DENY, AnswerVerb.CANCEL)
     values = found.answer.value if found.answer is not None else executed.value if executed is not None else None
     status: QuestionStatus = "pending"
     if found.status is RequestStatus.USED:
         status = "executed"
-    elif settled is not None or found.status is RequestStatus.CANCELLED:
-        status = "cancelled" if cancelled or settled is None else "answered"
+    elif answer is not None or found.status is RequestStatus.CANCELLED:
+        status = "cancelled" if cancelled or answer is None else "answered"
     return PendingUserQuestion(
         id=summary.id,
         tool_call_id=found.call_id or "",
         questions=questions,
         status=status,
         requested_at=_moment(summary.asked_at_ms),
-        answered_at=None if settled is None else _moment(settled.at_ms),
-        answered_by=None if settled is None else settled.by or None,
+        answered_at=None if answer is None else _moment(answer.at_ms),
+        answered_by=None if answer is None else answer.by or None,
         answers=None if cancelled else _answers(values, questions),
         cancelled=cancelled,
-        notes=None if settled is None else settled.note or settled.reason or None,
+        notes=None if answer is None else answer.note or answer.reason or None,
         allow_free_text=allow_free_text,
         metadata={"to": summary.to},
     )

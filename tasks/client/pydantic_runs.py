@@ -76,7 +76,7 @@ def durable(agent: Agent[Any, OutputT], client: AsyncAgentClient | AgentClient |
     """Make the workers run this agent: `await durable(agent).run("…", deps=…)` submits and waits.
 
     Args:
-        client: Hands the runs over. None: one with the settings of the environment.
+        client: Submits the runs. None: one with the settings of the environment.
     Raises:
         ConfigurationError: The agent cannot be durable; the text says why.
     """

@@ -59,15 +59,15 @@ class SnapshotVerbs(WholeSessionVerbs):
             ActionRefused: It has had no execution.
             StateUnreadable: A part of it cannot be read.
         """
-        from ...worker.capabilities.tracing import report_of, trace_of  # they load the tools
+        from ...worker.capabilities.tracing import make_trace, read_report  # they load the tools
 
         session = read_session_id(session_id)
         stored = self.store.sessions.load(session)
         if stored.state.execution is None:
             raise ActionRefused(f"session {session} has had no execution; send it a message first")
         link = self.store.trees.link(session)
-        found = trace_of(stored.state, session, stored.agent, parent=link, log_data=log_data)
-        return found.with_failures(report_of(stored.state)).in_thread(thread_id).redacted()
+        found = make_trace(stored.state, session, stored.agent, parent=link, log_data=log_data)
+        return found.with_failures(read_report(stored.state)).in_thread(thread_id).redacted()
 
     def resume_snapshot(
         self,

@@ -26,18 +26,18 @@ from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
 from .command_checks import CommandChecks
 from .command_limits import limit_commands
-from .decoding_net import install_decoding_net
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
 from .features import APPLY_TARGET, LOCAL_DELIVERY, MULTIPLEXING, TEMPLATE_CHECK
-from .fetch_net import install_fetch_net
 from .fetching import enable_batch_fetch
 from .free_slots import wake_for_free_slots
 from .kombu_internals import written_message
 from .local_delivery import LocalDelivery
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
-from .redelivery_net import install_redelivery_net
 from .revoking import Stop, turn_revokes_into_stops
+from .safe_decoding import install_safe_decoding
+from .safe_fetch import install_safe_fetch
+from .safe_redelivery import install_safe_redelivery
 from .taken_queues import TakenQueues
 
 log = logging.getLogger(__name__)
@@ -148,9 +148,9 @@ class WorkerBootstep(bootsteps.StartStopStep):
 
     def _install_nets(self, ours: list[Queue]) -> None:
         """Let nothing that somebody may write to the broker end this worker."""
-        install_decoding_net(ours, CommandChecks(self._app))
-        install_redelivery_net(self._settings.control_queue)
-        install_fetch_net()
+        install_safe_decoding(ours, CommandChecks(self._app))
+        install_safe_redelivery(self._settings.control_queue)
+        install_safe_fetch()
         limit_commands(self._app)
 
     def _speed_up(self, parent: Any, no_ack_queues: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ def apply_target(
     callback: Callable[..., Any] | None = None,
     accept_callback: Callable[..., Any] | None = None,
 ) -> None:
-    """Run a task in a pool: tell Celery that it begins, call it, and hand over what it returns."""
+    """Run a task in a pool: tell Celery that it begins, call it, and pass on what it returns."""
     _stock_apply_target(target, args or (), kwargs, callback, accept_callback)
 
 

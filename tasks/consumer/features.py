@@ -6,9 +6,9 @@ from functools import cache
 from typing import Final
 
 from . import celery_internals, kombu_internals, redis_internals
-from .probes import Feature, missing, missing_from_objects
+from .probes import Feature, find_missing, missing_from_objects
 
-DECODING_NET: Final = Feature(
+SAFE_DECODING: Final = Feature(
     kombu_internals.DECODING, "ANY MALFORMED ELEMENT IN A QUEUE MAY END THIS WORKER; install a version that is known"
 )
 NO_ACK_MARK: Final = Feature(kombu_internals.NO_ACK_MARK, "messages are acknowledged although nobody waits for it")
@@ -25,10 +25,10 @@ FREE_SLOTS: Final = Feature(
 )
 REVOKE_STOPS: Final = Feature(celery_internals.REVOKING, "a revoked step does not stop its session")
 COMMAND_LIMITS: Final = Feature(celery_internals.COMMANDS, "remote control may let this worker consume any queue")
-REDELIVERY_NET: Final = Feature(
+SAFE_REDELIVERY: Final = Feature(
     kombu_internals.REDELIVERY, "A MALFORMED UNACKNOWLEDGED ENTRY MAY END THIS WORKER; install a version that is known"
 )
-FETCH_NET: Final = Feature(kombu_internals.READING, "a queue key of another type ends this worker")
+SAFE_FETCH: Final = Feature(kombu_internals.READING, "a queue key of another type ends this worker")
 TEMPLATE_CHECK: Final = Feature(
     kombu_internals.PUBLISHING, "messages are not compared with those of kombu's Redis transport"
 )
@@ -43,4 +43,4 @@ def missing_internals() -> list[str]:
 
 @cache
 def _missing_at_start() -> tuple[str, ...]:
-    return missing((*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES))
+    return find_missing((*celery_internals.PROBES, *kombu_internals.PROBES, *redis_internals.PROBES))

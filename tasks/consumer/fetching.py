@@ -1,6 +1,6 @@
 """Fetching several queued messages in one round trip.
 
-kombu asks Redis for one message, hands it over, and turns its loop once more for the next one; with small steps that
+kombu asks Redis for one message, delivers it, and turns its loop once more for the next one; with small steps that
 loop is half of what a worker computes. A busy worker with free slots therefore sends an RPOP behind kombu's BRPOP, on
 the same connection: the BRPOP blocks as ever, and the RPOP brings what else lies in the queue when the BRPOP returns.
 A worker that takes several queues asks the one that the last BRPOP brought a message from.
@@ -15,11 +15,11 @@ from typing import Any, Final
 from . import kombu_internals as kombu
 from .celery_internals import reserved_count
 from .features import BATCH_FETCH
-from .fetch_net import read_guarded
+from .safe_fetch import read_guarded
 
 log = logging.getLogger(__name__)
 
-# Handing over that many takes about ten milliseconds, in which the loop notices nothing else.
+# Delivering that many takes about ten milliseconds, in which the loop notices nothing else.
 BATCH_LIMIT: Final = 32
 
 
@@ -27,7 +27,7 @@ def enable_batch_fetch(queues: Sequence[str], slots: Callable[[], int]) -> None:
     """Let this process fetch what waits in a queue together, never more than it has free slots.
 
     Args:
-        queues: They must be consumed without acknowledgement: what kombu popped and did not hand over is lost, as with
+        queues: They must be consumed without acknowledgement: what kombu popped and did not deliver is lost, as with
             its own BRPOP, and found again by the sweep.
         slots: Returns how many tasks this worker runs at a time.
     """

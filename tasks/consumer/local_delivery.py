@@ -39,7 +39,7 @@ class LocalDelivery:
         if consumer is None or queue is None:
             return False
         receive = receiver_of(consumer.channel, queue)
-        message = self._publisher.delivered(ref, now_ms)
+        message = self._publisher.make_delivered(ref, now_ms)
         if receive is None or message is None:
             return False
         mark_no_ack(message, (queue,))

@@ -39,7 +39,7 @@ class TaskPool(ThreadsPool):
     """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
 
     Attributes:
-        newest_id: The task id of the step that was handed over last.
+        newest_id: The task id of the step that came last.
         consumer: kombu's consumer of Celery's queues while it runs in the thread of the steps, else None.
     """
 
@@ -59,7 +59,7 @@ class TaskPool(ThreadsPool):
 
     @property
     def is_idle(self) -> bool:
-        """True when every step that was handed over has ended."""
+        """True when every step that was taken has ended."""
         return not self._unfinished
 
     def next_may_be_near(self) -> bool:
@@ -99,7 +99,7 @@ class TaskPool(ThreadsPool):
         return FutureResult(ended)
 
     def on_stop(self) -> None:
-        """Wait for the steps that were handed over, then for the threads."""
+        """Wait for the steps that were taken, then for the threads."""
         wait_among_signals(self._unfinished)
         super().on_stop()
         self._blocking_threads.shutdown(cancel_futures=True)

@@ -31,7 +31,7 @@ class Feature:
 
     def is_available(self) -> bool:
         """Tell whether nothing is missing; otherwise log a warning that says what is done without."""
-        gone = missing(self.needs)
+        gone = find_missing(self.needs)
         if gone:
             log.warning("not found: %s; %s", ", ".join(gone), self.without)
         return not gone
@@ -56,7 +56,7 @@ def find(path: str) -> Any:
     return found
 
 
-def missing(paths: Iterable[str]) -> tuple[str, ...]:
+def find_missing(paths: Iterable[str]) -> tuple[str, ...]:
     """Return those paths at which nothing is found."""
     return tuple(path for path in paths if not _exists(path))
 

@@ -1,4 +1,4 @@
-"""The message that puts a malformed broker element away."""
+"""The message that quarantines a malformed broker element."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quarantine_message(queue: str, element: str, reason: str) -> dict[str, Any]:
 
 
 class UnackedEntry(dict[str, Any]):
-    """A decoded list of three: unpacked it gives its parts, read as a message it is one to be put away.
+    """A decoded list of three: unpacked it gives its parts, read as a message it is one to be quarantined.
 
     kombu stores an unacknowledged message as such a list and unpacks it. The decoder is not told where an element comes
     from, and the same list in a queue is no message.

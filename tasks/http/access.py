@@ -25,7 +25,7 @@ class Scope(StrEnum):
     """The things that a token may allow."""
 
     SUBMIT = "submit"
-    """Hand over jobs and messages, retry."""
+    """Submit jobs and messages, retry."""
 
     READ = "read"
     """Read everything: sessions, events, requests, agents, workers."""

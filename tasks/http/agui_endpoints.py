@@ -88,7 +88,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
         return run
     run.execution_id = (await call.client.header(given.thread_id)).execution_id or ""
     stored = await _stored_events(call, given.thread_id)
-    open_before = {found.summary.id for found in await run.list_asked()}
+    open_before = {found.summary.id for found in await run.list_requests()}
     is_new = await _answer(call, given, key)
     if cursor is None and is_new:  # the run before this one has ended where the execution began to wait
         waits = [event.id for event in stored if event.type == EventType.EXECUTION_WAITING]

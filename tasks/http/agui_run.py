@@ -81,8 +81,8 @@ class AguiRun:
         The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
         Last-Event-ID goes on.
         """
-        yield [self._started()], None
-        if before := await self._told_before():
+        yield [self._make_start()], None
+        if before := await self._make_history():
             yield before, None
         if self.looks_first and (end := await self._end()):
             yield end, None
@@ -95,12 +95,12 @@ class AguiRun:
                 if told[0] and isinstance(told[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
                     return
 
-    def _started(self) -> core.BaseEvent:
+    def _make_start(self) -> core.BaseEvent:
         return core.RunStartedEvent(
             thread_id=self.thread_id, run_id=self.run_id, protocol_version=core.PROTOCOL_VERSION
         )
 
-    async def _told_before(self) -> list[core.BaseEvent]:
+    async def _make_history(self) -> list[core.BaseEvent]:
         """The conversation, for a reader that may not have it, and the subagents that still work."""
         history = [await self._history()] if self.with_history else []
         return [*history, *(agui_events.child_started(event) for event in self.children.values())]
@@ -212,7 +212,7 @@ class AguiRun:
 
     async def _interruption(self) -> list[core.BaseEvent]:
         """The end of the run by open requests; nothing when nobody is asked."""
-        asked = await self._asked()
+        asked = await self._read_requests()
         if not asked:
             return []
         interrupts = [agui_events.interrupt(found, self.thread_id) for found in asked]
@@ -235,13 +235,13 @@ class AguiRun:
         told = self._written.close_step()
         return [*told, await self._history()] if was_open else told
 
-    async def _asked(self) -> list[FoundRequest]:
+    async def _read_requests(self) -> list[FoundRequest]:
         """Read those requests in full."""
-        found = await self.list_asked()
+        found = await self.list_requests()
         read = [await self.client.request(each.summary.session_id, each.summary.id) for each in found]
         return [each for each in read if each.request is not None]
 
-    async def list_asked(self) -> list[FoundRequest]:
+    async def list_requests(self) -> list[FoundRequest]:
         """List open requests of the session and of those below it that a person answers."""
         page = await self.client.requests(self.thread_id, limit=1000)
         return [each for each in page.requests if each.summary.kind in agui_events.ASKED]

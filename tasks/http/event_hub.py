@@ -18,7 +18,7 @@ from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
 from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from ..client.async_client import AsyncAgentClient
-from ..client.following import WATCH_SECONDS, SessionReader, committed_texts
+from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts
 from ..client.stream_items import StreamItem
 from .problems import HttpProblem
 
@@ -82,7 +82,7 @@ class EventHub:
         self._most = most_streams
         self._topics: dict[str, _Topic] = {}
         self._task: asyncio.Task[None] | None = None
-        self._watched_at: dict[str, float] = {}
+        self._followed_at: dict[str, float] = {}
         self.streams = 0
 
     async def close(self) -> None:
@@ -267,12 +267,12 @@ class EventHub:
     ) -> dict[str, list[_Told]]:
         """Read what is new, and say of sessions whose live text is read that somebody follows them."""
         now = time.monotonic()
-        self._watched_at = {name: at for name, at in self._watched_at.items() if name in positions}
+        self._followed_at = {name: at for name, at in self._followed_at.items() if name in positions}
         for session_id in live:
-            if now - self._watched_at.get(session_id, -WATCH_SECONDS) >= WATCH_SECONDS:
-                self._watched_at[session_id] = now
+            if now - self._followed_at.get(session_id, -FOLLOW_MARK_SECONDS) >= FOLLOW_MARK_SECONDS:
+                self._followed_at[session_id] = now
                 with contextlib.suppress(StoreForbidden):
-                    store.live.keep_watched(session_id)
+                    store.live.keep_followed(session_id)
         found = store.live.follow(positions, _BLOCK_MS)
         told: dict[str, list[_Told]] = {}
         for session_id, entries in found.items():

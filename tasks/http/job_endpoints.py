@@ -1,4 +1,4 @@
-"""Handing over jobs and messages, waiting for their ends, and acting on executions."""
+"""Endpoints that submit jobs and messages, wait for their ends, and act on executions."""
 
 from __future__ import annotations
 

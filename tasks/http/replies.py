@@ -38,7 +38,7 @@ class ResultReply(Reply):
 
 
 class JobReply(Reply):
-    """An execution that was handed over, or a message that will be part of one."""
+    """An execution that was submitted, or a message that will be part of one."""
 
     session_id: str
     execution_id: str = Field(description="Empty as long as the message waits behind a running step.")

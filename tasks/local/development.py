@@ -176,7 +176,7 @@ class Development:
             self._worker.restart()
         except ChildEnded as error:
             self._say(f"the worker {error}; it starts again when a file changes")
-            self._worker.hold()
+            self._worker.stop_restarting()
 
     def _start_worker(self) -> tuple[Child, Mapping[str, Any]]:
         """Start a worker, wait until it is in the registry, and return it with what it says about itself."""

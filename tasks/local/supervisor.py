@@ -65,7 +65,7 @@ class SupervisedPart:
         self._restart_at, self._started_at = None, time.monotonic()
         self.child = self.start()
 
-    def hold(self) -> None:
+    def stop_restarting(self) -> None:
         """Do not start the process again before `restart` is called."""
         self._restart_at = float("inf")
 

@@ -204,7 +204,7 @@ class _GaugeCollector:
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
-            delayed = len(runtime.store.housekeeping.delayed())
+            delayed = len(runtime.store.housekeeping.list_delayed())
             waiting = runtime.store.requests.count_open()
             now_ms = runtime.store.housekeeping.now_ms()
         except CeleryAgentsError as error:
@@ -217,7 +217,7 @@ class _GaugeCollector:
             "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
             "overdue_sessions": ("Of these, sessions whose time has passed", late),
             "due_age_seconds": ("How long the oldest of these has been overdue", oldest_ms / 1000),
-            "delayed_steps": ("Steps that were put off and wait for their next try (of all workers, to 1000)", delayed),
+            "delayed_steps": ("Delayed steps, which wait for their next try (of all workers, to 1000)", delayed),
         }
 
     def _read_queues(self, runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:
@@ -228,7 +228,7 @@ class _GaugeCollector:
             lengths: dict[str, float] = {}
             if shares_a_database(settings):
                 lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
-            unoffered: dict[str, float] = {**housekeeping.unoffered()}
+            unoffered: dict[str, float] = {**housekeeping.count_unoffered()}
         except CeleryAgentsError as error:
             log.debug("the queues cannot be read: %s", error)
             return {}

@@ -158,7 +158,7 @@ def _explain_delay(session: WaitingSession) -> str | None:
     when = describe_next_try(step.not_before_ms, step.now_ms)
     if not step.delays:
         return f"step {step.step} begins {when}"
-    return f"step {step.step} was put off: {_end(step.reason or 'no reason was given')} Next try {when}"
+    return f"step {step.step} was delayed: {_end(step.reason or 'no reason was given')} Next try {when}"
 
 
 def _explain_missing_worker(session: WaitingSession) -> str | None:

@@ -22,7 +22,7 @@ from celery_agents.worker.state import (
     RequestKind,
     child_ids,
 )
-from celery_agents.worker.store import ChildPlan, Claimed, NewChild, NextState, NotWaiting, Waiting
+from celery_agents.worker.store import ChildPlan, Claimed, NewChild, NextState, RefusedWait, StoredWait
 
 from support.asking import (
     a_request,
@@ -71,7 +71,7 @@ def new_child(bench: Bench, request: Request) -> NewChild:
 
 
 def wait_for_children(
-    bench: Bench, claimed: Claimed, *requests: Request, made: int | None = None, gathers: bool = False
+    bench: Bench, claimed: Claimed, *requests: Request, made: int | None = None, waits_for_all: bool = False
 ) -> Any:
     """Let a step wait, and make the first of these children."""
     journal = open_requests(bench, claimed, *requests)
@@ -81,7 +81,7 @@ def wait_for_children(
         waiting_transition(claimed, journal.open_requests),
         seen=journal,
         results={},
-        plan=ChildPlan(new=tuple(new_child(bench, each) for each in requests[:made]), gathers=gathers),
+        plan=ChildPlan(new=tuple(new_child(bench, each) for each in requests[:made]), waits_for_all=waits_for_all),
     )
 
 
@@ -104,7 +104,7 @@ def end_child(bench: Bench, request: Request, **options: Any) -> None:
 def test_a_wait_makes_its_children_and_lists_them_below_the_root(bench: Bench) -> None:
     first, second = child_request(bench), child_request(bench, 1)
     waited = wait_for_children(bench, bench.claim(), first, second, made=1)
-    assert isinstance(waited, Waiting)
+    assert isinstance(waited, StoredWait)
     assert waited.open == (first, second)
     assert first.child is not None
     assert bench.store.trees.members(bench.session) == [first.child.session_id]
@@ -134,7 +134,7 @@ def test_the_end_of_a_child_answers_and_wakes_its_parent_in_one_transaction(benc
 
 def test_a_parent_that_needs_all_its_children_is_woken_by_the_last_end(bench: Bench) -> None:
     requests = [child_request(bench, index) for index in range(3)]
-    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    wait_for_children(bench, bench.claim(), *requests, waits_for_all=True)
     for request in requests[1:]:
         end_child(bench, request)
         assert (*control(bench, "phase"), "execution_resumed" in events(bench)) == ("wait", False)
@@ -145,7 +145,7 @@ def test_a_parent_that_needs_all_its_children_is_woken_by_the_last_end(bench: Be
 
 def test_a_leg_that_begins_for_another_reason_counts_the_ends_anew(bench: Bench) -> None:
     requests = [child_request(bench, index) for index in range(3)]
-    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    wait_for_children(bench, bench.claim(), *requests, waits_for_all=True)
     end_child(bench, requests[0])
     bench.store.sessions.suspend(bench.session, reason="a look", by="", until_ms=None)
     end_child(bench, requests[1])
@@ -154,9 +154,9 @@ def test_a_leg_that_begins_for_another_reason_counts_the_ends_anew(bench: Bench)
     journal = claimed.loaded.journal
     waited = bench.store.steps.wait(
         claimed.claim, claimed.loaded, waiting_transition(claimed, journal.open_requests),
-        seen=journal, results={}, plan=ChildPlan(gathers=True),
+        seen=journal, results={}, plan=ChildPlan(waits_for_all=True),
     )  # fmt: skip
-    assert isinstance(waited, Waiting)
+    assert isinstance(waited, StoredWait)
     end_child(bench, requests[2])
     assert control(bench, "phase") == ["run"]
 
@@ -164,7 +164,7 @@ def test_a_leg_that_begins_for_another_reason_counts_the_ends_anew(bench: Bench)
 @pytest.mark.parametrize("rest", [b"", b"-1", b"many", b"256", b"9" * 400, b"\xff"])
 def test_a_count_of_ends_that_is_damaged_lets_the_end_wake(bench: Bench, rest: bytes) -> None:
     requests = [child_request(bench, index) for index in range(2)]
-    wait_for_children(bench, bench.claim(), *requests, gathers=True)
+    wait_for_children(bench, bench.claim(), *requests, waits_for_all=True)
     bench.database("HSET", bench.store.context.keys(bench.session).ctl, "rest", rest)
     end_child(bench, requests[0])
     assert control(bench, "phase") == ["run"]
@@ -183,7 +183,7 @@ def test_a_wait_whose_reply_is_lost_has_made_its_children_once(bench: Bench) -> 
     request = child_request(bench)
     bench.spy.lose("wait.exec")
     waited = wait_for_children(bench, bench.claim(), request)
-    assert isinstance(waited, Waiting)
+    assert isinstance(waited, StoredWait)
     assert events(bench).count("child_started") == 1
 
 
@@ -192,7 +192,7 @@ def test_a_child_that_exists_already_is_refused_and_nothing_is_written(bench: Be
     assert request.child is not None
     bench.database("HSET", bench.store.context.keys(request.child.session_id).session, "version", 1)
     refused = wait_for_children(bench, claimed, request)
-    assert isinstance(refused, NotWaiting)
+    assert isinstance(refused, RefusedWait)
     assert "exists already" in refused.refused[request.id]
     assert control(bench, "phase") == ["run"]
 
@@ -202,7 +202,7 @@ def test_a_full_tree_makes_no_further_child(bench: Bench) -> None:
     words = [word for number in range(255) for word in (0, f"{bench.session}.{number:032x}")]
     bench.database("ZADD", index, *words)
     refused = wait_for_children(bench, bench.claim(), request)
-    assert isinstance(refused, NotWaiting)
+    assert isinstance(refused, RefusedWait)
     assert "a tree may have 256 sessions" in refused.refused[request.id]
 
 
@@ -322,7 +322,7 @@ def test_the_end_of_a_child_answers_a_parent_that_waits_again(bench: Bench) -> N
     leg = bench.claim()
     journal = leg.loaded.journal
     again = bench.store.steps.wait(leg.claim, leg.loaded, waiting_transition(leg, (second,)), seen=journal, results={})
-    assert isinstance(again, Waiting)
+    assert isinstance(again, StoredWait)
     assert control(bench, "phase") == ["wait"]
     end_child(bench, second)
     answers = bench.claim().loaded.journal
@@ -340,7 +340,7 @@ def test_the_end_of_a_child_answers_a_parent_that_runs_and_its_next_wait_is_refu
     refused = bench.store.steps.wait(
         leg.claim, leg.loaded, waiting_transition(leg, (second,)), seen=leg.loaded.journal, results={}
     )
-    assert isinstance(refused, NotWaiting)
+    assert isinstance(refused, RefusedWait)
     assert events(bench).count("child_ended") == 2
 
 
@@ -363,7 +363,7 @@ def test_the_end_of_a_child_that_was_given_up_changes_no_answer(bench: Bench) ->
     end_child(bench, first)
     leg = bench.claim()
     given_up = denial(bench, verb="cancel", by_expiry=True)
-    bench.store.steps.settle_requests(leg.claim, {second.id: given_up})
+    bench.store.steps.close_requests(leg.claim, {second.id: given_up})
     end_child(bench, second)
     bench.end_lease(leg.claim)
     assert bench.claim().loaded.journal.answer_to(second) == given_up
@@ -396,7 +396,7 @@ def test_an_ended_child_that_is_deleted_has_answered_and_is_not_made_again(bench
     claimed = bench.claim()
     assert claimed.loaded.journal.answer_to(request) is not None
     again = wait_for_children(bench, claimed, child_request(bench, 1), request, made=2)
-    assert isinstance(again, NotWaiting)
+    assert isinstance(again, RefusedWait)
     assert "exists already" in again.refused[request.id]
 
 

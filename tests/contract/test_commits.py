@@ -421,7 +421,7 @@ def test_damaged_control_fields_park_their_session_and_hide_no_other(
     lost = bench.store.housekeeping.sweep(shard, QueueSnapshot()).lost
     assert bench.session in [ref.session_id for ref in lost]
     assert broken not in [ref.session_id for ref in lost]
-    assert broken in [entry["session"] for entry in bench.store.housekeeping.dead()]
+    assert broken in [entry["session"] for entry in bench.store.housekeeping.list_dead()]
     assert bench.database("ZSCORE", keys.shard.due, broken) is None
     headers, _ = bench.store.sessions.headers(limit=50)
     assert bench.session in [header.session_id for header in headers]

@@ -172,7 +172,7 @@ def test_a_release_that_does_not_give_back_counts(bench: Bench) -> None:
     assert bench.claim().claim.attempt == 2
 
 
-def test_a_step_put_off_is_not_claimed_before_its_time(bench: Bench) -> None:
+def test_a_delayed_step_is_not_claimed_before_its_time(bench: Bench) -> None:
     claim = bench.claim().claim
     assert bench.store.steps.release(claim, delay_ms=300, give_back=True) is None
     assert bench.answer() == NotClaimed(NotClaimedReason.NOT_YET)

@@ -27,7 +27,7 @@ def sweep(bench: Bench, queue: QueueSnapshot | None = None) -> tuple[StepRef, ..
 
 
 def reasons(bench: Bench) -> dict[str, str]:
-    return {entry["session"]: entry["reason"] for entry in bench.store.housekeeping.dead(1000)}
+    return {entry["session"]: entry["reason"] for entry in bench.store.housekeeping.list_dead(1000)}
 
 
 def corrupt(bench: Bench, **fields: object) -> None:
@@ -138,7 +138,7 @@ def test_an_infinite_time_ends_no_listing_and_no_backlog(bench: Bench, score: st
     assert bench.store.housekeeping.backlog()[0] == 1
     assert bench.store.sessions.step_facts(bench.session).step == 1
     assert bench.store.requests.count_open().open == 1
-    assert bench.store.housekeeping.delayed() == []
+    assert bench.store.housekeeping.list_delayed() == []
 
 
 def test_an_entry_of_the_delayed_that_is_no_text_hides_no_other(bench: Bench) -> None:
@@ -146,11 +146,11 @@ def test_an_entry_of_the_delayed_that_is_no_text_hides_no_other(bench: Bench) ->
     now_ms = bench.store.housekeeping.now_ms()
     bench.database("ZADD", keys.shard.delayed, now_ms + 50_000, NO_TEXT, now_ms + 60_000, bench.session)  # type: ignore[arg-type]
     corrupt(bench, delays=1, not_before=now_ms + 60_000)
-    assert [step.session_id for step in bench.store.housekeeping.delayed()] == [bench.session]
+    assert [step.session_id for step in bench.store.housekeeping.list_delayed()] == [bench.session]
     # Nor does a session whose keys hold another type.
     bench.database("RPUSH", f"{keys.shard.prefix}s:other:ctl", "x")
     bench.database("ZADD", keys.shard.delayed, now_ms + 40_000, "other")
-    assert [step.session_id for step in bench.store.housekeeping.delayed()] == [bench.session]
+    assert [step.session_id for step in bench.store.housekeeping.list_delayed()] == [bench.session]
 
 
 def test_entries_that_are_no_text_are_listed_as_unreadable(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_damaged_entries_of_every_index_are_named(bench: Bench) -> None:
 def test_an_entry_of_the_dead_list_without_reason_is_shown(bench: Bench) -> None:
     shard = bench.store.context.keys(bench.session).shard
     bench.database("XADD", shard.dead, "*", b"\xff", "x")  # type: ignore[arg-type]
-    (entry,) = bench.store.housekeeping.dead()
+    (entry,) = bench.store.housekeeping.list_dead()
     assert (entry["reason"], entry["session"], entry["kind"]) == ("no reason is stored", "", "")
 
 
@@ -241,7 +241,7 @@ def test_an_entry_of_the_unoffered_that_is_no_text_does_not_hold_the_count_up(be
     shard = bench.store.context.keys(bench.session).shard
     for member in (NO_TEXT, b"gone", b" x", b"clerk s1", b"clerk s2"):
         bench.database("ZADD", shard.unoffered, 0, member)  # type: ignore[arg-type]
-    found = bench.store.housekeeping.unoffered()
+    found = bench.store.housekeeping.count_unoffered()
     assert found["clerk"] == 2
 
 

@@ -142,7 +142,7 @@ ACTIONS: dict[str, Callable[[Bench], object]] = {
     "header": lambda bench: bench.store.sessions.header(bench.session),
     "outcome": lambda bench: bench.store.sessions.outcome(bench.session, bench.execution),
     "records": lambda bench: bench.store.sessions.records(bench.session),
-    "joined": lambda bench: bench.store.sessions.joined(bench.session, "op-first"),
+    "joined": lambda bench: bench.store.sessions.read_joined(bench.session, "op-first"),
     "facts": lambda bench: bench.store.sessions.step_facts(bench.session),
     "tree": lambda bench: bench.store.trees.tree(bench.session),
 }

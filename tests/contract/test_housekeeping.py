@@ -114,7 +114,7 @@ def test_of_ends_that_nobody_was_told_of_the_last_is_told(told: Bench) -> None:
     ]
 
 
-def test_a_callback_is_put_off_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
+def test_a_callback_is_delayed_although_its_session_is_saved_at_that_moment(told: Bench) -> None:
     (callback,) = _due_callbacks(told)
     session = told.store.context.keys(told.session).session
     told.spy.before("callbacks.later", lambda: told.database("HSET", session, "beside", 1))
@@ -128,7 +128,7 @@ def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench)
     told.database("ZADD", outbox, 1, "gibberish")
     assert len(_due_callbacks(told)) == 1
     assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
-    assert told.store.housekeeping.dead()[0]["kind"] == "callback"
+    assert told.store.housekeeping.list_dead()[0]["kind"] == "callback"
 
 
 # --- the due index and the sweep --------------------------------------------------------------------------------------

@@ -91,10 +91,10 @@ def test_a_session_that_is_too_large_takes_no_more(new_bench: NewBench) -> None:
         bench.message("x" * 80_000)
 
 
-def test_what_is_put_away_is_cut_where_it_is_stored(new_bench: NewBench) -> None:
+def test_a_quarantined_message_is_cut_where_it_is_stored(new_bench: NewBench) -> None:
     bench = new_bench()
     bench.store.housekeeping.quarantine("\ud800" + "x" * 3_000_000, "y" * 3_000_000)
-    (entry,) = bench.store.housekeeping.dead()
+    (entry,) = bench.store.housekeeping.list_dead()
     assert (len(entry["payload"]), len(entry["reason"])) == (2_005, 1_000)
 
 
@@ -125,7 +125,7 @@ def test_a_session_keeps_the_receivers_of_its_last_messages(new_bench: NewBench)
     stored = json.loads(bench.database("HGET", bench.store.context.keys(bench.session).session, "notify"))
     assert list(stored) == ["m0", *(f"m{number}" for number in range(13, 20))], "m0 started what runs"
     assert bench.store.housekeeping.due_callbacks(0, limit=10, hold_ms=1_000) == []
-    (entry,) = bench.store.housekeeping.dead()
+    (entry,) = bench.store.housekeeping.list_dead()
     assert "its receiver is not kept any more" in entry["reason"]
 
 

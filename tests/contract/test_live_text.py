@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.store import Attempt, Claimed, Event, LiveDelta, NewDelta, StreamPosition
-from celery_agents.worker.store.live.reading import WATCHED_MS, moved_on
+from celery_agents.worker.store.live.reading import FOLLOWED_MS, moved_on
 
 from support.store import Bench
 
@@ -172,32 +172,32 @@ def test_nobody_writes_text_of_a_session_that_is_gone(bench: Bench) -> None:
 
 def test_a_claim_a_carried_claim_and_a_heartbeat_say_who_watches(bench: Bench) -> None:
     first = bench.claim()
-    assert first.loaded.watched_ms == 0
-    assert bench.store.steps.renew([first.claim])[0].watched_ms == 0
-    assert bench.store.live.keep_watched(bench.session)
-    until = bench.store.steps.renew([first.claim])[0].watched_ms
-    assert 0.9 * WATCHED_MS <= until - first.claim.now_ms <= 1.1 * WATCHED_MS
+    assert first.loaded.followed_until_ms == 0
+    assert bench.store.steps.renew([first.claim])[0].followed_until_ms == 0
+    assert bench.store.live.keep_followed(bench.session)
+    until = bench.store.steps.renew([first.claim])[0].followed_until_ms
+    assert 0.9 * FOLLOWED_MS <= until - first.claim.now_ms <= 1.1 * FOLLOWED_MS
     carried = bench.commit(first, keep_claim=True).carried
-    assert carried.loaded.watched_ms == until
+    assert carried.loaded.followed_until_ms == until
     bench.commit(carried)
-    assert bench.claim(3).loaded.watched_ms == until
+    assert bench.claim(3).loaded.followed_until_ms == until
 
 
 def test_many_readers_of_a_session_write_one_mark(bench: Bench) -> None:
-    bench.store.live.keep_watched(bench.session)
+    bench.store.live.keep_followed(bench.session)
     bench.spy.sent.clear()
     for _ in range(5):
-        assert bench.store.live.keep_watched(bench.session)
-    assert set(bench.spy.points) == {"live.watched"}
+        assert bench.store.live.keep_followed(bench.session)
+    assert set(bench.spy.points) == {"live.followed"}
 
 
 def test_watching_a_session_that_is_not_there_leaves_no_key(bench: Bench) -> None:
-    assert not bench.store.live.keep_watched(f"gone-{uuid.uuid4().hex}")
+    assert not bench.store.live.keep_followed(f"gone-{uuid.uuid4().hex}")
 
 
 def test_a_mark_of_a_reader_changes_no_claim_and_no_commit(bench: Bench) -> None:
     claimed = bench.claim()
-    bench.spy.before("commit.exec", lambda: bench.store.live.keep_watched(bench.session))
+    bench.spy.before("commit.exec", lambda: bench.store.live.keep_followed(bench.session))
     assert bench.commit(claimed).version == 2
 
 

@@ -28,9 +28,9 @@ def test_a_message_that_starts_an_execution_is_part_of_it(bench: Bench) -> None:
     bench.commit(bench.claim(), final=True)
     started = bench.message("the next", "m1").execution_id
     assert started not in ("", bench.execution)
-    assert bench.store.sessions.joined(bench.session, "m1") == started
-    assert bench.store.sessions.joined(bench.session, "op-first") == bench.execution
-    assert bench.store.sessions.joined(bench.session, "never sent") == ""
+    assert bench.store.sessions.read_joined(bench.session, "m1") == started
+    assert bench.store.sessions.read_joined(bench.session, "op-first") == bench.execution
+    assert bench.store.sessions.read_joined(bench.session, "never sent") == ""
 
 
 def test_operations_that_are_too_many_leave_nothing_behind() -> None:

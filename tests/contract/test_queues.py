@@ -30,7 +30,7 @@ class RecordingPublisher:
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         return (("RPUSH", f"queue:{ref.queue}", f"{ref.execution_id}.{ref.step}"),)
 
-    def waiting(self, queue: str) -> Sequence[Command]:
+    def count_commands(self, queue: str) -> Sequence[Command]:
         return (("LLEN", f"queue:{queue}"),)
 
 
@@ -61,7 +61,7 @@ class Queues(Bench):
         return self.store.housekeeping.sweep(shard, QueueSnapshot(offers=offers, **queue))
 
     def parked_reasons(self) -> list[str]:
-        return [entry["reason"] for entry in self.store.housekeeping.dead() if entry["session"] == self.session]
+        return [entry["reason"] for entry in self.store.housekeeping.list_dead() if entry["session"] == self.session]
 
 
 @pytest.fixture(params=["as expected", "the long way"])
@@ -176,7 +176,7 @@ def test_a_job_of_an_agent_that_nobody_has_registered_is_due_without_a_message_u
     queues.submit(queue=None)
     assert queues.messages("") == []
     assert queues.due() is not None
-    assert queues.store.housekeeping.unoffered() == {"agent": 1}
+    assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
     assert queues.store.sessions.header(queues.session).unoffered_since_ms > 0
     assert "waiting_for_worker" in [event.type for event in queues.store.sessions.events(queues.session)]
 
@@ -185,7 +185,7 @@ def test_a_job_of_an_agent_that_nobody_has_registered_is_due_without_a_message_u
     assert queues.messages("gpu") == ["1"]
     assert queues.sweep({"agent": ["gpu", "@group"]}).lost == (), "it is published already"
     assert queues.control().queue == "gpu"
-    assert queues.store.housekeeping.unoffered() == {}
+    assert queues.store.housekeeping.count_unoffered() == {}
     assert queues.store.sessions.header(queues.session).unoffered_since_ms == 0
     queues.commit(queues.claim_from("gpu"), final=True)
     assert queues.store.sessions.header(queues.session).status == "completed"
@@ -199,7 +199,7 @@ def test_a_step_that_nobody_can_run_waits_and_keeps_no_trace_of_the_claim(queues
     control = queues.control()
     assert (control.claim, control.attempts) == ("", 0)
     assert read_unoffered(control.unoffered)[1] == "agent"
-    assert queues.store.housekeeping.unoffered() == {"agent": 1}
+    assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
     queues.store.housekeeping.offer({"agent": [""]})
     assert queues.messages("") == ["1"]
     assert queues.sweep({"agent": [""]}).lost == ()
@@ -238,10 +238,10 @@ def test_the_sweep_publishes_no_step_that_no_live_worker_could_run(queues: Queue
     queues.make_due()
     found = queues.sweep({"other": [""]})
     assert (found.lost, found.queued) == ((), 0)
-    assert queues.store.housekeeping.unoffered() == {"agent": 1}
+    assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
     queues.make_due()
     assert len(queues.sweep({"agent": [""]}).lost) == 1
-    assert queues.store.housekeeping.unoffered() == {}
+    assert queues.store.housekeeping.count_unoffered() == {}
     assert queues.control().unoffered == ""
 
 
@@ -272,7 +272,7 @@ def test_the_grace_period_counts_from_the_first_time(queues: Queues) -> None:
 def test_a_waiting_session_can_be_stopped_and_leaves_the_index(queues: Queues) -> None:
     queues.submit(queue=None)
     assert queues.store.sessions.stop(queues.session, None, stop_transition).outcome == "changed"
-    assert queues.store.housekeeping.unoffered() == {}
+    assert queues.store.housekeeping.count_unoffered() == {}
     assert queues.store.housekeeping.offer({"agent": [""]}) == 0
 
 
@@ -281,7 +281,7 @@ def test_a_parked_session_that_is_retried_leaves_the_index(database: Database) -
     queues.submit(queue=None)
     wait_until_parked(queues, {})
     queues.store.sessions.retry(queues.session, retry_transition(None))
-    assert queues.store.housekeeping.unoffered() == {}
+    assert queues.store.housekeeping.count_unoffered() == {}
     assert queues.control().phase == "run"
 
 
@@ -289,7 +289,7 @@ def test_agents_whose_names_begin_alike_are_told_apart(queues: Queues) -> None:
     queues.submit(queue=None)
     for agent in ("agen", "agent-2", "agent_2"):
         assert queues.store.housekeeping.offer({agent: [""]}) == 0
-    assert queues.store.housekeeping.unoffered() == {"agent": 1}
+    assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
 
 
 def test_a_control_field_that_somebody_has_damaged_ends_no_pass(queues: Queues) -> None:
@@ -298,7 +298,7 @@ def test_a_control_field_that_somebody_has_damaged_ends_no_pass(queues: Queues) 
     queues.database("HSET", keys.ctl, "unoffered", "soon\x00")
     queues.make_due()
     queues.sweep({})
-    assert queues.store.housekeeping.unoffered() == {"agent": 1}
+    assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
     queues.database("HSET", keys.ctl, "unoffered", "later")
     queues.make_due()
     assert len(queues.sweep({"agent": [""]}).lost) == 1

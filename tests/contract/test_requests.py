@@ -141,7 +141,7 @@ def test_an_answer_needs_an_operation_id_and_texts(bench: Bench) -> None:
     request = a_request(bench, expires_at_ms=soon(bench, -1))
     ask(bench, request, a_request(bench, 1))
     leg = bench.claim()
-    bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench)})
+    bench.store.steps.close_requests(leg.claim, {request.id: denial(bench)})
     with pytest.raises(InvalidInput, match="operation_id"):  # the worker's record has none, either
         bench.store.requests.answer(bench.session, AnswerAction({request.id: Approve()}, AnswerNote("")))
     _refused(bench, {a_request(bench, 1).id: Approve()}, "by", by="\ud800")

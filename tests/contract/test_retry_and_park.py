@@ -160,7 +160,7 @@ def test_a_parked_step_is_left_alone_and_listed_until_it_is_retried(bench: Bench
     bench.store.steps.park(bench.ref(), "cannot be read")
     assert bench.due() is None
     assert bench.store.sessions.header(bench.session).status == "parked"
-    assert bench.store.housekeeping.dead()[0]["reason"] == "cannot be read"
+    assert bench.store.housekeeping.list_dead()[0]["reason"] == "cannot be read"
     assert bench.store.sessions.retry(bench.session, retry_transition(None)).publish == bench.ref(1)
     assert isinstance(bench.answer(), Claimed)
 

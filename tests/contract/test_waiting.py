@@ -263,22 +263,22 @@ def test_a_leg_answers_at_the_expiry_and_the_first_answer_counts(bench: Bench) -
     request, other = (a_request(bench, index, expires_at_ms=soon(bench, -1)) for index in (0, 1))
     ask(bench, request, other)
     leg = bench.claim()
-    settled = bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench)})
-    assert settled[request.id].by_expiry
-    again = bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench, reason="another")})
-    assert again == settled
+    stored = bench.store.steps.close_requests(leg.claim, {request.id: denial(bench)})
+    assert stored[request.id].by_expiry
+    again = bench.store.steps.close_requests(leg.claim, {request.id: denial(bench, reason="another")})
+    assert again == stored
     assert events(bench)[-1] == "request_expired"
     assert indexed(bench) == [other.id]
 
 
-def test_an_answer_of_a_person_stays_when_a_leg_settles_the_request(bench: Bench) -> None:
+def test_an_answer_of_a_person_stays_when_a_leg_closes_the_request(bench: Bench) -> None:
     request, other = a_request(bench), a_request(bench, 1)
     ask(bench, request, other)
     approve(bench, other)
     leg = bench.claim()
-    bench.spy.before(Points.REQUEST_SETTLE, lambda: approve(bench, request, by="auditor"))
-    settled = bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench)})
-    assert (settled[request.id].verb, settled[request.id].by) == (AnswerVerb.APPROVE, "auditor")
+    bench.spy.before(Points.REQUEST_CLOSE, lambda: approve(bench, request, by="auditor"))
+    stored = bench.store.steps.close_requests(leg.claim, {request.id: denial(bench)})
+    assert (stored[request.id].verb, stored[request.id].by) == (AnswerVerb.APPROVE, "auditor")
 
 
 def test_a_request_that_is_passed_on_opens_its_next_round(bench: Bench) -> None:
@@ -288,8 +288,8 @@ def test_a_request_that_is_passed_on_opens_its_next_round(bench: Bench) -> None:
     leg = bench.claim()
     following = request.passed_on(now_ms(bench))
     record = denial(bench, verb="pass_on")
-    settled = bench.store.steps.settle_requests(leg.claim, {request.id: record}, opens=[following])
-    journal = leg.loaded.journal.with_answers({request.place: settled[request.id]}).with_requests([following])
+    stored = bench.store.steps.close_requests(leg.claim, {request.id: record}, opens=[following])
+    journal = leg.loaded.journal.with_answers({request.place: stored[request.id]}).with_requests([following])
     waited = wait(bench, leg, journal)
     assert waited.open == (following,)
     assert (following.to, following.round) == ("boss", 1)
@@ -298,7 +298,7 @@ def test_a_request_that_is_passed_on_opens_its_next_round(bench: Bench) -> None:
     assert indexed(bench) == [following.id]
 
 
-def test_settling_needs_the_claim(bench: Bench) -> None:
+def test_closing_a_request_needs_the_claim(bench: Bench) -> None:
     request = a_request(bench)
     ask(bench, request)
     approve(bench, request)
@@ -306,7 +306,7 @@ def test_settling_needs_the_claim(bench: Bench) -> None:
     bench.end_lease(leg.claim)
     bench.claim()
     with pytest.raises(ClaimLost):
-        bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench)})
+        bench.store.steps.close_requests(leg.claim, {request.id: denial(bench)})
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_a_stop_of_a_waiting_step_wakes_it_in_one_transaction(bench: Bench) -> N
     leg = bench.claim()
     assert leg.loaded.cancel == bench.execution
     cancelled = denial(bench, verb="cancel", by_expiry=False)
-    bench.store.steps.settle_requests(leg.claim, {request.id: cancelled})
+    bench.store.steps.close_requests(leg.claim, {request.id: cancelled})
     state = commit_leg(bench, leg).state
     assert state is not None
     assert state.status.is_terminal()
@@ -432,7 +432,7 @@ def test_a_retry_asks_again_what_an_end_had_cancelled(bench: Bench) -> None:
     request = a_request(bench, expires_at_ms=soon(bench, -1))
     ask(bench, request)
     leg = bench.claim()
-    bench.store.steps.settle_requests(leg.claim, {request.id: denial(bench, verb="cancel", by_expiry=False)})
+    bench.store.steps.close_requests(leg.claim, {request.id: denial(bench, verb="cancel", by_expiry=False)})
     bench.store.steps.commit(leg.claim, leg.loaded, failing_transition(leg), results={}, keep_claim=False)
     bench.store.sessions.retry(bench.session, retry_transition(None))
     leg = bench.claim()

@@ -62,7 +62,7 @@ def test_an_existing_project_keeps_its_tasks_and_runs_agents(redis_url: str, tmp
         worker.end(patience=5.0)
 
 
-def test_the_fastapi_service_hands_over_and_streams(redis_url: str, new_worker: Any, tmp_path: Any) -> None:
+def test_the_fastapi_service_submits_and_streams(redis_url: str, new_worker: Any, tmp_path: Any) -> None:
     shutil.copytree(EXAMPLES / "support_agent", tmp_path / "worker-1")
     new_worker(agents="support_agents", env={"PYTHONPATH": None})
     folder = tmp_path / "service"

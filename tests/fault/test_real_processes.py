@@ -48,7 +48,7 @@ def test_messages_may_come_twice_late_in_another_order_or_not_at_all(tmp_path: P
     assert verdict.counts["model_calls_extra"] == 0
 
 
-def test_no_element_of_the_queue_ends_a_worker_and_each_is_put_away_with_its_reason(tmp_path: Path) -> None:
+def test_no_element_of_the_queue_ends_a_worker_and_each_is_quarantined_with_its_reason(tmp_path: Path) -> None:
     passed(messages.hostile(tmp_path / "lab", 1000, 1), "quarantined", "random_elements")
 
 
@@ -65,7 +65,7 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm(tmp_path: Path) -
     passed(pauses.zombies(tmp_path / "lab", 2, 1), "recovered", "pauses")
 
 
-def test_a_worker_that_is_asked_to_leave_finishes_or_hands_over(tmp_path: Path) -> None:
+def test_a_worker_that_is_asked_to_leave_finishes_or_gives_back(tmp_path: Path) -> None:
     verdict = passed(pauses.drains(tmp_path / "lab", 2), "drains", "deliveries_again")
     assert max(verdict.recoveries) <= 2
 

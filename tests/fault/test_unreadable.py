@@ -33,7 +33,7 @@ def test_a_session_that_cannot_be_read_is_parked_by_name_and_all_others_go_on(tm
             lambda: all(lab.client.header(name).status == "parked" for name in broken), "they are parked", 30,
             details=lambda: ([lab.client.header(name) for name in broken], worker.tail(20)),
         )  # fmt: skip
-        reasons = {entry["session"]: entry["reason"] for entry in lab.client.store.housekeeping.dead()}
+        reasons = {entry["session"]: entry["reason"] for entry in lab.client.store.housekeeping.list_dead()}
         assert set(reasons) == set(broken)
         assert all(reasons.values())
         assert {header.session_id for header in lab.client.list().items} == {job.session_id for job in jobs.values()}

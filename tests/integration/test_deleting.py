@@ -1,4 +1,4 @@
-"""Deleting sessions that run, wait, are put off, or are held by a worker that stands still; with real workers."""
+"""Deleting sessions that run, wait, are delayed, or are held by a worker that stands still; with real workers."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_worker_that_stood_still_brings_nothing_back_when_it_wakes(lab: Lab) -
     assert "second" not in works(lab)
 
 
-def test_a_step_that_is_put_off_is_deleted_at_once(lab: Lab) -> None:
+def test_a_delayed_step_is_deleted_at_once(lab: Lab) -> None:
     lab.worker()
     job = lab.client.submit("planned", plan(answer="never"), delay=timedelta(hours=1))
     began = time.monotonic()

@@ -295,7 +295,7 @@ def test_the_end_of_a_job_is_told_to_a_task_of_the_default_queue(deployment: Dep
     assert deployment.refused() == []
 
 
-def test_a_submitter_hands_over_jobs_by_name_and_reads_nothing(deployment: Deployment) -> None:
+def test_a_submitter_submits_jobs_by_name_and_reads_nothing(deployment: Deployment) -> None:
     code = f"""
         from celery import Celery
         Celery(broker={deployment.url("submitter")!r}).send_task(

@@ -94,7 +94,7 @@ def test_parked_sessions_and_quarantined_messages_are_named_until_they_are_dealt
     new_worker(agents="support.agents", env={"CELERY_AGENTS_AGENT_GRACE_SECONDS": "1"})
     wait_until(lambda: client.header(job.session_id).status == "parked", "it is parked", 20)
     redis_client.lpush("celery_agents.steps", "not json")
-    wait_until(lambda: len(client.store.housekeeping.dead()) == 2, "the message was put away", 20)
+    wait_until(lambda: len(client.store.housekeeping.list_dead()) == 2, "the message was quarantined", 20)
 
     code, found = doctor(redis_url)
     assert code == 0, "nothing of this keeps other agents from running"

@@ -20,7 +20,7 @@ NAMES = ("_brpop_start", "_brpop_read", "_flush_brpop_reauth")
 
 
 class Reader:
-    """What a worker reads: messages of two queues, in the order they were handed over."""
+    """What a worker reads: messages of two queues, in the order in which they were sent."""
 
     def __init__(self, url: str) -> None:
         self.connection = Connection(url, transport_options={"socket_timeout": 10})
@@ -126,7 +126,7 @@ def test_after_a_while_without_messages_all_is_as_before(reader: Reader) -> None
     assert reader.names == [*"abcde"]
 
 
-def test_a_message_that_cannot_be_handed_over_leaves_no_answer_unread(reader: Reader) -> None:
+def test_a_message_that_cannot_be_delivered_leaves_no_answer_unread(reader: Reader) -> None:
     reader.fails_at = "a"
     reader.queue_up(*"abcdef")
     with pytest.raises(LookupError):

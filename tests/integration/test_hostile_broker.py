@@ -60,9 +60,9 @@ class Attacker:
         self.broker.lpush(queue, *(each if isinstance(each, bytes) else json.dumps(each) for each in messages))
 
     def dead(self) -> list[dict[str, str]]:
-        return self.client.store.housekeeping.dead(1000)
+        return self.client.store.housekeeping.list_dead(1000)
 
-    def put_away(self, number: int, why: str) -> list[str]:
+    def quarantined(self, number: int, why: str) -> list[str]:
         wait_until(lambda: len(self.dead()) >= number, why, 20, details=self.worker.tail)
         return [entry["reason"] for entry in self.dead()]
 
@@ -95,14 +95,14 @@ def test_a_consumer_tag_of_any_type_does_not_end_the_worker(attacker: Attacker) 
     attacker.works()
 
 
-def test_a_forged_address_with_a_far_eta_is_put_away_and_leaves_no_record(attacker: Attacker) -> None:
+def test_a_forged_address_with_a_far_eta_is_quarantined_and_leaves_no_record(attacker: Attacker) -> None:
     keys: list[Any] = [{}, 7, None, "unacked", "foreign", "\ud800"]
     for key in keys:
         wish = attacker.wish("celery_agents.stop", session_id="nobody")
         wish["headers"]["eta"] = FAR
         wish["properties"]["delivery_info"] |= {"exchange": key, "routing_key": key}
         attacker.push(CONTROL, wish)
-    assert all("eta=" in reason for reason in attacker.put_away(len(keys), "each is put away"))
+    assert all("eta=" in reason for reason in attacker.quarantined(len(keys), "each is quarantined"))
     wait_until(lambda: attacker.broker.hlen("unacked") == 0, "no record of it is left", 10)
     attacker.works()
 
@@ -135,7 +135,7 @@ def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) 
         wish["headers"] |= {"id": f"{job.execution_id}.{step}", "expires": PAST}
     attacker.push(STEPS, *forged)
     attacker.push(CONTROL, *wishes)
-    reasons = attacker.put_away(6, "all are put away")
+    reasons = attacker.quarantined(6, "all are quarantined")
     assert all("id=" in reason or "expires=" in reason for reason in reasons)
     assert job.result(timeout=30).status == "completed"
     attacker.works()
@@ -145,7 +145,7 @@ def test_celerys_own_tasks_are_not_run_on_our_queues(attacker: Attacker) -> None
     for queue in (STEPS, CONTROL):
         for task in ("celery.chord_unlock", "celery.group", "celery.backend_cleanup", "celery.accumulate"):
             attacker.push(queue, *[{**attacker.wish(task, group_id="x", callback={})} for _ in range(10)])
-    reasons = attacker.put_away(80, "all are put away")
+    reasons = attacker.quarantined(80, "all are quarantined")
     assert all("unknown task" in reason for reason in reasons)
     attacker.works()
 
@@ -167,7 +167,7 @@ def test_malformed_unacknowledged_records_end_no_worker_and_are_named(attacker: 
         attacker.broker.hset("unacked", f"tag-{number}", record)
     attacker.broker.hset("unacked", "good", json.dumps([good, "", CONTROL]))
     attacker.broker.zadd("unacked_index", {**{f"tag-{n}": 1.0 for n in range(len(records))}, "good": 1.0, "gone": 1.0})
-    reasons = attacker.put_away(len(records), "each record is put away")
+    reasons = attacker.quarantined(len(records), "each record is quarantined")
     assert len(reasons) == len(records), reasons
     wait_until(lambda: attacker.broker.hlen("unacked") == 0, "no record is left", 20, details=attacker.worker.tail)
     assert attacker.broker.zcard("unacked_index") == 0

@@ -93,7 +93,7 @@ def wait_for_effect(lab: Lab, work: str) -> None:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_handed_over_waited_for_and_read(http: httpx.Client) -> None:
+def test_a_job_is_submitted_waited_for_and_read(http: httpx.Client) -> None:
     response = http.post(
         "/v1/agents/planned/jobs",
         params={"wait": 30},

@@ -97,7 +97,7 @@ def test_an_answer_and_a_tool_are_seen_while_they_run_and_nobody_pays_for_a_stre
     )  # fmt: skip
     job = lab.client.submit("model", "count", session_id="watched")
     reader = Reader(lab.client, "watched")
-    wait_until(lambda: is_watched(lab, "watched"), "somebody watches", 10)
+    wait_until(lambda: is_followed(lab, "watched"), "somebody watches", 10)
     lab.worker()
     wait_for(reader, lambda each: len(each.shown.written()) >= 30, "half of the answer is seen")
     assert ANSWER.startswith(reader.shown.written())
@@ -136,7 +136,7 @@ def test_a_worker_killed_in_the_middle_of_an_answer_leaves_every_reader_with_the
     )  # fmt: skip
     lab.client.submit("model", first, session_id="s")
     stays, leaves = Reader(lab.client, "s"), Reader(lab.client, "s")
-    wait_until(lambda: is_watched(lab, "s"), "somebody watches", 10)
+    wait_until(lambda: is_followed(lab, "s"), "somebody watches", 10)
     doomed = lab.worker()
     for reader in (stays, leaves):
         wait_for(reader, lambda each: len(each.shown.written()) >= 30, "half of the answer is seen")
@@ -167,7 +167,7 @@ def test_a_stream_that_breaks_is_void_and_asked_for_again(lab: Lab, provider: Pr
     provider.plan(ANSWER, faults=[{"fault": "cut_stream", "on": 1, "after": 8}], pause=0.01)
     lab.client.submit("model", "hello", session_id="s")
     reader = Reader(lab.client, "s")
-    wait_until(lambda: is_watched(lab, "s"), "somebody watches", 10)
+    wait_until(lambda: is_followed(lab, "s"), "somebody watches", 10)
     lab.worker()
     reader.join()
     assert reader.shown.committed == stored(lab, "s")
@@ -208,7 +208,7 @@ def test_the_terminal_shows_text_as_it_comes(lab: Lab, provider: Provider) -> No
     command = [sys.executable, "-m", "celery_agents", "watch", "s", "--redis-url", lab.store_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
         assert watch.stdout is not None
-        wait_until(lambda: is_watched(lab, "s"), "the command watches", 30)
+        wait_until(lambda: is_followed(lab, "s"), "the command watches", 30)
         lab.worker()
         seen = ""
         while "first line" not in seen:
@@ -222,6 +222,6 @@ def test_the_terminal_shows_text_as_it_comes(lab: Lab, provider: Provider) -> No
     assert lab.client.job("s").result().final_response == "first line\nsecond\x1b[31m line\nthe end"
 
 
-def is_watched(lab: Lab, session_id: str) -> bool:
+def is_followed(lab: Lab, session_id: str) -> bool:
     """Whether the mark of a reader stands."""
     return bool(lab.redis.hget(lab.client.store.context.keys(session_id).ctl, "watched"))

@@ -29,7 +29,7 @@ from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:no worker has registered")]
 
-# A second attempt after a moment, then the step is put off for twelve seconds.
+# A second attempt after a moment, then the step is delayed for twelve seconds.
 OUTAGE = {
     "CELERY_AGENTS_DRIVER_ATTEMPTS": "2",
     "CELERY_AGENTS_RETRY_DELAY_SECONDS": "0.2",
@@ -116,12 +116,12 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     wait_until(lambda: "task-retried" in events.of(f"{job.execution_id}.2"), "Celery tells of a retry", 2)
     shown = _command(lab, "show", job.session_id[:10]).stdout
     waits = next(line for line in shown.splitlines() if line.startswith("waits:"))
-    assert "step 2 was put off" in waits
+    assert "step 2 was delayed" in waits
     assert "HTTP 500" in waits
     assert "Next try in " in waits
     store = lab.client.store
     (listed,) = listed_sessions(store, lab.client.list().items)
-    assert "step 2 was put off" in listed.reason
+    assert "step 2 was delayed" in listed.reason
 
     result = job.result(timeout=30)
     assert (result.status, result.final_response) == ("completed", "back again")
@@ -134,7 +134,7 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
         "execution_completed",
     ]  # fmt: skip
     watched = _command(lab, "watch", job.session_id).stdout
-    assert "step 2: put off; next try in 12 s" in watched
+    assert "step 2: delayed; next try in 12 s" in watched
     assert "step 2: the model gave no usable answer; next try in" in watched
 
 
@@ -142,7 +142,7 @@ def _seconds_since(at_ms: int, lab: Lab) -> float:
     return (lab.client.store.housekeeping.now_ms() - at_ms) / 1000
 
 
-def test_every_reader_knows_within_two_seconds_that_a_step_was_put_off(lab: Lab, provider: Provider) -> None:
+def test_every_reader_knows_within_two_seconds_that_a_step_was_delay(lab: Lab, provider: Provider) -> None:
     """The readers run in this process, so that the time of starting an interpreter does not count."""
     provider.plan("never", faults=[{"fault": "status", "code": 500}])
     metrics, redis = free_port(), ["--redis-url", lab.store_url]
@@ -154,22 +154,22 @@ def test_every_reader_knows_within_two_seconds_that_a_step_was_put_off(lab: Lab,
     )  # fmt: skip
     watch.start()
     try:
-        put_off = next(event for event in job.events(timeout=30) if event.type == EventType.STEP_DELAYED)
+        delay = next(event for event in job.events(timeout=30) if event.type == EventType.STEP_DELAYED)
         scrape = f"http://127.0.0.1:{metrics}/metrics"
         readers: dict[str, tuple[Callable[[], str], str]] = {
-            "show": (lambda: CliRunner().invoke(program, ["show", job.session_id, *redis]).output, "was put off"),
-            "list": (lambda: CliRunner().invoke(program, ["list", "--json", *redis]).output, "was put off"),
+            "show": (lambda: CliRunner().invoke(program, ["show", job.session_id, *redis]).output, "was delayed"),
+            "list": (lambda: CliRunner().invoke(program, ["list", "--json", *redis]).output, "was delayed"),
             "doctor": (lambda: CliRunner().invoke(program, ["doctor", *redis]).output, "steps put off"),
             "metrics": (lambda: urlopen(scrape, timeout=5).read().decode(), "celery_agents_delayed_steps 1.0"),
         }
         late: dict[str, float] = {}
         for name, (read, sign) in readers.items():
-            began, text = _seconds_since(put_off.at_ms, lab), read()
+            began, text = _seconds_since(delay.at_ms, lab), read()
             assert sign in text, f"{name} knows nothing after {began:.2f} s: {text}"
             late[name] = began
         assert max(late.values()) < 2.0, late
-        watch.wait_for_text("step 1: put off; next try in 12 s", 20)
-        assert put_off.data["next_try_ms"] - put_off.at_ms > 10_000, "the next try is still to come"
+        watch.wait_for_text("step 1: delayed; next try in 12 s", 20)
+        assert delay.data["next_try_ms"] - delay.at_ms > 10_000, "the next try is still to come"
     finally:
         watch.end(patience=5.0)
 

@@ -118,7 +118,7 @@ def test_two_services_on_one_redis_run_at_full_speed(
 
 
 def slowest_of_a_hundred(client: AgentClient, agents: Sequence[str]) -> float:
-    """Seconds from the first submit to the last end of a hundred jobs that are handed over at once."""
+    """Seconds from the first submit to the last end of a hundred jobs that are submitted at once."""
     began = time.monotonic()
     jobs = [client.submit(agents[number % len(agents)], "go") for number in range(100)]
     for job in jobs:
@@ -203,7 +203,7 @@ def test_a_job_waits_visibly_while_its_service_is_down_and_another_one_runs(
     assert warned.what.startswith("1 waiting")
     new_worker(agents="support.beta_agents", env=env)
     assert job.result(timeout=5).status == "completed"
-    assert client.store.housekeeping.unoffered() == {}
+    assert client.store.housekeeping.count_unoffered() == {}
 
 
 def test_a_session_is_parked_after_the_grace_period_and_comes_back_with_its_worker(

@@ -98,7 +98,7 @@ def test_a_message_is_worked_on_by_a_worker_and_its_answer_comes_back(
     assert lab.client.show(session.session_id).state == answered.state, "nothing is stored twice"
 
 
-def test_a_message_that_is_only_handed_over_returns_at_once(
+def test_a_message_that_is_only_submitted_returns_at_once(
     lab: Lab, repository: SessionRepository, runtime: SessionRuntime
 ) -> None:
     session = new_session(repository)

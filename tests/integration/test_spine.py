@@ -162,7 +162,9 @@ def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callabl
         for kwargs in malformed:
             app.send_task(STEP, kwargs=kwargs, queue=STEPS_QUEUE)
     wait_until(
-        lambda: len(lab.client.store.housekeeping.dead()) == 2 * len(malformed), "the malformed are put away", 20
+        lambda: len(lab.client.store.housekeeping.list_dead()) == 2 * len(malformed),
+        "the malformed are quarantined",
+        20,
     )
     wait_until(lambda: lab.queue_length() == 0, "the messages are consumed", 20)
     assert _everything(lab) == before

@@ -34,10 +34,10 @@ from celery_agents.worker.store import (
     Header,
     Journal,
     NextState,
-    NotWaiting,
+    RefusedWait,
     Snapshot,
+    StoredWait,
     Transition,
-    Waiting,
     WaitResult,
 )
 
@@ -105,21 +105,21 @@ def try_to_wait(
     return bench.store.steps.wait(claimed.claim, claimed.loaded, transition, seen=seen, results=results or {})
 
 
-def wait(bench: Bench, claimed: Claimed, seen: Journal, results: Mapping[int, bytes] | None = None) -> Waiting:
+def wait(bench: Bench, claimed: Claimed, seen: Journal, results: Mapping[int, bytes] | None = None) -> StoredWait:
     """Wait for what is open; nothing hinders it."""
     waited = try_to_wait(bench, claimed, seen, results)
-    assert isinstance(waited, Waiting), waited
+    assert isinstance(waited, StoredWait), waited
     return waited
 
 
-def refused_wait(bench: Bench, claimed: Claimed, seen: Journal) -> NotWaiting:
+def refused_wait(bench: Bench, claimed: Claimed, seen: Journal) -> RefusedWait:
     """Try to wait; something hinders it."""
     waited = try_to_wait(bench, claimed, seen)
-    assert isinstance(waited, NotWaiting), waited
+    assert isinstance(waited, RefusedWait), waited
     return waited
 
 
-def ask(bench: Bench, *requests: Request, step: int = 1) -> Waiting:
+def ask(bench: Bench, *requests: Request, step: int = 1) -> StoredWait:
     """Claim a step, and let it wait for these requests."""
     claimed = bench.claim(step)
     return wait(bench, claimed, open_requests(bench, claimed, *(requests or (a_request(bench, step=step),))))

@@ -26,7 +26,7 @@ ELSEWHERE: Final[Mapping[str, Interference]] = {
     "stop": lambda bench, ref: bench.another().sessions.stop(bench.session, None, stop_transition),
     "journal": lambda bench, ref: bench.database("HSET", bench.journal(ref), "llm", "x"),
     "attempts": lambda bench, ref: _control(bench, "attempts", 1),
-    "put off": lambda bench, ref: _control(bench, "not_before", 9),
+    "delayed": lambda bench, ref: _control(bench, "not_before", 9),
     "started": lambda bench, ref: _control(bench, "started", 9),
     "gone": lambda bench, ref: bench.database("DEL", bench.store.context.keys(bench.session).session),
 }
@@ -38,7 +38,7 @@ HERE: Final[Mapping[str, Interference]] = {
     "stop": lambda bench, ref: bench.store.sessions.stop(bench.session, None, stop_transition),
     "journal": ELSEWHERE["journal"],
     "attempts": ELSEWHERE["attempts"],
-    "put off": ELSEWHERE["put off"],
+    "delayed": ELSEWHERE["delayed"],
 }
 
 

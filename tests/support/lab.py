@@ -213,7 +213,7 @@ class Lab:
                 f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}"
                 for e in self.client.store.sessions.events(job.session_id)
             ]
-        lines.append(f"dead: {self.client.store.housekeeping.dead(3)}")
+        lines.append(f"dead: {self.client.store.housekeeping.list_dead(3)}")
         return "\n".join([*lines, *(worker.tail(15) for worker in self.workers[-3:])])
 
     def verdict(

@@ -45,8 +45,8 @@ class Points:
     JOURNAL_DROP: Final = "journal.drop"
     LIVE_WRITE: Final = "live.write"
     LIVE_FOLLOW: Final = "live.follow"
-    LIVE_WATCHED: Final = "live.watched"
-    LIVE_WATCH: Final = "live.watch"
+    LIVE_FOLLOWED: Final = "live.followed"
+    LIVE_MARK: Final = "live.mark"
     LIVE_EVENT: Final = "live.event"
     LIVE_COMMITTED: Final = "live.committed"
     COMMIT_ATTEMPT: Final = "commit.attempt"
@@ -79,10 +79,10 @@ class Points:
     PARK_INDEX: Final = "park.index"
     PARK_EXEC: Final = "park.exec"
     JOURNAL_DECIDE: Final = "journal.decide"
-    JOURNAL_HANDED: Final = "journal.handed"
+    JOURNAL_STARTED: Final = "journal.started"
     REQUEST_LOOK: Final = "request.look"
     REQUEST_OPEN: Final = "request.open"
-    REQUEST_SETTLE: Final = "request.settle"
+    REQUEST_CLOSE: Final = "request.close"
     WAIT_READ: Final = "wait.read"
     WAIT_EXEC: Final = "wait.exec"
     ANSWER_READ: Final = "answer.read"
@@ -139,7 +139,7 @@ BESIDE: Final = (
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.
 OF_WAITING: Final = (
-    Points.JOURNAL_DECIDE, Points.JOURNAL_HANDED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_SETTLE,
+    Points.JOURNAL_DECIDE, Points.JOURNAL_STARTED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_CLOSE,
     Points.WAIT_READ, Points.WAIT_EXEC, Points.ANSWER_READ, Points.ANSWER_JOURNAL, Points.ANSWER_EXEC,
     Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
 )  # fmt: skip

@@ -74,10 +74,10 @@ class AskUser(Capability):
 def _in_order(questions: Sequence[UserQuestionItem], answers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The answers in the order of the questions, each with what its question is called."""
     given = [(item, answers[item.question]) for item in questions if item.question in answers]
-    return [_shown(item, UserQuestionAnswer.model_validate(answer)) for item, answer in given]
+    return [_describe_answer(item, UserQuestionAnswer.model_validate(answer)) for item, answer in given]
 
 
-def _shown(item: UserQuestionItem, answer: UserQuestionAnswer) -> dict[str, Any]:
+def _describe_answer(item: UserQuestionItem, answer: UserQuestionAnswer) -> dict[str, Any]:
     fields = {
         "question": item.question,
         "header": item.header,

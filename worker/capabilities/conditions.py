@@ -62,10 +62,10 @@ class Condition(ABC):
         return (self,)
 
     def __and__(self, other: Condition) -> AllOf:
-        return AllOf(self, _checked("&", other))
+        return AllOf(self, _check_condition("&", other))
 
     def __or__(self, other: Condition) -> AnyOf:
-        return AnyOf(self, _checked("|", other))
+        return AnyOf(self, _check_condition("|", other))
 
     def __invert__(self) -> Not:
         return Not(self)
@@ -85,7 +85,7 @@ class AnyOf(Condition):
     conditions: tuple[Condition, ...]
 
     def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", tuple(_checked("AnyOf", each) for each in conditions))
+        object.__setattr__(self, "conditions", tuple(_check_condition("AnyOf", each) for each in conditions))
 
     def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
         """The answer of the first condition that holds."""
@@ -116,7 +116,7 @@ class AllOf(Condition):
     conditions: tuple[Condition, ...]
 
     def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", tuple(_checked("AllOf", each) for each in conditions))
+        object.__setattr__(self, "conditions", tuple(_check_condition("AllOf", each) for each in conditions))
 
     def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
         """The joined answers of all conditions."""
@@ -152,7 +152,7 @@ class Not(Condition):
     condition: Condition
 
     def __post_init__(self) -> None:
-        _checked("~", self.condition)
+        _check_condition("~", self.condition)
 
     def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
         """The opposite answer."""
@@ -402,7 +402,7 @@ def _kind(value: object) -> type:
     return type(value)
 
 
-def _checked(where: str, condition: object) -> Condition:
+def _check_condition(where: str, condition: object) -> Condition:
     if not isinstance(condition, Condition):
         raise ConfigurationError(f"{where}: {condition!r:.60} is no condition; give MaxIterations(20) and the like")
     return condition

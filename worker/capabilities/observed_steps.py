@@ -71,7 +71,7 @@ def has_called(state: AgentState, tool: str) -> bool:
     """Tell whether a tool was called with success since the execution started, or was retried."""
     if any(each.execution.tool_call.name == tool for each in state.part(RecordedExecutions)):
         return True
-    observed = _covering(state, _tool_key(tool))
+    observed = _find_observed(state, _tool_key(tool))
     if tool in observed.called:
         return True
     return any(_calls(step, tool) for step in _later_steps(state, observed.step))
@@ -79,7 +79,7 @@ def has_called(state: AgentState, tool: str) -> bool:
 
 def last_text_mentions(state: AgentState, mention: Mention) -> bool:
     """Tell whether the last text since the execution started, or was retried, has a text in it."""
-    observed = _covering(state, _mention_key(mention))
+    observed = _find_observed(state, _mention_key(mention))
     for step in _later_steps(state, observed.step):
         text = step.output_text
         if text.strip():
@@ -87,7 +87,7 @@ def last_text_mentions(state: AgentState, mention: Mention) -> bool:
     return _mention_key(mention) in observed.mentioned
 
 
-def _covering(state: AgentState, key: str) -> ObservedSteps:
+def _find_observed(state: AgentState, key: str) -> ObservedSteps:
     """The memory of a key; nothing where it does not cover the key."""
     observed, execution = state.part(ObservedSteps), state.execution
     retries = execution.retries if execution is not None else 0

@@ -45,23 +45,23 @@ class EventLoopThread:
             A future: `cancel` cancels the coroutine, and `result` raises TimeoutError after the timeout.
         """
 
-        async def guarded() -> R:
+        async def run_guarded() -> R:
             try:
                 return await call()
             except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
                 raise ExitAttempt(f"{type(error).__name__}: {error}") from error
 
-        async def bounded() -> R:
+        async def run_bounded() -> R:
             async with asyncio.timeout(timeout):
-                return await guarded()
+                return await run_guarded()
 
         if (fiber := fibers.current()) is not None:
-            return _CoroutineFuture(guarded(), fiber.among.loop, timeout)
-        return asyncio.run_coroutine_threadsafe(bounded(), self._running())
+            return _CoroutineFuture(run_guarded(), fiber.among.loop, timeout)
+        return asyncio.run_coroutine_threadsafe(run_bounded(), self._ensure_running())
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call back on the loop, in its next turn. Any thread may ask for it."""
-        loop = self._running()
+        loop = self._ensure_running()
         if threading.get_ident() == self.thread_id:
             loop.call_soon(callback)
         else:
@@ -70,7 +70,7 @@ class EventLoopThread:
     def run_between_turns(self, call: Callable[[asyncio.AbstractEventLoop], R]) -> concurrent.futures.Future[R]:
         """Call a function in the loop's thread between two turns; it may turn the loop itself."""
         future = concurrent.futures.Future[R]()
-        loop = self._running()
+        loop = self._ensure_running()
 
         def run() -> None:
             try:
@@ -90,7 +90,7 @@ class EventLoopThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _ensure_running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()

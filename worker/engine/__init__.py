@@ -20,7 +20,7 @@ from .transitions import FirstExecution, first_state, operation_transition, retr
 if TYPE_CHECKING:
     from .runner import StepRunner, schema_version
     from .services import EngineServices
-    from .sticky import LocalDelivery
+    from .sticky import StepDelivery
 
 __all__ = [
     "Done",
@@ -29,12 +29,12 @@ __all__ = [
     "FirstExecution",
     "Interruption",
     "LeaseKeeper",
-    "LocalDelivery",
     "Moved",
     "NothingToDo",
     "Outcome",
     "Parked",
     "RetryLater",
+    "StepDelivery",
     "StepObserver",
     "StepRunner",
     "TakenOver",
@@ -50,7 +50,7 @@ __all__ = [
 
 _HOME = {
     "EngineServices": ".services",
-    "LocalDelivery": ".sticky",
+    "StepDelivery": ".sticky",
     "StepRunner": ".runner",
     "schema_version": ".runner",
 }

@@ -31,7 +31,7 @@ class ActiveLease:
         call_deadline: `monotonic()` at which the plain function in the step's own thread has to end; None without one.
         blocked_since: `monotonic()` at which a plain function began in the step's own thread; None without one.
         on_give_up: Called before the claim is given back because of that function.
-        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
         on_abandon: Called when the keeper stops counting on the step's thread, which does not react.
     """
 
@@ -46,7 +46,7 @@ class ActiveLease:
         self.interrupted_at = 0.0
         self.blocked_since: float | None = None
         self.is_abandoned = False
-        self.watched_ms = 0
+        self.followed_until_ms = 0
         self.on_abandon: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []

@@ -126,7 +126,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
         return run.state
     step = AgentStep.from_inference(
         run.response,
-        [_resolved(run, index) for index in sorted(run.records)],
+        [_add_resolutions(run, index) for index in sorted(run.records)],
         number=run.ref.step,
         inputs=run.seen_extents,
         step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
@@ -138,7 +138,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
     return _with_grants(run, state, now) if run.journal.answers else state
 
 
-def _resolved(run: Run, index: int) -> ToolExecution:
+def _add_resolutions(run: Run, index: int) -> ToolExecution:
     """The record of a call, with how its requests were resolved: the journal that says it goes with the commit."""
     execution = run.records[index].execution
     resolutions = run.journal.resolutions(index) if run.journal.answers else ()

@@ -24,7 +24,7 @@ from .call_records import (
     record_unknown,
     result_value,
 )
-from .child_calls import is_delegated, open_child_of, record_child
+from .child_calls import find_open_child, is_delegated, record_child
 from .run import CallRecord, Run, moment
 
 TIMER: Final = "wait_until"
@@ -50,16 +50,16 @@ class ReadyToRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Finished:
     """The call does not run any more; this is its record."""
 
     record: CallRecord
 
 
-AskedCall = StillOpen | ReadyToRun | Settled
+AskedCall = StillOpen | ReadyToRun | Finished
 
 
-def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
+def classify_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
     """The standing of a call by its newest request; None for a call that has asked for nothing.
 
     Raises:
@@ -70,41 +70,41 @@ def asked_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
         return None
     request = rounds[-1]
     if request.child is not None:
-        return _child_call(run, request, settings)
+        return _classify_child(run, request, settings)
     answer = run.journal.answer_to(request)
-    return StillOpen(request) if answer is None else _answered_call(run, request, answer, settings)
+    return StillOpen(request) if answer is None else _classify_answered(run, request, answer, settings)
 
 
-def _answered_call(run: Run, request: Request, answer: AnswerRecord, settings: Settings) -> AskedCall:
+def _classify_answered(run: Run, request: Request, answer: AnswerRecord, settings: Settings) -> AskedCall:
     index = request.index
     if answer.verb is AnswerVerb.PASS_ON:
         raise StateUnreadable(f"journal t{index}:q{request.round + 1}", "the request was passed on and is not there")
-    requested = RequestedCall(index=index, call=call_of(request))
+    requested = RequestedCall(index=index, call=read_call(request))
     if request.kind is RequestKind.EXTERNAL:
-        return Settled(_record_external(run, requested, request, answer, settings))
+        return Finished(_record_external(run, requested, request, answer, settings))
     if answer.verb is AnswerVerb.CANCEL:
         if request.has_begun:
-            return Settled(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
-        return Settled(record_not_run(run, requested, answer.at_ms))
+            return Finished(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
+        return Finished(record_not_run(run, requested, answer.at_ms))
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
-        return Settled(_record_denied(run, requested, request, answer))
-    return ReadyToRun(call_of(request, answer))
+        return Finished(_record_denied(run, requested, request, answer))
+    return ReadyToRun(read_call(request, answer))
 
 
-def _child_call(run: Run, request: Request, settings: Settings) -> AskedCall:
+def _classify_child(run: Run, request: Request, settings: Settings) -> AskedCall:
     """The standing of a call by its children: it runs, or has its result, when all of them have ended."""
-    still_open = open_child_of(run, request)
+    still_open = find_open_child(run, request)
     if still_open is not None:
         return StillOpen(still_open)
     answer = run.journal.answer_to(request)
     assert answer is not None
     if not is_delegated(run, request.index):
-        return ReadyToRun(call_of(request))
-    requested = RequestedCall(index=request.index, call=call_of(request))
-    return Settled(record_child(run, requested, request, answer, settings))
+        return ReadyToRun(read_call(request))
+    requested = RequestedCall(index=request.index, call=read_call(request))
+    return Finished(record_child(run, requested, request, answer, settings))
 
 
-def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
+def read_call(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
     """The call of a request, with the arguments that were approved where they were edited."""
     edited = answer.value if answer is not None and answer.verb is AnswerVerb.APPROVE else None
     args = edited if isinstance(edited, FrozenDict) else request.args
@@ -113,12 +113,12 @@ def call_of(request: Request, answer: AnswerRecord | None = None) -> ToolCall:
 
 def is_timer(request: Request) -> bool:
     """Whether the request only waits for a time."""
-    return _option(request, TIMER) is not None
+    return _read_option(request, TIMER) is not None
 
 
-def memo_of(request: Request) -> Any:
+def read_memo(request: Request) -> Any:
     """The JSON that the call has left for its next run; None for nothing."""
-    return _option(request, MEMO)
+    return _read_option(request, MEMO)
 
 
 def has_begun_elsewhere(run: Run, index: int) -> bool:
@@ -127,7 +127,7 @@ def has_begun_elsewhere(run: Run, index: int) -> bool:
     return bool(rounds) and rounds[-1].has_begun
 
 
-def _option(request: Request, name: str) -> Any:
+def _read_option(request: Request, name: str) -> Any:
     options: object = request.options
     return cast("Mapping[str, Any]", options).get(name) if isinstance(options, Mapping) else None
 
@@ -147,22 +147,22 @@ def has_outside_result(run: Run, index: int) -> bool:
     return (bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL) or is_delegated(run, index)
 
 
-def replies_to(run: Run, index: int) -> tuple[Reply, ...]:
+def read_replies(run: Run, index: int) -> tuple[Reply, ...]:
     """The replies that a call has received, oldest first, without those of the clock and of closed rounds."""
-    answered = _answered(run, index)
-    return tuple(_reply(request, answer) for request, answer in answered if not is_timer(request))
+    answered = _find_answers(run, index)
+    return tuple(_make_reply(request, answer) for request, answer in answered if not is_timer(request))
 
 
-def memos_of(run: Run, index: int) -> tuple[Memo, ...]:
+def read_memos(run: Run, index: int) -> tuple[Memo, ...]:
     """The memos that a call has left for itself, oldest first, with the replies to what it asked."""
     return tuple(
-        Memo(thaw(memo_of(request)), None if is_timer(request) else _reply(request, answer))
-        for request, answer in _answered(run, index)
-        if memo_of(request) is not None
+        Memo(thaw(read_memo(request)), None if is_timer(request) else _make_reply(request, answer))
+        for request, answer in _find_answers(run, index)
+        if read_memo(request) is not None
     )
 
 
-def _answered(run: Run, index: int) -> list[tuple[Request, AnswerRecord]]:
+def _find_answers(run: Run, index: int) -> list[tuple[Request, AnswerRecord]]:
     """The requests of a call that were answered and not closed otherwise, oldest first, without those of children."""
     found: list[tuple[Request, AnswerRecord]] = []
     for request in run.journal.requests.get(index, ()):
@@ -173,7 +173,7 @@ def _answered(run: Run, index: int) -> list[tuple[Request, AnswerRecord]]:
     return found
 
 
-def _reply(request: Request, answer: AnswerRecord) -> Reply:
+def _make_reply(request: Request, answer: AnswerRecord) -> Reply:
     return Reply(
         kind=request.kind,
         value=answer.value if answer.verb is AnswerVerb.ANSWER else None,
@@ -185,7 +185,7 @@ def _reply(request: Request, answer: AnswerRecord) -> Reply:
     )
 
 
-def times_over(run: Run, index: int) -> int:
+def count_past_timers(run: Run, index: int) -> int:
     """How many waits for a time of this call are over."""
     rounds = run.journal.requests.get(index, ())
     return sum(is_timer(each) and run.journal.answer_to(each) is not None for each in rounds)
@@ -202,7 +202,7 @@ def is_superseded(run: Run, index: int, record: CallRecord) -> bool:
     return record.execution.started_at < moment(rounds[-1].asked_at_ms)
 
 
-def expired_failure(run: Run) -> ErrorInfo | None:
+def find_expiry_failure(run: Run) -> ErrorInfo | None:
     """The error of an expired request that fails the execution; None without one."""
     for request in run.journal.all_requests:
         answer = run.journal.answer_to(request)

@@ -10,10 +10,10 @@ from ..redaction import redact
 from ..state import ErrorInfo, ToolCall, ToolOutcome
 from ..tools import InvalidArguments, StopExecution, idempotency_key
 from .asked_calls import (
+    Finished,
     ReadyToRun,
-    Settled,
     StillOpen,
-    asked_call,
+    classify_call,
     has_later_result,
     has_outside_result,
     is_superseded,
@@ -28,7 +28,7 @@ from .call_records import (
     record_stopped,
     run_hooks_after,
 )
-from .child_calls import open_child_of
+from .child_calls import find_open_child
 from .decisions import CallDecision
 from .outcome import TakenOver
 from .repeated_calls import RecordedResults, repeats_one_of
@@ -106,12 +106,12 @@ class CallPlanner:
     def _has_open_child(self, run: Run, index: int) -> bool:
         """Whether a child of the call was asked to stop and has not ended."""
         rounds = run.journal.requests.get(index)
-        return bool(rounds) and open_child_of(run, rounds[-1]) is not None and rounds[-1].child is not None
+        return bool(rounds) and find_open_child(run, rounds[-1]) is not None and rounds[-1].child is not None
 
     def _record_stopped(self, run: Run, index: int, call: ToolCall) -> CallRecord:
-        standing = asked_call(run, index, self._services.settings)
+        standing = classify_call(run, index, self._services.settings)
         match standing:
-            case Settled(record):
+            case Finished(record):
                 return record
             case ReadyToRun(approved):
                 call = approved
@@ -122,18 +122,18 @@ class CallPlanner:
 
     def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
         """Plan a call; None for one that waits for an answer, and that nothing has to be done about."""
-        standing = asked_call(run, index, self._services.settings)
+        standing = classify_call(run, index, self._services.settings)
         match standing:
             case None:
                 return self._plan_new_call(run, index, call)
-            case Settled(record):
+            case Finished(record):
                 return run_hooks_after(run, record) if has_outside_result(run, index) else record
             case ReadyToRun(approved):
                 return self._bind(run, RequestedCall(index=index, call=approved))
             case StillOpen(request):
                 # A crash may have come before the call was started; its effect class decides what happens now.
-                was_handed_over = index in run.started or index in run.journal.handed_over
-                if was_handed_over or index not in run.journal.begun or not has_later_result(run, index):
+                was_started = index in run.started or index in run.journal.started_calls
+                if was_started or index not in run.journal.begun or not has_later_result(run, index):
                     return None
                 asked = ToolCall(id=request.call_id, name=request.tool, args=request.args)
                 return self._bind(run, RequestedCall(index=index, call=asked))

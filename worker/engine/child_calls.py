@@ -44,7 +44,7 @@ class EndingRecord(Value):
     end_status: ExecutionStatus | None = None
 
 
-def group_of(run: Run, request: Request) -> list[Request]:
+def find_group(run: Run, request: Request) -> list[Request]:
     """The requests of one call that belong together: all children of one `ctx.spawn`, or the one child of a call."""
     order, rounds = request.child, run.journal.requests.get(request.index, ())
     if order is None or order.is_result:
@@ -52,9 +52,9 @@ def group_of(run: Run, request: Request) -> list[Request]:
     return [each for each in rounds if each.child is not None and each.child.group == order.group]
 
 
-def open_child_of(run: Run, request: Request) -> Request | None:
+def find_open_child(run: Run, request: Request) -> Request | None:
     """The first request of a group whose child has not ended; None when all have."""
-    return next((each for each in group_of(run, request) if run.journal.answer_to(each) is None), None)
+    return next((each for each in find_group(run, request) if run.journal.answer_to(each) is None), None)
 
 
 def is_delegated(run: Run, index: int) -> bool:
@@ -64,7 +64,7 @@ def is_delegated(run: Run, index: int) -> bool:
     return order is not None and order.is_result
 
 
-def race_of(run: Run, request: Request) -> list[Request]:
+def find_race(run: Run, request: Request) -> list[Request]:
     """The requests that race with this one, itself included; it alone where nothing races."""
     order = request.child
     if order is None or order.join is not JoinRule.FIRST:
@@ -78,11 +78,11 @@ def race_of(run: Run, request: Request) -> list[Request]:
 
 def is_won(run: Run, request: Request) -> bool:
     """Whether another child of the race has completed."""
-    ends = (run.child_end(each) for each in race_of(run, request) if each.id != request.id)
+    ends = (run.child_end(each) for each in find_race(run, request) if each.id != request.id)
     return any(end is not None and end.status is ExecutionStatus.COMPLETED for end in ends)
 
 
-def end_of(run: Run, request: Request, answer: AnswerRecord) -> ChildEnd:
+def read_end(run: Run, request: Request, answer: AnswerRecord) -> ChildEnd:
     """How a child has ended; of one that gave no end, what is known."""
     end = run.child_end(request)
     order = request.child
@@ -100,7 +100,7 @@ def has_failed(run: Run, request: Request, answer: AnswerRecord) -> bool:
     return answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.CANCEL and answer.by_expiry)
 
 
-def spawned_ends(run: Run, index: int) -> tuple[tuple[ChildEnd, ...], ...]:
+def read_spawned_ends(run: Run, index: int) -> tuple[tuple[ChildEnd, ...], ...]:
     """How the children of each `ctx.spawn` of a call have ended, in the order in which the tool spawned them."""
     groups: dict[str, list[Request]] = {}
     for request in run.journal.requests.get(index, ()):
@@ -109,7 +109,7 @@ def spawned_ends(run: Run, index: int) -> tuple[tuple[ChildEnd, ...], ...]:
     found: list[tuple[ChildEnd, ...]] = []
     for requests in groups.values():
         answers = [(each, run.journal.answer_to(each)) for each in requests]
-        found.append(tuple(end_of(run, each, answer) for each, answer in answers if answer is not None))
+        found.append(tuple(read_end(run, each, answer) for each, answer in answers if answer is not None))
     return tuple(found)
 
 
@@ -142,12 +142,12 @@ def _why_partial(request: Request, answer: AnswerRecord, end: ChildEnd) -> tuple
     return (end.reason.value if end.reason is not None else "stopped"), end.message
 
 
-def failure_of(run: Run, request: Request) -> ErrorInfo | None:
+def find_failure(run: Run, request: Request) -> ErrorInfo | None:
     """The error of a child that has failed; None where it has not."""
     answer = run.journal.answer_to(request)
     if answer is None or not has_failed(run, request, answer):
         return None
-    return ErrorInfo(kind="child_failed", message=_failure_text(request, end_of(run, request, answer)))
+    return ErrorInfo(kind="child_failed", message=_failure_text(request, read_end(run, request, answer)))
 
 
 def left_for_children(run: Run, now: datetime) -> ExecutionBudget:

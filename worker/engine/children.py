@@ -26,13 +26,13 @@ from ..state import (
     StopReason,
 )
 from ..store import NO_CHILDREN, AgentQueues, ChildPlan, NewChild, NextState
-from .child_calls import EndingRecord, failure_of, is_won
+from .child_calls import EndingRecord, find_failure, is_won
 from .child_context import first_messages
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
+from .request_closing import RequestCloser
 from .run import Run, moment
 from .services import EngineServices
-from .settling import Settling
 from .store_retries import ask_store
 from .transitions import FirstExecution, first_state, stop_transition
 
@@ -45,18 +45,18 @@ _NO_END: Final = "the agent was stopped and gave no result"
 class Children:
     """Decides about the children of a step."""
 
-    def __init__(self, services: EngineServices, settling: Settling) -> None:
+    def __init__(self, services: EngineServices, closer: RequestCloser) -> None:
         self._services = services
-        self._settling = settling
+        self._closer = closer
         self._steps = services.store.steps
         self._queues = AgentQueues(lambda: services.store.registry, services.monotonic)
 
-    def settle(self, run: Run) -> Run:
-        """Fail the execution where a child's failure does, and stop the children that nobody waits for any more."""
+    def apply_rules(self, run: Run) -> Run:
+        """Fail the execution if a failure rule says so, and stop children that are no longer needed."""
         if not run.journal.child_requests or run.outcome is not None:
             return run
         if not run.is_stopping:
-            failure = _failing(run)
+            failure = _find_failure(run)
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
         return self.stop_unwanted(run)
 
@@ -80,7 +80,7 @@ class Children:
                 closed[request.id] = _without_end(request, _NO_END, now_ms)
             else:
                 running.append(request)
-        run = self._settling.settle_with(run, closed)
+        run = self._closer.close_with(run, closed)
         return self._stop(run, running) if running and run.outcome is None else run
 
     def plan(self, run: Run) -> tuple[Run, ChildPlan]:
@@ -107,13 +107,13 @@ class Children:
                 refused[request.id] = f"its messages could not be chosen: {describe_exception(error).message}"
         if refused:
             return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
-        return run, ChildPlan(new=tuple(new), gathers=len(new) == len(unmade) and _needs_all(run))
+        return run, ChildPlan(new=tuple(new), waits_for_all=len(new) == len(unmade) and _needs_all(run))
 
     def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
         """Answer the requests whose children cannot be made."""
         now_ms = self._now_ms(run)
         records = {name: AnswerRecord(verb=AnswerVerb.FAIL, reason=why, at_ms=now_ms) for name, why in refused.items()}
-        return self._settling.settle_with(run, records)
+        return self._closer.close_with(run, records)
 
     # --- stopping ---------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Children:
             stopped = ask_store(run, self._services, stop, "a stop of a child")
         except SessionNotFound:
             record = _without_end(request, "the session of the agent is gone", self._now_ms(run))
-            return self._settling.settle_with(run, {request.id: record})
+            return self._closer.close_with(run, {request.id: record})
         run = self._stop_below(run, order.session_id)
         # A parent that is woken meanwhile is this very step, which runs.
         is_child = stopped.publish is not None and stopped.publish.session_id == order.session_id
@@ -155,15 +155,15 @@ class Children:
 
     def _stop_below(self, run: Run, session_id: str) -> Run:
         """Stop what a child has started, so that nothing of it works on while the child waits for a worker."""
-        store, told = self._services.store, run.publish
+        store, publish = self._services.store, run.publish
         for header in store.trees.active_below(session_id):
             stop = partial(store.sessions.stop, header.session_id, None, stop_transition)
             try:
                 stopped = ask_store(run, self._services, stop, "a stop below a child")
             except (ActionRefused, SessionNotFound):
                 continue  # it has ended or expired since it was listed
-            told = (*told, stopped.publish) if stopped.publish is not None else told
-        return run.changed(publish=told)
+            publish = (*publish, stopped.publish) if stopped.publish is not None else publish
+        return run.changed(publish=publish)
 
     # --- making -----------------------------------------------------------------------------------------------
 
@@ -203,13 +203,13 @@ def _needs_all(run: Run) -> bool:
     )
 
 
-def _failing(run: Run) -> ErrorInfo | None:
+def _find_failure(run: Run) -> ErrorInfo | None:
     """The failure of a child that fails the execution now; None where none does."""
     is_last = not run.journal.open_children
     for request in run.journal.child_requests:
         rule = ChildFailure.TELL if request.child is None else request.child.on_failure
         if rule is ChildFailure.FAIL_FAST or (rule is ChildFailure.FAIL and is_last):
-            failure = failure_of(run, request)
+            failure = find_failure(run, request)
             if failure is not None:
                 return failure
     return None

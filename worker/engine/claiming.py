@@ -71,20 +71,20 @@ class StepClaimer:
         services, claimed = self._services, claim.claimed
         loaded = claimed.loaded
         agent = self._agents[loaded.agent]
-        held = _in_queue_of(agent, claimed.claim)
+        own_claim = _in_queue_of(agent, claimed.claim)
         seconds = agent.step_timeout or services.settings.step_timeout_seconds
-        lease = services.keeper.hold(held, seconds, claim.sent_at)
+        lease = services.keeper.keep(own_claim, seconds, claim.sent_at)
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
         state = start_execution(loaded.state, agent.limits, started_at, resumed_at=claimed_at)
         assert state.execution is not None
         left = time_left(state.execution, claimed_at)
-        lease.watched_ms = loaded.watched_ms
+        lease.followed_until_ms = loaded.followed_until_ms
         # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents
         return Run(
-            ref=held.ref,
-            claim=held,
+            ref=own_claim.ref,
+            claim=own_claim,
             loaded=loaded,
             lease=lease,
             agent=agent,
@@ -95,7 +95,7 @@ class StepClaimer:
             seen_extents=extents,
             stored_extents=extents,
             rejected=read_rejected(loaded.journal),
-            asking=self._auxiliary_calls.ask,
+            make_auxiliary_call=self._auxiliary_calls.ask,
             live=RunText(services.live, claimed, lease, monotonic=services.monotonic),
         )
 

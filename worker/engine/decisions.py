@@ -31,7 +31,7 @@ from .run import Run
 log = logging.getLogger(__name__)
 
 
-class Verdict(StrEnum):
+class PolicyVerdict(StrEnum):
     """The decisions that keep a call from running at once."""
 
     ASK = "ask"
@@ -51,7 +51,7 @@ class CallDecision(Value):
         text: With ASK: the question to the person.
     """
 
-    verdict: Verdict
+    verdict: PolicyVerdict
     call_id: Text
     tool: Text
     args: FrozenDict = FrozenDict()
@@ -104,7 +104,7 @@ def decide_about(run: Run, planned: PlannedCall) -> CallDecision | None:
         described = describe_exception(error).message
         log.warning("the policy about %s of session %s failed: %s", planned.call.name, run.ref.session_id, described)
         reason = f"the call did not run, because the policy about it failed: {described}"
-        return CallDecision(verdict=Verdict.ERROR, reason=reason, **about)
+        return CallDecision(verdict=PolicyVerdict.ERROR, reason=reason, **about)
 
 
 def _keep(run: Run, decision: Decision, about: Mapping[str, Any]) -> CallDecision | None:
@@ -113,10 +113,10 @@ def _keep(run: Run, decision: Decision, about: Mapping[str, Any]) -> CallDecisio
         case Allow():
             return None
         case Deny(reason):
-            return CallDecision(verdict=Verdict.DENY, reason=redact(reason or "it is not allowed"), **about)
+            return CallDecision(verdict=PolicyVerdict.DENY, reason=redact(reason or "it is not allowed"), **about)
         case Ask():
             granted = find_grant(run.state, str(about["tool"]), decision.to) is not None
-            return None if granted else _asking(decision, about)
+            return None if granted else _make_ask_decision(decision, about)
         case _ as never:
             assert_never(never)
 
@@ -138,12 +138,12 @@ def _ask_policies(run: Run, planned: PlannedCall) -> Decision:
     return decide_by_tool(planned.approval, context, planned.bound)
 
 
-def _asking(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
+def _make_ask_decision(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
     if "args" not in about:
         reason = "a call that needs an approval takes its arguments as one JSON object"
-        return CallDecision(verdict=Verdict.ERROR, reason=reason, **about)
+        return CallDecision(verdict=PolicyVerdict.ERROR, reason=reason, **about)
     return CallDecision(
-        verdict=Verdict.ASK,
+        verdict=PolicyVerdict.ASK,
         to=ask.to,
         after_ms=milliseconds_of(ask.expires),
         on_expiry=stored_rule(ask.on_expiry),

@@ -1,4 +1,4 @@
-"""Delegating: the requests for children are made here, with a reservation for each, before anything waits for them."""
+"""Opens the requests for children, with a reservation for each, before anything waits for them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ..state import (
     reserve,
 )
 from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
-from .asking import Asking
 from .call_records import PlannedCall
 from .child_calls import left_for_children
+from .request_opening import RequestOpener
 from .run import Run, moment
 from .services import EngineServices
 
 Wanted = tuple[PlannedCall, Delegation]
 
 
-class Delegating:
+class Delegator:
     """Opens the requests of a step for children."""
 
-    def __init__(self, services: EngineServices, asking: Asking) -> None:
+    def __init__(self, services: EngineServices, opener: RequestOpener) -> None:
         self._services = services
-        self._asking = asking
+        self._opener = opener
 
     def open(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
         """Open the requests of calls that other agents work on.
@@ -48,39 +48,39 @@ class Delegating:
             if is_delegating(each.tool):
                 try:
                     self._check_depth(run)
-                    wanted.append((each, self._checked(each.tool.delegate(each.bound))))
+                    wanted.append((each, self._check_delegation(each.tool.delegate(each.bound))))
                 except InvalidInput as error:
-                    run = self._asking.refuse(run, each, str(error))
+                    run = self._opener.refuse(run, each, str(error))
         budgets = self._reserve(run, wanted)
         requests: list[tuple[PlannedCall, Request]] = []
         for (each, delegation), budget in zip(wanted, budgets, strict=True):
             if isinstance(budget, Shortage):
-                run = self._asking.refuse(run, each, f"{delegation.agent}: {budget.message}")
+                run = self._opener.refuse(run, each, f"{delegation.agent}: {budget.message}")
                 continue
             try:
                 requests.append((each, self._request(run, each, delegation, budget)))
             except InvalidInput as error:  # of the arguments
-                run = self._asking.refuse(run, each, str(error))
-        return self._asking.open(run, requests), mine
+                run = self._opener.refuse(run, each, str(error))
+        return self._opener.open(run, requests), mine
 
     def open_spawned(self, run: Run, planned: PlannedCall, needs: NeedsChildren) -> Run:
         """Open the requests for the children that a running tool wants, all or none."""
         room = MAX_REQUESTS_PER_STEP - len(run.journal.all_requests)
         if len(needs.delegations) > room:
-            return self._asking.refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
+            return self._opener.refuse(run, planned, f"a step makes {MAX_REQUESTS_PER_STEP} requests at most")
         try:
             self._check_depth(run)
-            wanted = [(planned, self._checked(each)) for each in needs.delegations]
+            wanted = [(planned, self._check_delegation(each)) for each in needs.delegations]
             requests: list[tuple[PlannedCall, Request]] = []
             for (_, delegation), budget in zip(wanted, self._reserve(run, wanted), strict=True):
                 if isinstance(budget, Shortage):
-                    return self._asking.refuse(run, planned, f"{delegation.agent}: {budget.message}")
+                    return self._opener.refuse(run, planned, f"{delegation.agent}: {budget.message}")
                 group = f"{planned.index}.{needs.group}"
                 order = self._request(run, planned, delegation, budget, group=group, ahead=len(requests))
                 requests.append((planned, order))
         except Exception as error:  # noqa: BLE001 - values that the tool gave
-            return self._asking.refuse(run, planned, describe_exception(error).message)
-        return self._asking.open(run, requests)
+            return self._opener.refuse(run, planned, describe_exception(error).message)
+        return self._opener.open(run, requests)
 
     def _check_depth(self, run: Run) -> None:
         """Refuse a child below the deepest level. It is checked before anything is looked up."""
@@ -88,7 +88,7 @@ class Delegating:
             advice = f"agent {run.agent.name} at depth {run.depth} may start no agents; do the work without."
             raise InvalidInput("depth", run.depth, advice)
 
-    def _checked(self, delegation: Delegation) -> Delegation:
+    def _check_delegation(self, delegation: Delegation) -> Delegation:
         """Refuse an agent that was named at run time and that no worker has ever registered."""
         if not delegation.is_declared and self._services.store.registry.queue_of(delegation.agent) is None:
             known = ", ".join(sorted(self._services.store.registry.agents())) or "none"
@@ -127,7 +127,7 @@ class Delegating:
             merge=tuple(names),
             merge_parts=tuple(key.part_name for key in delegation.merge if not isinstance(key, str)),
         )
-        return self._asking.make_request(
+        return self._opener.make_request(
             run,
             planned,
             RequestKind.CHILD,

@@ -9,10 +9,10 @@ from typing import Final
 
 from ..state import AgentState, ToolOutcome
 from ..store import NewEvent, NextState
-from ..tools import Handoff, is_handing_over
-from .asking import Asking
+from ..tools import Handoff, supports_handoff
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
+from .request_opening import RequestOpener
 from .run import Run
 from .services import EngineServices
 
@@ -23,9 +23,9 @@ MAX_HANDOFFS: Final = 10
 class Handoffs:
     """Records calls that hand the session over, and refuses those that lead nowhere."""
 
-    def __init__(self, services: EngineServices, asking: Asking) -> None:
+    def __init__(self, services: EngineServices, opener: RequestOpener) -> None:
         self._services = services
-        self._asking = asking
+        self._opener = opener
 
     def record(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
         """Record the handoffs among these calls.
@@ -37,12 +37,12 @@ class Handoffs:
             return run, list(planned)
         rest: list[PlannedCall] = []
         for each in planned:
-            if not is_handing_over(each.tool):
+            if not supports_handoff(each.tool):
                 rest.append(each)
                 continue
             name, why = each.tool.handoff.name, self._refusal(run, each.tool.handoff)
             if why:
-                run = self._asking.refuse(run, each, why)
+                run = self._opener.refuse(run, each, why)
             else:
                 times = CallTimes.at(run.redis_ms(self._services.monotonic()))
                 record = record_call(run, each, ToolOutcome.OK, times, value=f"The agent {name} goes on from here.")
@@ -51,7 +51,7 @@ class Handoffs:
 
     def find(self, run: Run) -> Run:
         """The run with the agent and the queue that its handoff leads to, where it has one."""
-        handoff = handoff_of(run)
+        handoff = find_handoff(run)
         if handoff is None:
             return run
         return run.changed(next_agent=(handoff.name, self._services.store.registry.queue_of(handoff.name) or ""))
@@ -59,7 +59,7 @@ class Handoffs:
     def _refusal(self, run: Run, handoff: Handoff) -> str:
         """Why a handoff is refused, for the model; "" where it is not."""
         before = (*run.execution.handed_over_by, run.agent.name)
-        if handoff_of(run) is not None:
+        if find_handoff(run) is not None:
             return "this step hands the session over already"
         if handoff.name == run.agent.name:
             return f"{handoff.name} is the agent that has the session"
@@ -72,20 +72,20 @@ class Handoffs:
         return ""
 
 
-def handoff_of(run: Run) -> Handoff | None:
+def find_handoff(run: Run) -> Handoff | None:
     """The handoff among the recorded calls of a step; None without one."""
     if not run.agent.toolset.can_hand_over:
         return None
     for _, record in sorted(run.records.items()):
         tool = run.agent.toolset.get(record.execution.tool_call.name)
-        if record.execution.outcome is ToolOutcome.OK and is_handing_over(tool):
+        if record.execution.outcome is ToolOutcome.OK and supports_handoff(tool):
             return tool.handoff
     return None
 
 
 def hand_over(run: Run, next_state: NextState, now: datetime) -> NextState:
     """The next state with another agent, where the step hands its session over and the execution goes on."""
-    handoff, execution = handoff_of(run), next_state.state.execution
+    handoff, execution = find_handoff(run), next_state.state.execution
     if handoff is None or run.next_agent is None or execution is None:
         return next_state
     if execution.status.is_terminal() or execution.execution_id != run.ref.execution_id:

@@ -52,7 +52,7 @@ class LeaseKeeper:
         self._is_closed = threading.Event()
         self._wake_up = threading.Event()
 
-    def hold(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
+    def keep(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
         """Keep the lease of a claim that was just taken.
 
         Args:
@@ -179,7 +179,7 @@ class LeaseKeeper:
                 lease.renewed_at = sent_at
             else:
                 lease.interrupt(Interruption.LOST, sent_at)
-            lease.watched_ms = renewal.watched_ms
+            lease.followed_until_ms = renewal.followed_until_ms
             if renewal.cancel is not None:
                 lease.interrupt(Interruption.CANCEL, sent_at)
 

@@ -40,14 +40,14 @@ class RunText:
         return AttemptText(Attempt(self._claimed.claim, self._claimed.loaded.legs))
 
     @property
-    def is_watched(self) -> bool:
+    def is_followed(self) -> bool:
         """Whether somebody follows the session now."""
-        return self._lease.watched_ms > self._monotonic() * 1000 + self._ahead_ms
+        return self._lease.followed_until_ms > self._monotonic() * 1000 + self._ahead_ms
 
     def begin_call(self) -> Callable[[Delta], None] | None:
         """Begin a driver call: takes its deltas while it runs. None: nobody follows it."""
         self._call += 1
-        if not self.is_watched:
+        if not self.is_followed:
             return None
         call = self._call
 
@@ -71,12 +71,12 @@ class RunText:
         Raises:
             InvalidInput: The value is no text and no JSON, or too large.
         """
-        piece = _checked(value)
-        if self.is_watched:
+        piece = _check_piece(value)
+        if self.is_followed:
             self._writer.add(self._text, 0, f"t{index}", piece)
 
 
-def _checked(value: Any) -> str | bytes:
+def _check_piece(value: Any) -> str | bytes:
     """The value as it is stored, without the secrets that are known.
 
     Raises:

@@ -32,17 +32,17 @@ class Peers:
         Args:
             besides: The queue that the step came from.
         """
-        found = _choose_queue(self._cached(), agent, besides)
-        return found if found is not None else _choose_queue(self._fresh(), agent, besides)
+        found = _choose_queue(self._read_cached(), agent, besides)
+        return found if found is not None else _choose_queue(self._read(), agent, besides)
 
     def offer(self, agent: str) -> bool:
         """Whether a live worker offers the agent, as the registry says now."""
-        return any(agent in facts["agents"] for facts in self._fresh().values())
+        return any(agent in facts["agents"] for facts in self._read().values())
 
-    def _cached(self) -> Workers:
-        return self._workers if self._monotonic() - self._read_at < _CACHE_SECONDS else self._fresh()
+    def _read_cached(self) -> Workers:
+        return self._workers if self._monotonic() - self._read_at < _CACHE_SECONDS else self._read()
 
-    def _fresh(self) -> Workers:
+    def _read(self) -> Workers:
         self._workers, self._read_at = self._store.registry.workers(), self._monotonic()
         return self._workers
 

@@ -129,7 +129,7 @@ class Run:
             copies. An answer never changes.
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
             shared by all copies of the run, like `auxiliary`.
-        asking: Makes auxiliary calls; None where no model may be asked.
+        make_auxiliary_call: Makes auxiliary calls; None where no model may be asked.
         live: What the attempt emits while it runs, for those who follow the session.
         next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
         publish: Steps of children whose messages have to be published when the run is done.
@@ -164,7 +164,7 @@ class Run:
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
     child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
-    asking: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
+    make_auxiliary_call: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
     publish: tuple[StepRef, ...] = ()
     next_agent: tuple[str, str] | None = None
 
@@ -205,9 +205,9 @@ class Run:
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
-        if self.asking is None:
+        if self.make_auxiliary_call is None:
             raise ModelCallRefused("nothing here can make the call")
-        return self.asking(self, key, request)
+        return self.make_auxiliary_call(self, key, request)
 
     def without_unjournaled(self) -> Run:
         """The same run with nothing left to journal."""

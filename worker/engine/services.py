@@ -10,7 +10,7 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
-from ..mcp import Connections
+from ..mcp import ServerConnections
 from ..store import Store
 from .leases import LeaseKeeper
 from .live_writer import LiveWriter
@@ -38,7 +38,7 @@ class EngineServices:
     threads: Threads
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = fibers.sleep
-    connections: Connections = field(default_factory=Connections)
+    connections: ServerConnections = field(default_factory=ServerConnections)
     observer: StepObserver | None = None
     live: LiveWriter = field(init=False)
 

@@ -29,7 +29,7 @@ _REFUSED_SECONDS: Final = 60.0
 _CLAIMS_FOR_EACH_SLOT: Final = 2
 
 
-class LocalDelivery(Protocol):
+class StepDelivery(Protocol):
     """Delivers a step's task to the worker that runs this code."""
 
     def deliver(self, ref: StepRef, now_ms: int) -> bool:
@@ -53,9 +53,9 @@ class StickySessions:
         self._monotonic = monotonic
         self._claims: dict[_StepKey, TimedClaim] = {}
         self._refused_until = float("-inf")
-        self._delivery: LocalDelivery | None = None
+        self._delivery: StepDelivery | None = None
 
-    def enable(self, delivery: LocalDelivery) -> None:
+    def enable(self, delivery: StepDelivery) -> None:
         """Deliver steps to this worker itself from now on; before that, no session is sticky."""
         self._delivery = delivery
 

@@ -26,8 +26,7 @@ from ..tools import (
     UnusableResult,
 )
 from .active_lease import Interruption
-from .asked_calls import has_later_result, memos_of, replies_to, times_over
-from .asking import Asking, next_request_id
+from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
     CallTimes,
     PlannedCall,
@@ -39,8 +38,9 @@ from .call_records import (
     result_value,
     run_hooks_after,
 )
-from .child_calls import spawned_ends
-from .delegating import Delegating
+from .child_calls import read_spawned_ends
+from .delegating import Delegator
+from .request_opening import RequestOpener, next_request_id
 from .run import CallRecord, Run, moment
 from .services import EngineServices
 
@@ -57,9 +57,9 @@ _LATE_SECONDS: Final = 0.5
 class ToolCallRunner:
     """Runs the calls of one batch and journals what came of them."""
 
-    def __init__(self, services: EngineServices, asking: Asking, delegating: Delegating) -> None:
-        self._asking = asking
-        self._delegating = delegating
+    def __init__(self, services: EngineServices, opener: RequestOpener, delegator: Delegator) -> None:
+        self._opener = opener
+        self._delegator = delegator
         self._signer = TokenSigner(services.settings.token_secret)
         self._steps = services.store.steps
         self._keeper = services.keeper
@@ -216,7 +216,7 @@ class ToolCallRunner:
         if isinstance(record, NeedsReply):
             return self._add_request(run, planned, record)
         if has_later_result(run, planned.index):  # it was started; a service brings the result
-            return self._asking.hand_over(run.with_started(planned.index, record))
+            return self._opener.record_started(run.with_started(planned.index, record))
         record = run_hooks_after(run, record)
         run = run.with_record(planned.index, record)
         if planned.is_pure:
@@ -229,9 +229,9 @@ class ToolCallRunner:
         if run.outcome is not None:
             return run
         if isinstance(needs, NeedsChildren):
-            run = self._delegating.open_spawned(run, planned, needs)
+            run = self._delegator.open_spawned(run, planned, needs)
         else:
-            run = self._asking.open_needed(run, planned, needs)
+            run = self._opener.open_needed(run, planned, needs)
         if run.outcome is None and run.is_stopping and planned.index not in run.records:
             run = run.with_record(planned.index, self._record_unasked(run, planned, needs))
         if planned.index not in run.records or planned.is_pure:
@@ -274,11 +274,11 @@ class ToolCallRunner:
         if not rounds:
             return Replies(make_token=partial(self._sign, run, planned)) if planned.defers else Replies()
         return Replies(
-            received=replies_to(run, planned.index),
+            received=read_replies(run, planned.index),
             make_token=partial(self._sign, run, planned) if planned.defers or planned.later is not None else None,
-            times_over=times_over(run, planned.index),
-            children=spawned_ends(run, planned.index),
-            memos=memos_of(run, planned.index),
+            past_timers=count_past_timers(run, planned.index),
+            children=read_spawned_ends(run, planned.index),
+            memos=read_memos(run, planned.index),
         )
 
     def _sign(self, run: Run, planned: PlannedCall, purpose: TokenPurpose) -> str:

@@ -16,18 +16,18 @@ from ..state import StopReason
 from ..store import BeginResult
 from ..tools import StopExecution
 from .asked_calls import has_later_result, is_superseded
-from .asking import Asking
 from .begun_calls import BegunCalls
 from .call_planning import CallPlanner
 from .call_records import PlannedCall
 from .children import Children
-from .delegating import Delegating
+from .delegating import Delegator
 from .handoffs import Handoffs
 from .interruptions import give_back, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
+from .request_closing import RequestCloser
+from .request_opening import RequestOpener
 from .run import CallRecord, Run
 from .services import EngineServices
-from .settling import Settling
 from .tool_call_runner import ToolCallRunner
 
 _REDIS_PAUSE_SECONDS: Final = 0.2
@@ -42,12 +42,12 @@ class ToolCalls:
         self._keeper = services.keeper
         self._settings = services.settings
         self._planner = CallPlanner(services)
-        self._settling = Settling(services)
-        self._asking = Asking(services, self._settling)
-        self._children = Children(services, self._settling)
-        self._delegating = Delegating(services, self._asking)
-        self._handoffs = Handoffs(services, self._asking)
-        self._runner = ToolCallRunner(services, self._asking, self._delegating)
+        self._closer = RequestCloser(services)
+        self._opener = RequestOpener(services, self._closer)
+        self._children = Children(services, self._closer)
+        self._delegator = Delegator(services, self._opener)
+        self._handoffs = Handoffs(services, self._opener)
+        self._runner = ToolCallRunner(services, self._opener, self._delegator)
         self._begun_calls = BegunCalls(services, self._runner)
 
     def call(self, run: Run) -> Run:
@@ -64,7 +64,7 @@ class ToolCalls:
         return run
 
     def _call(self, run: Run) -> Run:
-        run = self._children.settle(self._settling.settle(run))
+        run = self._children.apply_rules(self._closer.close(run))
         if run.outcome is not None:
             return run
         run, planned = self._plan(self._planner.adopt_results(run))
@@ -93,7 +93,7 @@ class ToolCalls:
 
         Children are asked to stop. The step waits until they have ended, for one lease at most.
         """
-        run = self._children.stop_unwanted(self._settling.cancel_open(run.stopping()))
+        run = self._children.stop_unwanted(self._closer.cancel_open(run.stopping()))
         if run.outcome is not None:
             return run
         return self._planner.record_without_running(run).changed(is_waiting=bool(run.journal.open_requests))
@@ -101,9 +101,9 @@ class ToolCalls:
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
         try:
-            run, planned = self._asking.decide(run, planned)
+            run, planned = self._opener.decide(run, planned)
             if run.outcome is None:
-                run, planned = self._delegating.open(run, planned)
+                run, planned = self._delegator.open(run, planned)
                 run, planned = self._handoffs.record(run, planned)
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal_from("policy")))
@@ -149,7 +149,7 @@ class ToolCalls:
         """Journal that the calls with effects begin, and return those that may run."""
         new_later = [each for each in batch if each.later is not None and not has_later_result(run, each.index)]
         if new_later:  # their begin records come with their requests
-            run = self._asking.open_later(run, new_later)
+            run = self._opener.open_later(run, new_later)
             if run.outcome is not None or run.is_stopping:
                 return run, ()
             batch = [each for each in batch if each.index not in run.records]
@@ -196,7 +196,7 @@ class ToolCalls:
     def _conclude(self, run: Run) -> Run:
         """Close what can be closed, and say whether the step waits for the rest."""
         if run.outcome is None:
-            run = self._settling.settle_failed_starts(self._asking.hand_over(run))
+            run = self._closer.close_failed_starts(self._opener.record_started(run))
         if run.outcome is None and _has_ended(run):
             return self._end(run)
         if run.outcome is not None:

@@ -6,16 +6,15 @@ from functools import partial
 from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
-from ..store import ChildPlan, LoadedSession, NextState, NotWaiting, Snapshot, Transition
-from ..store import Waiting as StepWaits
+from ..store import ChildPlan, LoadedSession, NextState, RefusedWait, Snapshot, StoredWait, Transition, WaitResult
 from .applied_step import start_execution
 from .asked_calls import has_outside_result
 from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
+from .request_closing import RequestCloser
 from .run import CallRecord, Run, moment
 from .services import EngineServices
-from .settling import Settling
 from .step_texts import summarize_wait
 from .store_retries import ask_store
 
@@ -28,7 +27,7 @@ class StepWaiter:
     def __init__(self, services: EngineServices) -> None:
         self._services = services
         self._steps = services.store.steps
-        self._children = Children(services, Settling(services))
+        self._children = Children(services, RequestCloser(services))
 
     def wait(self, run: Run) -> Run:
         """Let a run wait for its open requests.
@@ -46,7 +45,7 @@ class StepWaiter:
             return run
         for _ in range(_MOST_CONFLICTS):
             try:
-                waits = ask_store(run, self._services, partial(self._wait, run, loaded, plan), "the wait")
+                result = ask_store(run, self._services, partial(self._wait, run, loaded, plan), "the wait")
             except ClaimLost:  # perhaps because the wait was applied and its reply was lost
                 return run.decide(TakenOver(run.ref))
             except VersionConflict:
@@ -57,29 +56,29 @@ class StepWaiter:
                 except ClaimLost:
                     return run.decide(TakenOver(run.ref))
                 continue
-            if isinstance(waits, NotWaiting):
-                return self._go_on(run, waits)
-            return run.decide(_waiting(run, waits))
+            if isinstance(result, RefusedWait):
+                return self._go_on(run, result)
+            return run.decide(_make_outcome(run, result))
         raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to let step {run.ref.step} wait")
 
-    def _go_on(self, run: Run, instead: NotWaiting) -> Run:
+    def _go_on(self, run: Run, refused: RefusedWait) -> Run:
         """The run with what has happened meanwhile."""
-        run = run.with_journal(instead.journal).changed(is_waiting=False)
-        run = self._children.refuse(run, instead.refused)
-        return run if instead.cancel is None or run.is_stopping else run.stopping(user_stop_signal())
+        run = run.with_journal(refused.journal).changed(is_waiting=False)
+        run = self._children.refuse(run, refused.refused)
+        return run if refused.cancel is None or run.is_stopping else run.stopping(user_stop_signal())
 
-    def _wait(self, run: Run, base: LoadedSession, plan: ChildPlan) -> StepWaits | NotWaiting:
+    def _wait(self, run: Run, base: LoadedSession, plan: ChildPlan) -> WaitResult:
         results = {index: record.to_json() for index, record in _results(run).items()}
         return self._steps.wait(run.claim, base, _wait_transition(run), seen=run.journal, results=results, plan=plan)
 
 
-def _waiting(run: Run, waits: StepWaits) -> Waiting:
+def _make_outcome(run: Run, wait: StoredWait) -> Waiting:
     return Waiting(
         ref=run.ref,
-        requests=waits.open,
-        until_ms=waits.until_ms,
-        summary=summarize_wait(waits.open),
-        publish=(*run.publish, *waits.publish),
+        requests=wait.open,
+        until_ms=wait.until_ms,
+        summary=summarize_wait(wait.open),
+        publish=(*run.publish, *wait.publish),
     )
 
 

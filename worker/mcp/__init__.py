@@ -4,16 +4,16 @@ The library `mcp` is imported in `session.py` and the modules below it only, and
 defined without it. Journals, requests and effect classes belong to the engine.
 """
 
-from .connections import Connections
+from .connections import ServerConnections
 from .lists import RemoteTool, ToolList, read_list
 from .server import MCPServer, check_servers, require_servers
 from .tool import MCPTool, tools_of
 
 __all__ = [
-    "Connections",
     "MCPServer",
     "MCPTool",
     "RemoteTool",
+    "ServerConnections",
     "ToolList",
     "check_servers",
     "read_list",

@@ -148,7 +148,7 @@ class Connection:
         opened.exception()  # it is no surprise to the loop when nobody waits any more
 
 
-class Connections:
+class ServerConnections:
     """The connections of one process. Steps of several loops have connections of their own.
 
     Attributes:

@@ -143,8 +143,8 @@ class MCPServer:
         Raises:
             ConfigurationError: A function of the user's gave no text, or needs a session where there is none.
         """
-        headers = dict(self._given(self.headers, state, "headers") or {})
-        token = self._given(self.auth, state, "auth")
+        headers = dict(self._resolve(self.headers, state, "headers") or {})
+        token = self._resolve(self.auth, state, "auth")
         if token is not None:
             if not isinstance(token, str) or not token:
                 raise self._refusal(f"auth gave a {type(token).__name__}; it must give the token as text")
@@ -154,7 +154,7 @@ class MCPServer:
         place = [self.name, self.url, list(self.words), dict(self.env), self.cwd, sorted(headers.items())]
         return Credentials(headers, hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:32])
 
-    def _given(self, value: Any, state: AgentState | None, name: str) -> Any:
+    def _resolve(self, value: Any, state: AgentState | None, name: str) -> Any:
         if not callable(value):
             return value
         if state is None:

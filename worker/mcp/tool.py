@@ -18,7 +18,7 @@ from ..tools.approval import Approval
 from ..tools.effect import Effect
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
-from .connections import Connection, Connections
+from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, usable_tools
 from .outages import ConnectionLost, MCPToolError, ServerAway
 from .questions import ask_person, earlier_answers
@@ -52,7 +52,7 @@ class MCPTool:
     server: MCPServer
     remote: RemoteTool
     offered: ToolList
-    connections: Connections = field(repr=False)
+    connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class MCPTool:
         raise AssertionError("the last try returns or raises")
 
     async def _try(self, connection: Connection, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
-        task = _newest(ctx, "task")
+        task = _find_memo(ctx, "task")
         async with connection.use() as session:
             if task is not None:
                 return await session.poll_task(task)
@@ -201,12 +201,12 @@ class MCPTool:
 
     def _may_repeat(self, ctx: ToolContext) -> bool:
         """Whether a call whose connection was lost may be made again: its effect allows it, or it only asks."""
-        return self.effect in (Effect.PURE, Effect.KEYED) or _newest(ctx, "task") is not None
+        return self.effect in (Effect.PURE, Effect.KEYED) or _find_memo(ctx, "task") is not None
 
     def _wait_for_server(self, ctx: ToolContext, why: str, seconds: float) -> NoReturn:
         """Give the worker back until the next try; after the server's `patience` the model reads an error."""
         now = datetime.now(UTC)
-        task = _newest(ctx, "task")
+        task = _find_memo(ctx, "task")
         earlier = _outage(ctx)
         since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
         if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
@@ -215,7 +215,7 @@ class MCPTool:
                 raise OutcomeUnknown(f"the MCP server {self.server.name!r} {tries}")
             raise MCPToolError(f"the MCP server {self.server.name!r} {tries}")
         pause = max(seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
-        memo = {"away": since.isoformat(), **_kept(ctx)}
+        memo = {"away": since.isoformat(), **_task_memo(ctx)}
         text = f"the MCP server {self.server.name!r} is away: {why:.300}"
         raise NeedsTime(now + timedelta(seconds=pause), why=text, has_begun=task is not None).with_memo(memo)
 
@@ -233,7 +233,7 @@ class MCPTool:
         return self.connections.to(self.server, self.server.credentials(ctx.state))
 
 
-def tools_of(server: MCPServer, offered: ToolList, connections: Connections) -> list[MCPTool]:
+def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnections) -> list[MCPTool]:
     """The tools of a server that an agent may call; of two with one name for the model the first."""
     found: dict[str, MCPTool] = {}
     for remote in usable_tools(server, offered):
@@ -246,7 +246,7 @@ def tools_of(server: MCPServer, offered: ToolList, connections: Connections) -> 
     return list(found.values())
 
 
-def _newest(ctx: ToolContext, name: str) -> Any:
+def _find_memo(ctx: ToolContext, name: str) -> Any:
     """The newest of what earlier runs of the call have left under a name; None for nothing."""
     return next((each.value[name] for each in reversed(ctx.replies.memos) if name in each.value), None)
 
@@ -261,8 +261,8 @@ def _outage(ctx: ToolContext) -> list[Any]:
     return found
 
 
-def _kept(ctx: ToolContext) -> dict[str, Any]:
-    task = _newest(ctx, "task")
+def _task_memo(ctx: ToolContext) -> dict[str, Any]:
+    task = _find_memo(ctx, "task")
     return {} if task is None else {"task": task}
 
 

@@ -117,7 +117,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         if _kept_of(message) is not None:  # it keeps the request that it answers
             history += _PARSED.of(message, _messages_of)
         else:
-            history += _converted(message, _read_since(answer, since, execution_id))
+            history += _convert(message, _read_since(answer, since, execution_id))
         answer, since = message, []
     latest = _read_since(answer, since, execution_id)
     results, prompt = latest.results, None
@@ -209,7 +209,7 @@ class _Parsed:
 _PARSED: Final = _Parsed()
 
 
-def _converted(message: Message, since: _Since) -> list[ModelMessage]:
+def _convert(message: Message, since: _Since) -> list[ModelMessage]:
     """The messages of an answer that another driver gave, with what preceded it."""
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 

@@ -111,7 +111,7 @@ class PydanticAgentDriver:
         early = [call for call in response.tool_calls if call.tool_name in outputs]
         kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
         if len(early) < len(response.tool_calls):
-            kept["results"] = dump_parts([_unused(call) for call in early])
+            kept["results"] = dump_parts([_make_unused_result(call) for call in early])
             kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
         else:
             following: Any = await run.next(node)
@@ -214,7 +214,7 @@ def _as_failure(error: Exception, model: str) -> Exception:
     return as_driver_error(error, model, asked=False)
 
 
-def _unused(call: Any) -> Any:
+def _make_unused_result(call: Any) -> Any:
     from pydantic_ai.messages import ToolReturnPart
 
     return ToolReturnPart(tool_name=call.tool_name, content=_UNUSED, tool_call_id=call.tool_call_id)

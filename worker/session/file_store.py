@@ -46,12 +46,12 @@ class FileSessionStore:
 
     def create(self, session: AgentSession) -> AgentSession:
         """See `SessionStore.create`; raises `InvalidSessionFile` too."""
-        with self._locked(session.session_id) as path:
+        with self._lock(session.session_id) as path:
             return _write(path, first_version(session, _stored_version(path)))
 
     def save(self, session: AgentSession) -> AgentSession:
         """See `SessionStore.save`; raises `InvalidSessionFile` too."""
-        with self._locked(session.session_id) as path:
+        with self._lock(session.session_id) as path:
             return _write(path, next_version(session, _stored_version(path)))
 
     def load(self, session_id: str) -> AgentSession | None:
@@ -75,7 +75,7 @@ class FileSessionStore:
 
     def delete(self, session_id: str) -> None:
         """See `SessionStore.delete`."""
-        with self._locked(session_id) as path:
+        with self._lock(session_id) as path:
             path.unlink(missing_ok=True)
 
     def list_headers(self) -> SessionInfoList:
@@ -97,7 +97,7 @@ class FileSessionStore:
         return self._folder / f"{read_session_id(session_id)}{_SUFFIX}"
 
     @contextlib.contextmanager
-    def _locked(self, session_id: str) -> Generator[Path]:
+    def _lock(self, session_id: str) -> Generator[Path]:
         """The path of a session's file, while no other process and no other thread writes it."""
         path = self._path(session_id)
         descriptor = os.open(path.with_name(f"{session_id}.lock"), os.O_RDWR | os.O_CREAT, 0o600)

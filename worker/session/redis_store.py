@@ -122,8 +122,8 @@ class RedisSessionStore:
                 unreadable.append((header.session_id, str(error)))
         return SessionInfoList(tuple(readable), tuple(unreadable))
 
-    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
-        """Hand an action to the running execution of a session, whose step applies it once.
+    def queue_action(self, session: AgentSession, action: SessionAction) -> bool:
+        """Queue an action for the running execution of a session, whose step applies it once.
 
         Returns:
             False: No execution runs or waits, or the action cannot wait for a step.

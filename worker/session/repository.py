@@ -39,9 +39,9 @@ class SessionRepository:
         """Whether there is such a session."""
         return self._store.exists(session_id)
 
-    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
-        """Hand an action to the running execution of a session; False where nothing runs, as in memory and in files."""
-        return isinstance(self._store, WorkingStore) and self._store.hand_over(session, action)
+    def queue_action(self, session: AgentSession, action: SessionAction) -> bool:
+        """Queue an action for the running execution of a session; False: nothing runs, as in memory and in files."""
+        return isinstance(self._store, WorkingStore) and self._store.queue_action(session, action)
 
     def delete(self, session_id: str) -> None:
         """Remove a session; nothing happens when there is none."""

@@ -68,11 +68,11 @@ class SessionRuntime:
 
         An action that raises, or a controller before the save, leaves the stored session as it is; of an action with
         several steps, those that were saved stay. While workers run an execution of the session, the actions of this
-        package but `ClearSession` are handed to its step, which applies each once: no controller and no listener sees
+        package but `ClearSession` are queued for its step, which applies each once: no controller and no listener sees
         more than the load, and the session is returned as it was loaded.
 
         Args:
-            strict: Hand over nothing: refuse while an execution runs.
+            strict: Queue nothing: refuse while an execution runs.
 
         Raises:
             ActionRefused: An execution of the session runs or waits, and the action cannot wait for its step.
@@ -81,7 +81,7 @@ class SessionRuntime:
             Exception: Whatever the action or a controller raises.
         """
         before = self._load(session_id)
-        if not strict and self._repository.hand_over(before, action):
+        if not strict and self._repository.queue_action(before, action):
             return before
         if isinstance(action, SteppedAction):
             action = action.saving_with(self._save_step)

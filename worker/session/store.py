@@ -52,8 +52,8 @@ class SessionStore(Protocol):
 class WorkingStore(SessionStore, Protocol):
     """A store whose sessions are run by workers, so that an action may meet a running step."""
 
-    def hand_over(self, session: AgentSession, action: SessionAction) -> bool:
-        """Hand an action to the running execution of a session, whose step applies it once.
+    def queue_action(self, session: AgentSession, action: SessionAction) -> bool:
+        """Queue an action for the running execution of a session, whose step applies it once.
 
         Returns:
             False: No execution runs or waits, or the action cannot wait for a step. Nothing was written.

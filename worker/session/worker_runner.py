@@ -30,7 +30,7 @@ class WorkerRunner:
         self._timeout = timeout
 
     def run(self, session: AgentSession, state: AgentState, save: SaveSession) -> AgentSession:
-        """Hand over the execution of `state`; see `SessionRunner.run`.
+        """Submit the execution of `state` to the workers; see `SessionRunner.run`.
 
         Raises:
             TimeoutError: It has not ended in time; it goes on.

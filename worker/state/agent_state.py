@@ -240,8 +240,8 @@ class AgentState(AgentWithParts):
 
     def following(self, before: AgentState) -> AgentState:
         """The same state with the generations that its lists have when it is stored after that one."""
-        store, held = self.store.after(before.store), before.store.sections
-        replaced = any(store.section(name).generation != section.generation for name, section in held.items())
+        store, sections = self.store.after(before.store), before.store.sections
+        replaced = any(store.section(name).generation != section.generation for name, section in sections.items())
         execution, earlier = self.execution, before.execution
         if execution is not None and execution.parts is not None:
             parts = earlier.parts if earlier is not None and earlier.execution_id == execution.execution_id else None

@@ -52,10 +52,10 @@ from .session_records import (
     StepFacts,
 )
 from .sessions.whole_sessions import Saved, WholeSession
-from .steps.asking import OpenedRequests, StoppedChildren
 from .steps.journals import BeginResult
+from .steps.step_requests import OpenedRequests, StoppedChildren
 from .steps.store import DatabaseStepStore, StepStore
-from .steps.waits import NotWaiting, Waiting, WaitResult
+from .steps.waits import RefusedWait, StoredWait, WaitResult
 from .store import Store, memory_store, redis_store
 
 __all__ = [
@@ -94,11 +94,11 @@ __all__ = [
     "NextState",
     "NotClaimed",
     "NotClaimedReason",
-    "NotWaiting",
     "OpenCount",
     "OpenedRequests",
     "Operation",
     "QueueSnapshot",
+    "RefusedWait",
     "Renewal",
     "RequestFilter",
     "RequestPage",
@@ -112,13 +112,13 @@ __all__ = [
     "StepStore",
     "StoppedChildren",
     "Store",
+    "StoredWait",
     "StreamPosition",
     "Suspect",
     "SweepResult",
     "Transition",
     "TreeNode",
     "WaitResult",
-    "Waiting",
     "WholeSession",
     "entry_order",
     "memory_store",

@@ -10,7 +10,7 @@ from . import fields
 
 BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent")
 _MARK_BYTES: Final = 4
-# A process that holds a session as it was more saves ago reads it in full.
+# A process whose cached session is more saves old reads it in full.
 _MARKS: Final = 32
 
 
@@ -57,7 +57,7 @@ class Bookkeeping:
 
 
 def remembers(saves: int) -> bool:
-    """Whether a lineage holds the marks of so many saves."""
+    """Whether a lineage has the marks of `saves` saves."""
     return saves < _MARKS
 
 

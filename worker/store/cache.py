@@ -98,22 +98,21 @@ class SessionCache:
         with self._lock:
             return self._find(session_id)
 
-    def stage(self, session_id: str, held: CachedSession) -> None:
-        """Announce what a session will be if a commit goes through.
-
+    def stage(self, session_id: str, cached: CachedSession) -> None:
+        """Stage the session that a commit would store.
         The next step's message leaves inside the commit, so that another thread may claim it before `put` is called.
         Staged sessions do not count towards `limit_bytes`. There is at most one for each commit on its way.
         """
         with self._lock:
-            self._staged[session_id] = held
+            self._staged[session_id] = cached
 
     def latest(self, session_id: str) -> CachedSession | None:
         """The newest version that may be stored: the staged one, or the cached one."""
         with self._lock:
-            staged, held = self._staged.get(session_id), self._find(session_id)
-            if staged is not None and (held is None or held.version < staged.version):
+            staged, cached = self._staged.get(session_id), self._find(session_id)
+            if staged is not None and (cached is None or cached.version < staged.version):
                 return staged
-            return held
+            return cached
 
     def staged(self, session_id: str, version: int, lineage: bytes) -> CachedSession | None:
         """The staged session, when the stored version and lineage prove that its commit went through."""
@@ -122,23 +121,23 @@ class SessionCache:
         return found if found is not None and found.is_at(version, lineage) else None
 
     def unstage(self, session_id: str) -> None:
-        """Withdraw an announcement: the commit did not go through, or nobody knows."""
+        """Remove the staged session: the commit failed, or its result is unknown."""
         with self._lock:
             self._staged.pop(session_id, None)
 
-    def put(self, session_id: str, held: CachedSession) -> None:
+    def put(self, session_id: str, cached: CachedSession) -> None:
         """Cache the newer of two versions, if there is room for it."""
         with self._lock:
             staged = self._staged.get(session_id)
-            if staged is not None and staged.version <= held.version:
+            if staged is not None and staged.version <= cached.version:
                 del self._staged[session_id]
             self._puts += 1
             before = self._remove(session_id)
-            if before is not None and before.version >= held.version:
-                held = before
-            if self._make_room(held.weight, replaces=before is not None):
-                self._entries[session_id] = held, self._puts
-                self._size += held.weight
+            if before is not None and before.version >= cached.version:
+                cached = before
+            if self._make_room(cached.weight, replaces=before is not None):
+                self._entries[session_id] = cached, self._puts
+                self._size += cached.weight
 
     def drop(self, session_id: str) -> None:
         """Remove a session from the cache, staged or not."""
@@ -151,18 +150,18 @@ class SessionCache:
         if found is None:
             self._return_time -= self._return_time * _MISS_DECAY
             return None
-        held, asked = found
+        cached, asked = found
         if asked != self._puts:  # else the same step asks again
             self._return_time += (self._puts - asked - self._return_time) * _HIT_WEIGHT
-        self._entries[session_id] = held, self._puts
+        self._entries[session_id] = cached, self._puts
         self._entries.move_to_end(session_id)
-        return held
+        return cached
 
     def _remove(self, session_id: str) -> CachedSession | None:
-        held, _ = self._entries.pop(session_id, _NO_ENTRY)
-        if held is not None:
-            self._size -= held.weight
-        return held
+        cached, _ = self._entries.pop(session_id, _NO_ENTRY)
+        if cached is not None:
+            self._size -= cached.weight
+        return cached
 
     def _make_room(self, weight: int, *, replaces: bool) -> bool:
         """Evict what may be evicted; whether there is room for so much then.

@@ -17,7 +17,7 @@ from .clock import Clock
 from .database import Command, Database, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .records import StepRef
-from .retrying import retry_transaction
+from .transaction_retries import retry_transaction
 
 Answer = TypeVar("Answer")
 
@@ -32,7 +32,7 @@ class StepPublisher(Protocol):
         """Commands that publish the message inside a transaction of the store; none where that is not possible."""
         ...
 
-    def waiting(self, queue: str) -> Sequence[Command]:
+    def count_commands(self, queue: str) -> Sequence[Command]:
         """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         ...
 
@@ -45,7 +45,7 @@ class NoPublisher:
         del ref, now_ms
         return ()
 
-    def waiting(self, queue: str) -> Sequence[Command]:
+    def count_commands(self, queue: str) -> Sequence[Command]:
         """None."""
         del queue
         return ()

@@ -65,7 +65,7 @@ class ControlFields:
         legs: How often the step has waited.
         tasks: Of a child: the Celery tasks at the root of its tree and above it, see `tasks_above`.
         hold: Who suspended the session; None: nobody.
-        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
         live: The mark of the attempt whose live text is stored; see `live_mark`.
     """
 
@@ -85,14 +85,14 @@ class ControlFields:
     legs: int = 0
     tasks: str = ""
     hold: Hold | None = None
-    watched_ms: int = 0
+    followed_until_ms: int = 0
     live: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
         """Parse the reply to `control_command`."""
         execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started, *others = reply
-        queue, unoffered, retries, legs, tasks, *hold, watched, live = others
+        queue, unoffered, retries, legs, tasks, *hold, followed, live = others
         return cls(
             execution=fields.text(execution),
             step=fields.number(step),
@@ -110,7 +110,7 @@ class ControlFields:
             legs=fields.number(legs),
             tasks=fields.text(tasks),
             hold=read_hold(hold),
-            watched_ms=fields.milliseconds(watched),
+            followed_until_ms=fields.milliseconds(followed),
             live=fields.text(live),
         )
 

@@ -1,4 +1,4 @@
-"""The list of dead steps: what was put aside for an operator to look at."""
+"""The dead list: parked sessions, quarantined messages and failed callbacks, for an operator to look at."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class DeadEntry:
         """The command that appends it; the oldest entries make room."""
         return (
             "XADD", shard.dead, "MAXLEN", "~", context.settings.dead_kept, "*",
-            "kind", self.kind, "session", _beginning(self.session_id, _ID_CHARS),
-            "execution", _beginning(self.execution_id, _ID_CHARS), "step", self.step,
-            "reason", _beginning(self.reason, _REASON_CHARS), "payload", _beginning(self.payload, _PAYLOAD_CHARS),
+            "kind", self.kind, "session", _cut(self.session_id, _ID_CHARS),
+            "execution", _cut(self.execution_id, _ID_CHARS), "step", self.step,
+            "reason", _cut(self.reason, _REASON_CHARS), "payload", _cut(self.payload, _PAYLOAD_CHARS),
         )  # fmt: skip
 
 
-def _beginning(value: object, most: int) -> str:
+def _cut(value: object, most: int) -> str:
     """The beginning of a text, as UTF-8 can hold it; a forged value may be of another type."""
     text = value if isinstance(value, str) else repr(value)
     return text[:most].encode("utf-8", "backslashreplace").decode()

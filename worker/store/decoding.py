@@ -65,7 +65,7 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
     decisions: dict[int, bytes] = {}
     requests: list[Request] = []
     answers: dict[tuple[int, int], AnswerRecord] = {}
-    handed_over: set[int] = set()
+    started_calls: set[int] = set()
     made: set[tuple[int, int]] = set()
     stopped: dict[tuple[int, int], int] = {}
     for name, value in asked.items():
@@ -76,7 +76,7 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
         if kind == "p":
             decisions[index] = value
         elif kind == "h":
-            handed_over.add(index)
+            started_calls.add(index)
         elif kind == "q":
             requests.append(_value(Request, value, name))
         elif kind == "a":
@@ -90,7 +90,7 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
         begun=found.begun,
         decisions=decisions,
         answers=answers,
-        handed_over=frozenset(handed_over),
+        started_calls=frozenset(started_calls),
         made=frozenset(made),
         stopped=stopped,
         ending=asked.get("end"),

@@ -25,9 +25,9 @@ class EventType(StrEnum):
             `status`, `code` and `request_id` of the provider, `transient`, `next_try_ms`: Redis time of the next try.
         STEP_COMMITTED: A step was committed. `tools`: name and outcome of each call; `tokens`, `finish_reason`,
             `model`, `text`: the beginning of the answer.
-        STEP_DELAYED: A step was put off: the provider is away, a guard delays it, or it cannot run here. `reason`,
-            `next_try_ms`: Redis time of the next try, `delays`: how often it was put off.
-        STEP_RESUMED: A worker claimed a step that had been put off. `delays`, `worker`.
+        STEP_DELAYED: A step was delayed: the provider is away, a guard delays it, or it cannot run here. `reason`,
+            `next_try_ms`: Redis time of the next try, `delays`: how often it was delayed.
+        STEP_RESUMED: A worker claimed a step that had been delayed. `delays`, `worker`.
         STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`.
         STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where somebody is
             named; `parked`.

@@ -30,7 +30,7 @@ class Journal:
         decisions: Decisions of the approval policy other than "run", by call index, as the engine wrote them.
         requests: Requests of each call, by call index, in the order of their rounds.
         answers: Answers to requests, by call index and round.
-        handed_over: Calls with a later result whose start has returned, by index: nobody starts them again.
+        started_calls: Calls with a later result whose start has returned, by index: nobody starts them again.
         made: Requests whose children exist, by call index and round.
         stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
         ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
@@ -45,7 +45,7 @@ class Journal:
     decisions: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
     requests: Mapping[int, tuple[Request, ...]] = field(default_factory=dict[int, tuple[Request, ...]])
     answers: Mapping[tuple[int, int], AnswerRecord] = field(default_factory=dict[tuple[int, int], AnswerRecord])
-    handed_over: frozenset[int] = frozenset()
+    started_calls: frozenset[int] = frozenset()
     made: frozenset[tuple[int, int]] = frozenset()
     stopped: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     ending: bytes | None = None

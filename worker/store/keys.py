@@ -15,7 +15,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:s:<sid>:live` | stream, capped | minutes after its last entry | live text, beside all transactions |
 | `ca:{k}:lease:<claim>` | string | lease | claim, heartbeat |
 | `ca:{k}:due` | zset | permanent | the transaction that makes or ends work |
-| `ca:{k}:delayed` | zset | permanent | session → next try of a step put off; the release, pruned by the sweep |
+| `ca:{k}:delayed` | zset | permanent | session → next try of a delayed step; the release, pruned by the sweep |
 | `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
 | `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
 | `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |

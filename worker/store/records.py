@@ -94,13 +94,13 @@ class LoadedSession:
     """A session as it stood at one version, with what its current step has obtained.
 
     Attributes:
-        session: The session itself, which the worker holds until the step has ended.
+        session: The session itself, which the worker keeps until the step has ended.
         cancel: The execution, when somebody asked it to stop.
         delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.
         legs: How often this step has waited; 0 for a step that asked nobody.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
-        watched_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
     """
 
     session: CachedSession
@@ -113,7 +113,7 @@ class LoadedSession:
     now_ms: int
     legs: int = 0
     hold: Hold | None = None
-    watched_ms: int = 0
+    followed_until_ms: int = 0
 
     @property
     def state(self) -> AgentState:
@@ -283,11 +283,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a heartbeat for one claim; `watched_ms` as in `LoadedSession`."""
+    """The answer to a heartbeat for one claim; `followed_until_ms` as in `LoadedSession`."""
 
     alive: bool
     cancel: str | None
-    watched_ms: int = 0
+    followed_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,12 +148,12 @@ def _read_reason(kind: type[_Reason], name: str | None, otherwise: _Reason) -> _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedStep:
-    """A step that was put off.
+    """A delayed step.
 
     Attributes:
         reason: Why, for people; redacted.
         next_try_ms: When it is tried again (Redis ms).
-        delays: How often it was put off since it obtained something last.
+        delays: How often it was delayed since it obtained something last.
     """
 
     session_id: str
@@ -173,10 +173,10 @@ class StepFacts:
         worker: The worker that has claimed it; "" when none has.
         lease_ms: How long its lease still lives; None when it has ended.
         attempts: How often the step was claimed.
-        delays: How often it was put off.
+        delays: How often it was delayed.
         not_before_ms: When it may be claimed at the earliest (Redis ms); 0 when at once.
         due_ms: When the sweep looks at it (Redis ms); None when no worker has to look at it.
-        reason: Why it was put off last; "" when it was not.
+        reason: Why it was delayed last; "" when it was not.
         now_ms: Redis's time.
         is_stopping: Somebody has asked the execution to stop.
     """

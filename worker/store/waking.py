@@ -33,7 +33,7 @@ class WakeUp:
 
 
 def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping[str, Any]) -> WakeUp:
-    """Let the step of a session that has no claim go on at once, whether it waits or was put off.
+    """Let the step of a session that has no claim go on at once, whether it waits or was delayed.
 
     Args:
         data: Of the event `execution_resumed`, which is written for a session that waits: its cause, and by whom.

@@ -38,7 +38,7 @@ from .delegation import (
     is_delegating,
 )
 from .effect import Effect
-from .handoff import HandingOver, Handoff, HandoffTool, is_handing_over
+from .handoff import Handoff, HandoffTool, SupportsHandoff, supports_handoff
 from .identity import idempotency_key
 from .later import LaterResult
 from .lookup import LookupResult, LookupStatus
@@ -74,7 +74,6 @@ __all__ = [
     "Effect",
     "ExpiryRule",
     "FunctionTool",
-    "HandingOver",
     "Handoff",
     "HandoffTool",
     "InvalidArguments",
@@ -95,6 +94,7 @@ __all__ = [
     "Replies",
     "Reply",
     "StopExecution",
+    "SupportsHandoff",
     "Tool",
     "ToolContext",
     "ToolSet",
@@ -109,9 +109,9 @@ __all__ = [
     "decide_by_tool",
     "idempotency_key",
     "is_delegating",
-    "is_handing_over",
     "milliseconds_of",
     "stored_rule",
+    "supports_handoff",
     "to_json_value",
     "tool",
 ]

@@ -45,7 +45,7 @@ class Handoff:
         return self.agent if isinstance(self.agent, str) else str(getattr(self.agent, "name", ""))
 
 
-class HandingOver(Protocol):
+class SupportsHandoff(Protocol):
     """A tool whose call hands the session over. The worker never runs its `call`."""
 
     @property
@@ -54,7 +54,7 @@ class HandingOver(Protocol):
         ...
 
 
-def is_handing_over(tool: object) -> TypeGuard[HandingOver]:
+def supports_handoff(tool: object) -> TypeGuard[SupportsHandoff]:
     """Whether the call of a tool hands the session over."""
     return hasattr(tool, "handoff")
 

@@ -65,7 +65,7 @@ class Replies:
     Attributes:
         make_token: Makes the token of the call's request: to complete it, or to answer it. None for a call whose tool
             hands none out.
-        times_over: Waits for a time that are over.
+        past_timers: Waits for a time that are over.
         times_asked: Waits for a time that the tool has asked for in this run.
         children: How the children of each `ctx.spawn` have ended, in the order of the calls of `ctx.spawn`.
         spawned: Calls of `ctx.spawn` in this run.
@@ -74,7 +74,7 @@ class Replies:
 
     received: tuple[Reply, ...] = ()
     make_token: Callable[[TokenPurpose], str] | None = None
-    times_over: int = 0
+    past_timers: int = 0
     times_asked: int = 0
     children: tuple[tuple[ChildEnd, ...], ...] = ()
     spawned: int = 0
@@ -82,7 +82,7 @@ class Replies:
 
     def approval(self) -> Reply | None:
         """The newest approval; None where nobody was asked."""
-        return self._newest(RequestKind.APPROVAL, None)
+        return self._find_newest(RequestKind.APPROVAL, None)
 
     def answer(self, schema: Any) -> Any:
         """The newest answer of that schema, read into its type; None where it was not asked for.
@@ -92,7 +92,7 @@ class Replies:
             pydantic.ValidationError: The type changed since, and the answer does not fit it.
         """
         wanted = None if schema is None else schema_of(schema)
-        reply = self._newest(RequestKind.QUESTION, wanted)
+        reply = self._find_newest(RequestKind.QUESTION, wanted)
         if reply is None:
             return None
         if reply.refusal is not None:
@@ -133,7 +133,7 @@ class Replies:
             NeedsTime: It is not.
         """
         self.times_asked += 1
-        if self.times_asked > self.times_over:
+        if self.times_asked > self.past_timers:
             raise NeedsTime(when)
 
     def spawn(self, delegations: Sequence[Delegation]) -> list[ChildEnd]:
@@ -147,7 +147,7 @@ class Replies:
             raise NeedsChildren(delegations, group)
         return list(self.children[group])
 
-    def _newest(self, kind: RequestKind, wanted: Mapping[str, Any] | None) -> Reply | None:
+    def _find_newest(self, kind: RequestKind, wanted: Mapping[str, Any] | None) -> Reply | None:
         fitting = (
             each for each in reversed(self.received) if each.kind is kind and (wanted is None or each.fits(wanted))
         )

@@ -11,7 +11,7 @@ from ..errors import ConfigurationError, UnknownTool
 from ..state import FrozenDict
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .definition import FunctionTool, tool
-from .handoff import is_handing_over
+from .handoff import supports_handoff
 from .protocol import Tool, as_tool, is_tool
 
 
@@ -53,7 +53,7 @@ class ToolSet:
             by_name[each.name] = each
         self._by_name = MappingProxyType(by_name)
         self._specs = tuple(map(_spec, by_name.values()))
-        self.can_hand_over = any(map(is_handing_over, by_name.values()))
+        self.can_hand_over = any(map(supports_handoff, by_name.values()))
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The descriptions that drivers give to the model; the same tuple at every call."""

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from ....worker.redaction import redact
 from ...broker_keys import broker_key_types, unacked_key
-from ...consumer.redelivery_net import examine_unacked
+from ...consumer.safe_redelivery import examine_unacked
 from ...publishing import shares_a_database
 from .findings import Finding, Installation
 
@@ -48,7 +48,7 @@ def check_unacked(installation: Installation) -> Iterator[Finding]:
     count, records = installation.store.housekeeping.unacked_records(key)
     bad = [(tag, reason) for tag, record in records.items() if (reason := examine_unacked(record)) is not None]
     for tag, reason in bad[:_SHOWN]:
-        advice = "a worker puts it aside after the visibility timeout; find out who writes to the broker"
+        advice = "a worker quarantines it after the visibility timeout; find out who writes to the broker"
         yield Finding.warn("unacknowledged message", f"{tag[:_TEXT_SHOWN]!r} in {key!r}: {redact(reason)}", advice)
     if not bad:
         yield Finding.ok("unacknowledged", f"{count} control messages")

@@ -104,8 +104,8 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
 
 
 def check_delayed(installation: Installation) -> Iterator[Finding]:
-    """Steps that were put off, by reason: an outage of a model provider shows here."""
-    delayed = installation.store.housekeeping.delayed(_DELAYED_READ)
+    """Delayed steps, by reason: an outage of a model provider shows here."""
+    delayed = installation.store.housekeeping.list_delayed(_DELAYED_READ)
     if not delayed:
         yield Finding.ok("steps put off", "none")
         return
@@ -135,7 +135,7 @@ def check_requests(installation: Installation) -> Iterator[Finding]:
 
 def check_unoffered(installation: Installation) -> Iterator[Finding]:
     """No session waits for a worker that offers its agent."""
-    for agent, count in sorted(installation.store.housekeeping.unoffered().items()):
+    for agent, count in sorted(installation.store.housekeeping.count_unoffered().items()):
         what = f"{count} waiting: no live worker offers the agent"
         advice = "start a worker that imports it; they go on by themselves. If the name is wrong, stop them"
         yield Finding.warn(f"sessions of agent {redact(agent)}", what, advice)
@@ -186,7 +186,7 @@ def count_free_slots(workers: Mapping[str, Mapping[str, Any]]) -> int:
 def check_dead(installation: Installation) -> Iterator[Finding]:
     """Nothing is parked or in quarantine, apart from sessions that were retried since."""
     store = installation.store
-    entries = store.housekeeping.dead(_DEAD_SHOWN)
+    entries = store.housekeeping.list_dead(_DEAD_SHOWN)
     findings = [finding for entry in entries if (finding := _examine_entry(store, entry)) is not None]
     yield from findings or [Finding.ok("parked and quarantined", "none")]
 
@@ -195,7 +195,7 @@ def _examine_entry(store: Store, entry: Mapping[str, str]) -> Finding | None:
     session = entry.get("session", "")
     match entry.get("kind"):
         case "message":
-            advice = "find out who writes to the broker; the message was put away"
+            advice = "find out who writes to the broker; no worker runs the message"
             what = f"{entry['reason']}: {redact(entry['payload'])[:_PAYLOAD_SHOWN]}"
             return Finding.warn("quarantined message", what, advice)
         case "callback":

@@ -102,7 +102,7 @@ class _Meddler:
 
 
 def hostile(directory: Path, random_elements: int, seed: int) -> Verdict:
-    """Everything that ends a stock worker: each is put away with its reason, and the worker goes on."""
+    """Everything that ends a stock worker: each is quarantined with its reason, and the worker goes on."""
     chance = random.Random(seed)
     verdict = Verdict()
     with Lab(directory) as lab:
@@ -114,10 +114,10 @@ def hostile(directory: Path, random_elements: int, seed: int) -> Verdict:
         for number, (name, element) in enumerate(elements.items(), 1):
             _push(lab, [element])
             wait_until(
-                lambda number=number: len(lab.client.store.housekeeping.dead(1000)) == number, f"{name} is put away", 20,
+                lambda number=number: len(lab.client.store.housekeeping.list_dead(1000)) == number, f"{name} is quarantined", 20,
                 details=worker.tail,
             )  # fmt: skip
-        entries = lab.client.store.housekeeping.dead(1000)
+        entries = lab.client.store.housekeeping.list_dead(1000)
         verdict.expect(
             len(entries) == len(elements), "quarantine", f"{len(entries)} entries of {len(elements)} elements"
         )

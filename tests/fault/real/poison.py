@@ -34,7 +34,7 @@ def poison(directory: Path, rounds: int) -> Verdict:
                     verdict.expect(size < 1_000_000, "I9", f"{kind} keeps {size} bytes")
             supervisor.close()
         killed = [job for job in lab.jobs if job.tools == (("kill_process",),)]
-        dead = {entry["session"] for entry in lab.client.store.housekeeping.dead(100)}
+        dead = {entry["session"] for entry in lab.client.store.housekeeping.list_dead(100)}
         verdict.expect({job.session_id for job in killed} <= dead, "I9", "a parked step is not in the list of the dead")
         verdict.counts["deaths"] = len(supervisor.deaths)
         innocent = [job for job in lab.jobs if job.tools[0][0] not in _KINDS]
@@ -61,7 +61,7 @@ def _endless_drivers(directory: Path, jobs: int) -> Verdict:
         lab.wait_for_jobs(60, after)
         verdict = lab.verdict(jobs=[*beside, *after])
         verdict.expect(worker.alive and worker.pid == first, "workers", "the worker has ended")
-        dead = {entry["session"] for entry in lab.client.store.housekeeping.dead(100)}
+        dead = {entry["session"] for entry in lab.client.store.housekeeping.list_dead(100)}
         for job in endless:
             _judge_endless_driver(verdict, lab, job)
             verdict.expect(job.session_id in dead, "I9", "an endless driver's step is not in the list of the dead")

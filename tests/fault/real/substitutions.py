@@ -152,7 +152,7 @@ class Siege:
         wait_until(self._are_records_gone, "no record is left", 100, interval=0.5, details=self._about)
         time.sleep(6)  # the registry is renewed every five seconds
         refused = self._refused()
-        dead = self.lab.client.store.housekeeping.dead(20_000)
+        dead = self.lab.client.store.housekeeping.list_dead(20_000)
         messages = [entry for entry in dead if entry["kind"] == "message"]
         self.verdict.expect(all(entry["reason"] for entry in dead), "named", "an entry has no reason")
         named = {finding.name for finding in examine(self.lab.client.settings)}

@@ -164,7 +164,7 @@ def _session(sim: Simulation, session: str) -> None:
         if action.session == session and action.kind in ("submit", "message", "twice") and not action.refused:
             count = joined[action.operation]
             world.expect(least <= count <= 1, "I8", f"{action.operation} has {count} events of what it became part of")
-            found = store.sessions.joined(session, action.operation)
+            found = store.sessions.read_joined(session, action.operation)
             world.expect(found in steps, "I8", f"the handle of {action.operation} finds {found!r}")
 
 

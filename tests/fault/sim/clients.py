@@ -163,10 +163,10 @@ class Clients:
                     if ctl.phase != "run" or action.operation in bookkeeping.operations:
                         action.refused = "" if action.operation in bookkeeping.operations else "over"
                         return None
-                    scope, held = context.session(action.session), context.cache.get(action.session)
+                    scope, cached = context.session(action.session), context.cache.get(action.session)
                     stored = loading.finish(
-                        scope, ctl.execution, held, watched,
-                        watched.pipeline("beside.load", loading.reads(scope, ctl.execution, held)),
+                        scope, ctl.execution, cached, watched,
+                        watched.pipeline("beside.load", loading.reads(scope, ctl.execution, cached)),
                     ).state  # fmt: skip
                     now_ms = context.clock.milliseconds(now_reply)
                     now = moment(now_ms)

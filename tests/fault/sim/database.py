@@ -87,7 +87,7 @@ class QueueHandover:
         del now_ms
         return (("RPUSH", QUEUE, f"{ref.session_id} {ref.execution_id} {ref.step}"),)
 
-    def waiting(self, queue: str) -> Sequence[Command]:
+    def count_commands(self, queue: str) -> Sequence[Command]:
         """Nobody asks: whether a session stays is the simulation's choice."""
         del queue
         return ()

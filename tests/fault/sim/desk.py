@@ -27,7 +27,7 @@ from support.points import Points
 # Where an answer comes at the worst moment.
 _MOMENTS: Final = (
     f"<{Points.WAIT_READ}", f">{Points.WAIT_READ}", f"<{Points.WAIT_EXEC}", f">{Points.WAIT_EXEC}", "w0", "w1", "w3",
-    f">{Points.REQUEST_LOOK}", f"<{Points.REQUEST_SETTLE}", f"<{Points.COMMIT_EXEC}", f"<{Points.STOP_ASK}",
+    f">{Points.REQUEST_LOOK}", f"<{Points.REQUEST_CLOSE}", f"<{Points.COMMIT_EXEC}", f"<{Points.STOP_ASK}",
     f"<{Points.SUSPEND_EXEC}", f"<{Points.RESUME_EXEC}", f">{Points.CLAIM_READ}", "lease ended",
 )  # fmt: skip
 

@@ -90,9 +90,9 @@ class _Overwriting(SimSteps):
         try:
             return super().commit(claim, base, transition, results=results, keep_claim=keep_claim)
         except VersionConflict:
-            stored = self.reload(claim).held
-            held = replace(base.held, version=stored.version, bookkeeping=stored.bookkeeping)
-            base = replace(base, held=held)
+            stored = self.reload(claim).session
+            session = replace(base.session, version=stored.version, bookkeeping=stored.bookkeeping)
+            base = replace(base, session=session)
             return super().commit(claim, base, transition, results=results, keep_claim=keep_claim)
 
 

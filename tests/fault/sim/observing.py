@@ -110,7 +110,7 @@ class History:
                 continue
             self._written(point, str(name), command, reply)
         for session, is_claimed in self._changed.items():
-            self.requests.settled(session, self.ctl[session], is_claimed=is_claimed)
+            self.requests.check_control(session, self.ctl[session], is_claimed=is_claimed)
         self._changed.clear()
 
     def _written(self, point: str, name: str, command: Command, reply: Reply) -> None:

@@ -121,15 +121,15 @@ class SimKeeper(LeaseKeeper):
         super().__init__(*args, **options)
         self._world = world
 
-    def hold(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
-        held = super().hold(claim, seconds, sent_at)
+    def keep(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
+        lease = super().keep(claim, seconds, sent_at)
         world = self._world
 
         def wait(seconds: float) -> bool:
-            return world.wait_for(lambda: held.interruption is not None, seconds)
+            return world.wait_for(lambda: lease.interruption is not None, seconds)
 
-        held.wait = wait  # type: ignore[method-assign]
-        return held
+        lease.wait = wait  # type: ignore[method-assign]
+        return lease
 
 
 class SimStore(Store):
@@ -196,7 +196,7 @@ class SimSteps(DatabaseStepStore):
 
 
 class SimDelivery:
-    """`LocalDelivery` that fails now and then."""
+    """`StepDelivery` that fails now and then."""
 
     def __init__(self, world: World, delivered: list[tuple[StepRef, int]]) -> None:
         self._world = world

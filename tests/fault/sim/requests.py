@@ -122,8 +122,8 @@ class RequestHistory:
 
     # --- the control fields -----------------------------------------------------------------------------------
 
-    def settled(self, session: str, ctl: Mapping[str, str], *, is_claimed: bool) -> None:
-        """A transaction has changed the control fields of a session; this is what they are after it.
+    def check_control(self, session: str, ctl: Mapping[str, str], *, is_claimed: bool) -> None:
+        """Check the control fields of a session after a transaction that has changed them.
 
         Args:
             is_claimed: It was a claim.

@@ -57,8 +57,8 @@ def _tell_nobody(*_: Any) -> Any:
     return ending.ParentAnswer([])
 
 
-def _sleep_through_all(plan: Any, opened: Any) -> Any:
-    return ("rest", len(opened)) if plan.gathers else ()
+def _wait_for_one_more(plan: Any, opened: Any) -> Any:
+    return ("rest", len(opened)) if plan.waits_for_all else ()
 
 
 TREE_MUTANTS: dict[str, TreeMutant] = {
@@ -66,7 +66,7 @@ TREE_MUTANTS: dict[str, TreeMutant] = {
     "children are not charged": TreeMutant("I15", applied_step, "charge_children", _charge_nothing),
     "children are charged twice": TreeMutant("I15", applied_step, "charge_children", _charge_twice),
     "the end of a child wakes nobody": TreeMutant("I13", commits, "answer_parent", _tell_nobody),
-    "the last end wakes nobody": TreeMutant("I13", waits, "ends_to_sleep_through", _sleep_through_all),
+    "the last end wakes nobody": TreeMutant("I13", waits, "remaining_ends_field", _wait_for_one_more),
     "an end leaves its children at work": TreeMutant("I14", Children, "stop_unwanted", lambda self, run: run, 25),
 }
 

@@ -115,7 +115,7 @@ class _HoldKept(_WithoutCommands):
 
 
 class _RequestsStayListed(_WithoutCommands):
-    points = (Points.ANSWER_EXEC, Points.REQUEST_SETTLE, Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT)
+    points = (Points.ANSWER_EXEC, Points.REQUEST_CLOSE, Points.COMMIT_EXEC, Points.COMMIT_ATTEMPT)
     left_out = staticmethod(lambda command: command[0] == "ZREM" and str(command[1]).endswith(":requests"))
 
 
@@ -131,7 +131,7 @@ class _ExpiryOverwrites(EditedDatabase):
         return _without_answers(reply) if point == Points.REQUEST_LOOK and command[0] == "HGETALL" else reply
 
     def command(self, point: str, command: Command) -> Command | None:
-        is_one = point == Points.REQUEST_SETTLE and command[0] == "HSETNX"
+        is_one = point == Points.REQUEST_CLOSE and command[0] == "HSETNX"
         return ("HSET", *command[1:]) if is_one else command
 
 
@@ -214,8 +214,8 @@ class _ModelAskedAgain(SimSteps):
         return with_journal(answer, answer=None)
 
 
-class _PutOffForgotten(SimSteps):
-    """A call that has put its result off asks like one that was never started."""
+class _ResultLaterForgotten(SimSteps):
+    """A call whose result comes later asks like one that was never started."""
 
     def open_requests(
         self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
@@ -254,7 +254,10 @@ WAITING_MUTANTS: Final = (
         "edits_forgotten", "an approved call runs with the arguments as asked", Substitutes(steps=_EditsForgotten), 15
     ),
     Mutant(
-        "put_off_forgotten", "a call that went on elsewhere counts as not run", Substitutes(steps=_PutOffForgotten), 63
+        "result_later_forgotten",
+        "a call that went on elsewhere counts as not run",
+        Substitutes(steps=_ResultLaterForgotten),
+        63,
     ),
     Mutant("model_asked_again", "a woken leg asks the model again", Substitutes(steps=_ModelAskedAgain)),
 )

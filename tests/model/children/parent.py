@@ -135,8 +135,10 @@ def _wait(state: State, config: Config, index: int, worker: Worker) -> Moves:
 def _with_rest(before: State, state: State, config: Config, worker: Worker) -> State:
     """Sleep through all ends but the last one, where all children are made and each of them is waited for."""
     opened = [call for call in state.calls if call.reply == OPEN]
-    gathers = not config.first and not _is_stopping(before, config, worker) and all(call.is_made for call in opened)
-    rest = max(0, len(opened) - (config.mutant is not Mutant.RESTS_TOO_LONG)) if gathers else 0
+    waits_for_all = (
+        not config.first and not _is_stopping(before, config, worker) and all(call.is_made for call in opened)
+    )
+    rest = max(0, len(opened) - (config.mutant is not Mutant.RESTS_TOO_LONG)) if waits_for_all else 0
     return state._replace(parent=state.parent._replace(rest=rest))
 
 

@@ -116,7 +116,7 @@ def test_an_outage_is_told_with_its_reason_and_the_next_try() -> None:
         event("step_resumed", 2, 17.0, worker="w1"),
     ) == [
         "   0.00 s  step 2: the model gave no usable answer; next try in 1 s (03:04:06 UTC): it failed (HTTP 500).",
-        "   2.00 s  step 2: put off; next try in 15 s (03:04:22 UTC): server_error: it failed (HTTP 500).",
+        "   2.00 s  step 2: delayed; next try in 15 s (03:04:22 UTC): server_error: it failed (HTTP 500).",
         "  17.00 s  step 2: tried again by w1",
     ]
 

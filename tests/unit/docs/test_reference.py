@@ -55,5 +55,5 @@ def test_every_event_that_the_code_writes_is_a_type_of_event() -> None:
                 written.update(kind.value for kind in kinds if isinstance(kind, ast.Constant))
     ends = {"execution_completed", "execution_stopped", "execution_failed"}  # named by their status
     scripted = {"worker_found"}  # written by `offer.lua`
-    settled = set(get_args(RequestEventType))
-    assert written | ends | scripted | settled == {kind.value for kind in EventType}
+    closed = set(get_args(RequestEventType))
+    assert written | ends | scripted | closed == {kind.value for kind in EventType}

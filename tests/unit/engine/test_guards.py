@@ -135,7 +135,7 @@ def test_a_guard_may_put_the_first_call_off_without_counting_an_attempt(new_benc
     assert bench.record(session_id).status == "completed"
 
 
-def test_putting_off_ends_with_the_budget(new_bench: NewBench) -> None:
+def test_a_delay_ends_with_the_budget(new_bench: NewBench) -> None:
     guard = Answering(lambda: Delay(3600.0), GuardPoint.BEFORE_CALL)
     agent, asked = guarded(guard, budget=ExecutionBudget(max_seconds=60))
     bench = new_bench(agent)
@@ -147,7 +147,7 @@ def test_putting_off_ends_with_the_budget(new_bench: NewBench) -> None:
     assert (bench.record(session_id).stop_reason, asked) == ("time_limit", [])
 
 
-def test_before_the_next_step_putting_off_means_to_proceed(new_bench: NewBench) -> None:
+def test_before_the_next_step_a_delay_means_to_proceed(new_bench: NewBench) -> None:
     agent, _ = guarded(Answering(lambda: Delay(30.0), GuardPoint.BEFORE_NEXT))
     assert new_bench(agent).ran().status == "completed"
 
@@ -166,7 +166,7 @@ def test_the_longest_delay_counts_and_a_stop_beats_every_delay(new_bench: NewBen
     assert new_bench(agent).ran().status == "stopped"
 
 
-def test_a_step_that_has_obtained_something_is_not_put_off(new_bench: NewBench) -> None:
+def test_a_step_that_has_obtained_something_is_not_delayed(new_bench: NewBench) -> None:
     deaths = [1]
 
     @tool(effect="keyed")

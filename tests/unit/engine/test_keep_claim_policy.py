@@ -12,7 +12,7 @@ from support.engine import StillClock
 
 
 class Delivery:
-    """A `LocalDelivery` that takes everything."""
+    """A `StepDelivery` that takes everything."""
 
     def deliver(self, ref: StepRef, now_ms: int) -> bool:
         return True

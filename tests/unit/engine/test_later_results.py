@@ -149,7 +149,7 @@ def test_asking_for_a_token_without_a_secret_is_an_error_that_says_what_to_set(n
 @pytest.mark.parametrize(
     ("effect", "expires", "starts"), [("keyed", None, 2), ("unsafe", MINUTE, 1), ("unsafe", None, 1)]
 )
-def test_a_start_that_a_crash_interrupted_is_settled_by_its_answer_or_by_its_effect_class(
+def test_a_start_that_a_crash_interrupted_is_closed_by_its_answer_or_by_its_effect_class(
     new_bench: NewBench, effect: str, expires: timedelta | None, starts: int
 ) -> None:
     tokens: list[str] = []

@@ -50,7 +50,7 @@ class Talking(ScriptedDriver):
 
 def watched(bench: Bench) -> str:
     session_id = bench.submit()
-    assert bench.store.live.keep_watched(session_id)
+    assert bench.store.live.keep_followed(session_id)
     return session_id
 
 
@@ -154,10 +154,10 @@ def test_what_a_tool_emits_is_its_own_part(new_bench: NewBench, value: Any) -> N
 @pytest.mark.parametrize("value", [object(), float("nan"), "x" * 16_001, "\ud800", {"a": {1, 2}}])
 def test_a_tool_learns_what_it_cannot_emit(value: Any) -> None:
     emitted: list[Any] = []
-    from celery_agents.worker.engine.live_text import _checked
+    from celery_agents.worker.engine.live_text import _check_piece
 
     with pytest.raises(InvalidInput, match=r"ctx\.emit takes"):
-        emitted.append(_checked(value))
+        emitted.append(_check_piece(value))
     assert emitted == []
 
 

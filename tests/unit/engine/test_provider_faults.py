@@ -144,7 +144,7 @@ def test_an_attempt_that_is_made_again_is_an_event_with_its_reason_and_the_next_
     assert data["next_try_ms"] >= bench.clock.now_ms() - 1000
 
 
-def test_a_step_that_is_put_off_is_an_event_with_its_reason_and_the_next_try(new_bench: NewBench) -> None:
+def test_a_delayed_step_is_an_event_with_its_reason_and_the_next_try(new_bench: NewBench) -> None:
     bench = new_bench(Agent("away", driver=Away(1, retry_after=60.0)))
     session_id = bench.submit()
     (outcome,) = bench.run(session_id)
@@ -153,7 +153,7 @@ def test_a_step_that_is_put_off_is_an_event_with_its_reason_and_the_next_try(new
     assert (event.type, event.step) == ("step_delayed", 1)
     next_try_ms = bench.clock.now_ms() + 60_000
     assert event.data == {"reason": outcome.reason, "next_try_ms": next_try_ms, "delays": 1}
-    (delayed,) = bench.store.housekeeping.delayed()
+    (delayed,) = bench.store.housekeeping.list_delayed()
     assert (delayed.session_id, delayed.reason, delayed.next_try_ms) == (session_id, outcome.reason, next_try_ms)
     facts = bench.store.sessions.step_facts(session_id)
     assert (facts.reason, facts.not_before_ms, facts.delays, facts.claimed) == (outcome.reason, next_try_ms, 1, False)
@@ -161,16 +161,16 @@ def test_a_step_that_is_put_off_is_an_event_with_its_reason_and_the_next_try(new
     bench.run(session_id)
     assert bench.record(session_id).final_response == "back again"
     assert bench.events(session_id)[-3:] == ["step_resumed", "step_committed", "execution_completed"]
-    assert bench.store.housekeeping.delayed() == []
+    assert bench.store.housekeeping.list_delayed() == []
 
 
-def test_a_stopped_session_is_not_counted_as_put_off(new_bench: NewBench) -> None:
+def test_a_stopped_session_is_not_counted_as_delayed(new_bench: NewBench) -> None:
     bench = new_bench(Agent("away", driver=Away(9, retry_after=60.0)))
     session_id = bench.submit()
     bench.run(session_id)
     bench.stop(session_id)
     assert bench.record(session_id).status == "stopped"
-    assert bench.store.housekeeping.delayed() == []
+    assert bench.store.housekeeping.list_delayed() == []
     bench.clock.go_on(61)
     bench.store.housekeeping.prune(0)
     assert bench.store.context.database.pipeline("test", [("ZCARD", "ca:{0}:delayed")]) == [0]

@@ -142,7 +142,7 @@ def test_an_expired_request_is_passed_on_and_the_next_addressee_answers(new_benc
     assert [each.status for each in execution.resolutions] == [RequestStatus.PASSED_ON, RequestStatus.ANSWERED]
 
 
-def test_an_expiry_that_nobody_was_there_for_is_settled_by_the_next_leg(new_bench: NewBench) -> None:
+def test_a_request_that_expired_with_no_worker_there_is_closed_by_the_next_leg(new_bench: NewBench) -> None:
     paid: list[int] = []
     pay = paying(paid, approval=Ask(expires=MINUTE, on_expiry="approve"))
     bench = new_bench(calling(CallTool("pay", cents=5), tools=[pay]))

@@ -12,9 +12,9 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Rule
 from celery_agents.worker.errors import ConfigurationError, StateUnreadable
 from celery_agents.worker.mcp import (
-    Connections,
     MCPServer,
     RemoteTool,
+    ServerConnections,
     ToolList,
     read_list,
     require_servers,
@@ -95,7 +95,7 @@ def test_names_fit_every_provider_and_tools_that_cannot_be_used_are_left_out(cap
     ])  # fmt: skip
     server = MCPServer(URL, name="crm", only=["create*", "x*", "no-*", "gone"], effects={"lost": "pure"})
     with caplog.at_level(logging.WARNING):
-        names = [each.name for each in tools_of(server, offered, Connections())]
+        names = [each.name for each in tools_of(server, offered, ServerConnections())]
     assert names[0] == "crm_create_ticket_now"
     assert (names[1][:8], len(names[1]), len(names)) == ("crm_xxxx", 64, 2)
     for said in ("no tool that fits 'lost', 'gone'", "no-object is left out: its input schema describes no object",
@@ -105,7 +105,7 @@ def test_names_fit_every_provider_and_tools_that_cannot_be_used_are_left_out(cap
 
 
 def test_arguments_are_checked_by_the_servers_schema() -> None:
-    (create,) = tools_of(MCPServer(URL, name="crm"), ToolList.of([remote("create")]), Connections())
+    (create,) = tools_of(MCPServer(URL, name="crm"), ToolList.of([remote("create")]), ServerConnections())
     assert create.bind({"title": "x"}) == {"title": "x"}
     assert create.bind('{"title": "x"}') == {"title": "x"}
     for wrong, said in (({}, "it needs title"), ({"title": 1}, "it must be a string"), ("{", "not valid JSON")):
@@ -145,7 +145,7 @@ def test_remote_tools_leave_the_agents_own_tools_and_definition_as_they_are() ->
 
     agent = Agent("desk", driver=lambda _: "", tools=[crm_create], mcp=[MCPServer(URL, name="crm")])
     offered = ToolList.of([remote("create"), remote("read")])
-    made = agent.with_remote_tools(tools_of(agent.mcp[0], offered, Connections()), away=["files"])
+    made = agent.with_remote_tools(tools_of(agent.mcp[0], offered, ServerConnections()), away=["files"])
     assert made.toolset.names() == ("crm_create", "crm_read")
     assert made.toolset["crm_create"] is crm_create
     assert agent.toolset.names() == ("crm_create",)

@@ -48,7 +48,7 @@ def test_a_missing_attribute_is_a_warning_that_names_worker_attribute_and_what_i
     assert first.advice
 
 
-def test_steps_that_were_put_off_are_counted_by_reason() -> None:
+def test_delayed_steps_are_counted_by_reason() -> None:
     (fine,) = check_delayed(installation({}))
     assert (fine.level, fine.what) == (Level.OK, "none")
     bench = Bench(Agent("away", driver=_away))

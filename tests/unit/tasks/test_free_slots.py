@@ -43,7 +43,7 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda count: tasks.update(Reserved() for _ in range(count))
 
 
-def hand_over(pool: TaskPool, seconds: float) -> None:
+def apply(pool: TaskPool, seconds: float) -> None:
     def step(name: str) -> None:
         fibers.sleep(seconds)
 
@@ -55,14 +55,14 @@ def test_when_a_step_ends_in_a_full_pool(
     pool: TaskPool, turns: list[Any], reserve: Any, reserved: int, expected: int
 ) -> None:
     reserve(reserved)
-    hand_over(pool, 0.12)
+    apply(pool, 0.12)
     wait_until(lambda: pool.is_idle, "the step has ended")
     assert len(turns) == expected
 
 
 def test_when_a_step_ends_that_did_not_wait(pool: TaskPool, turns: list[Any], reserve: Any) -> None:
     reserve(4)
-    hand_over(pool, 0.0)
+    apply(pool, 0.0)
     wait_until(lambda: pool.is_idle, "the step has ended")
     assert len(turns) == 1
 
@@ -70,5 +70,5 @@ def test_when_a_step_ends_that_did_not_wait(pool: TaskPool, turns: list[Any], re
 def test_a_pool_without_a_loop_begins_what_waits_itself(pool: TaskPool) -> None:
     wake_for_free_slots(pool, None)
     for _ in range(12):
-        hand_over(pool, 0.12)
+        apply(pool, 0.12)
     wait_until(lambda: pool.is_idle, "all have ended")

@@ -49,7 +49,7 @@ def pool() -> Iterator[TaskPool]:
     opened.on_stop()
 
 
-def hand_over(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
+def apply(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
     return pool.on_apply(call, (name,), {}, lambda returned: None, None).f
 
 
@@ -60,9 +60,9 @@ def test_no_more_steps_run_than_the_pool_has_slots_and_none_is_forgotten(pool: T
         with counted.one():
             fibers.sleep(0.02)
 
-    handed = [hand_over(pool, step) for _ in range(25)]
+    futures = [apply(pool, step) for _ in range(25)]
     assert not pool.is_idle
-    for each in handed:
+    for each in futures:
         each.result(20)
     assert (counted.most, counted.done) == (2, 25)
     assert pool.is_idle
@@ -70,9 +70,9 @@ def test_no_more_steps_run_than_the_pool_has_slots_and_none_is_forgotten(pool: T
 
 def test_a_step_gets_a_thread_for_what_blocks_although_other_tasks_take_as_many(pool: TaskPool) -> None:
     free = threading.Event()
-    others = [hand_over(pool, lambda name: free.wait(20), "another.task") for _ in range(2)]
+    others = [apply(pool, lambda name: free.wait(20), "another.task") for _ in range(2)]
     began = time.monotonic()
-    hand_over(pool, lambda name: fibers.run_in_thread(time.sleep, 0.05)).result(20)
+    apply(pool, lambda name: fibers.run_in_thread(time.sleep, 0.05)).result(20)
     assert time.monotonic() - began < 10
     free.set()
     for each in others:
@@ -87,12 +87,12 @@ def test_what_a_step_raises_ends_that_step_only(pool: TaskPool) -> None:
         raise SystemExit(3)
 
     with pytest.raises(ValueError, match=STEP):
-        hand_over(pool, wrong).result(20)
-    hand_over(pool, leaves).result(20)  # Celery reports a lost worker to the task's callback
-    hand_over(pool, lambda name: fibers.sleep(0.01)).result(20)
+        apply(pool, wrong).result(20)
+    apply(pool, leaves).result(20)  # Celery reports a lost worker to the task's callback
+    apply(pool, lambda name: fibers.sleep(0.01)).result(20)
 
 
-def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
+def test_the_pool_stops_when_the_steps_it_took_have_ended() -> None:
     pool, counted = TaskPool(limit=1), Counted()
 
     def step(name: str) -> None:
@@ -100,6 +100,6 @@ def test_the_pool_stops_when_what_was_handed_over_has_ended() -> None:
             fibers.sleep(0.05)
 
     for _ in range(4):
-        hand_over(pool, step)
+        apply(pool, step)
     pool.on_stop()
     assert counted.done == 4

@@ -38,7 +38,7 @@ def without_random(message: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("step", [1, 2, 987654320])
 def test_what_is_delivered_here_is_what_would_have_been_fetched(publisher: TransactionPublisher, step: int) -> None:
     ref, now_ms = StepRef(uuid.uuid4().hex, "mark0", step), 1_790_000_000_123
-    delivered = publisher.delivered(ref, now_ms)
+    delivered = publisher.make_delivered(ref, now_ms)
     assert delivered is not None
     assert without_random(delivered) == without_random(fetched(publisher, ref, now_ms))
     assert json.loads(delivered["body"])[1] == {
@@ -49,11 +49,11 @@ def test_what_is_delivered_here_is_what_would_have_been_fetched(publisher: Trans
 def test_what_a_receiver_does_to_a_message_is_not_seen_by_the_next(publisher: TransactionPublisher) -> None:
     first, second = (StepRef("session", "execution", step) for step in (2, 3))
     expected = fetched(publisher, second, 5)
-    spoiled: Any = publisher.delivered(first, 5)
+    spoiled: Any = publisher.make_delivered(first, 5)
     spoiled["headers"].clear()
     spoiled["properties"]["delivery_info"].clear()
     spoiled["properties"].clear()
-    delivered = publisher.delivered(second, 5)
+    delivered = publisher.make_delivered(second, 5)
     assert delivered is not None
     assert without_random(delivered) == without_random(expected)
     assert delivered["properties"]["delivery_tag"] not in (

@@ -51,7 +51,7 @@ def test_a_part_that_does_not_start_is_tried_again_and_one_on_hold_is_not(tmp_pa
     )
     wait_until(lambda: part.check() or len(said) == 2, "the try that fails", timeout=10)
     assert said[1] == "the worker cannot start: there is no module; it starts again in 1 s"
-    part.hold()
+    part.stop_restarting()
     assert not part.check()
     with pytest.raises(ChildEnded):
         part.restart()

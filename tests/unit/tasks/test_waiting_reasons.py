@@ -53,7 +53,7 @@ def event(kind: str, **data: Any) -> Event:
         ("step 3 runs on worker w1", {
             "claimed": True, "worker": "w1", "lease_ms": 5_000,
             "events": (event("model_call_failed", message="it failed", next_try_ms=NOW - 1),)}),
-        ("step 3 was put off: rate_limit: slow down. Next try in 15 s (", {
+        ("step 3 was delayed: rate_limit: slow down. Next try in 15 s (", {
             "delays": 2, "not_before_ms": NOW + 15_000, "reason": "rate_limit: slow down"}),
         ("step 3 begins in 60 s (", {"not_before_ms": NOW + 60_000}),
         ("no worker is alive; start one", {"workers": {}}),

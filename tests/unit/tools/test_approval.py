@@ -103,7 +103,7 @@ def test_a_tool_can_be_called_by_itself_with_a_context_that_has_no_replies() -> 
 
 
 def test_waits_that_are_over_pass_in_their_order() -> None:
-    replies = Replies(times_over=1)
+    replies = Replies(past_timers=1)
     replies.wait_until(datetime.now(UTC))
     with pytest.raises(NeedsTime):
         replies.wait_until(datetime.now(UTC))

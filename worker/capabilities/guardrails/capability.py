@@ -99,25 +99,25 @@ class Guardrails(Capability):
         messages = state.store.section(DEFAULT).messages
         judged = JudgedMessages.of(state)
         incidents: list[GuardrailIncident] = []
-        for index in _unjudged(messages, judged.upto):
+        for index in _find_unjudged(messages, judged.upto):
             try:
                 found = self._judge(context, messages[index].content, message=messages[index], index=index)
             except NotJudged as undecided:
                 if context.is_repeated and isinstance(undecided.error, ModelCallRefused):
                     break
                 raise undecided.error from undecided
-            if context.is_repeated and _blocking(found) is not None:
+            if context.is_repeated and _find_blocking(found) is not None:
                 break  # saved while the step ran, whose answer has not read it: the next step judges it
             incidents += found
-            blocked = (*judged.blocked, index) if _blocking(found) is not None else judged.blocked
+            blocked = (*judged.blocked, index) if _find_blocking(found) is not None else judged.blocked
             judged = judged.replace(upto=index + 1, blocked=blocked)
         if judged == JudgedMessages.of(state):
             return None
         state = _with_incidents(state, incidents).with_part(judged, now=state.updated_at)
-        blocking = _blocking(incidents)
+        blocking = _find_blocking(incidents)
         if blocking is None:
             return context.changed(state=state)
-        return context.changed(state=_stopped(state, blocking), response=self._notice(InferenceResponse(), blocking))
+        return context.changed(state=_stop(state, blocking), response=self._notice(InferenceResponse(), blocking))
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -129,18 +129,20 @@ class Guardrails(Capability):
         try:
             incidents = self._judge(context, text)
         except NotJudged as undecided:
-            raise AnswerUndecided(undecided.error, self._answered(context, text, [undecided.incident])) from undecided
-        return self._answered(context, text, incidents) if incidents else None
+            raise AnswerUndecided(
+                undecided.error, self._add_incidents(context, text, [undecided.incident])
+            ) from undecided
+        return self._add_incidents(context, text, incidents) if incidents else None
 
-    def _answered(self, context: HookContext, text: str, incidents: Sequence[GuardrailIncident]) -> HookContext:
+    def _add_incidents(self, context: HookContext, text: str, incidents: Sequence[GuardrailIncident]) -> HookContext:
         """The context with what was found about the answer."""
         response = context.response
         assert response is not None
-        blocking = _blocking(incidents)
+        blocking = _find_blocking(incidents)
         if blocking is None:
             return context.changed(state=_with_incidents(context.state, incidents))
         kept = [each.replace(original=text) if each is blocking else each for each in incidents]
-        state = _stopped(_with_incidents(context.state, kept), blocking)
+        state = _stop(_with_incidents(context.state, kept), blocking)
         return context.changed(state=state, response=self._notice(response, blocking))
 
     # --- both -------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class Guardrails(Capability):
         )
 
 
-def _unjudged(messages: Sequence[Message], upto: int) -> list[int]:
+def _find_unjudged(messages: Sequence[Message], upto: int) -> list[int]:
     """The places of messages of users and tools from an index on, in order; from 0: those behind the last answer."""
     unjudged: list[int] = []
     for index in range(len(messages) - 1, upto - 1, -1):
@@ -185,7 +187,7 @@ def _unjudged(messages: Sequence[Message], upto: int) -> list[int]:
     return unjudged[::-1]
 
 
-def _blocking(incidents: Sequence[GuardrailIncident]) -> GuardrailIncident | None:
+def _find_blocking(incidents: Sequence[GuardrailIncident]) -> GuardrailIncident | None:
     return next((each for each in incidents if each.disposition is Disposition.BLOCK), None)
 
 
@@ -193,7 +195,7 @@ def _with_incidents(state: AgentState, incidents: Sequence[GuardrailIncident]) -
     return state.with_part(state.part(GuardrailIncidents).append(*incidents), now=state.updated_at)
 
 
-def _stopped(state: AgentState, blocking: GuardrailIncident) -> AgentState:
+def _stop(state: AgentState, blocking: GuardrailIncident) -> AgentState:
     context: Any = {"guardrail": blocking.guardrail, "rule": blocking.rule, "phase": blocking.phase.value}
     signal = StopSignal(reason=StopReason.STOP_REQUESTED, message=_describe(blocking), context=context, source=_SOURCE)
     return state.with_stop_signal(signal, now=state.updated_at)

@@ -169,7 +169,7 @@ class Guardrail:
             try:
                 verdict = self._ask(rule, mine)
             except (DriverError, ModelCallRefused) as error:
-                raise NotJudged(error, _incident(self.name, name, mine, self._failed(error))) from error
+                raise NotJudged(error, _incident(self.name, name, mine, self._judge_failure(error))) from error
             if verdict.disposition is Disposition.ALLOW:
                 continue
             incident = self._decide(_incident(self.name, name, mine, verdict), mine)
@@ -184,11 +184,11 @@ class Guardrail:
             can_wait = isinstance(error, ModelCallRefused) or error.transient
             if can_wait and self.on_error == Disposition.BLOCK:
                 raise
-            return self._failed(error)
+            return self._judge_failure(error)
         except Exception as error:  # noqa: BLE001 - a rule of the user's
-            return self._failed(error)
+            return self._judge_failure(error)
 
-    def _failed(self, error: Exception) -> GuardrailVerdict:
+    def _judge_failure(self, error: Exception) -> GuardrailVerdict:
         reason = f"the rule failed: {describe_exception(error).message}"
         return GuardrailVerdict(Disposition(self.on_error), reason, {"failed": True})
 
@@ -211,13 +211,13 @@ def _incident(guardrail: str, rule: str, context: GuardrailContext, verdict: Gua
         phase=context.phase,
         disposition=verdict.disposition,
         reason=verdict.reason[:_REASON_CHARS],
-        details=_frozen(verdict.details),
+        details=_freeze_details(verdict.details),
         step=context.step,
         message_index=context.index,
     )
 
 
-def _frozen(details: Mapping[str, Any]) -> FrozenDict:
+def _freeze_details(details: Mapping[str, Any]) -> FrozenDict:
     frozen = freeze(dict(details), "details")
     return cast("FrozenDict", frozen)
 
@@ -231,7 +231,7 @@ def _as_verdict(given: Any) -> GuardrailVerdict:
     if isinstance(given, bool):
         return GuardrailVerdict.allow() if given else GuardrailVerdict.block("the rule does not let it pass")
     if isinstance(given, GuardrailVerdict):
-        _frozen(given.details)
+        _freeze_details(given.details)
         return GuardrailVerdict(Disposition(given.disposition), given.reason, given.details)
     raise TypeError(f"a rule answers True, False or a GuardrailVerdict, not a {type(given).__name__}")
 

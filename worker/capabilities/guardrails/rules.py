@@ -51,7 +51,7 @@ class RegexRule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "then", check_disposition("RegexRule", self.then))
-        object.__setattr__(self, "pattern", _compiled("RegexRule(pattern)", self.pattern))
+        object.__setattr__(self, "pattern", _compile_pattern("RegexRule(pattern)", self.pattern))
 
     def __call__(self, context: GuardrailContext) -> GuardrailVerdict:
         """Look for the pattern."""
@@ -112,7 +112,7 @@ class CodeRule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "then", check_disposition("CodeRule", self.then))
-        object.__setattr__(self, "allowed", tuple(_compiled("CodeRule(allowed)", each) for each in self.allowed))
+        object.__setattr__(self, "allowed", tuple(_compile_pattern("CodeRule(allowed)", each) for each in self.allowed))
 
     def __call__(self, context: GuardrailContext) -> GuardrailVerdict:
         """Look for code."""
@@ -171,7 +171,7 @@ def check_disposition(rule: str, given: Any) -> Disposition:
     return Disposition(given)
 
 
-def _compiled(field: str, pattern: Any) -> re.Pattern[str]:
+def _compile_pattern(field: str, pattern: Any) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern):
         return cast("re.Pattern[str]", pattern)
     try:

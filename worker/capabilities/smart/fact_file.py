@@ -47,7 +47,7 @@ class FactFiles:
         """Merge a fact into a namespace."""
         path = self._path(namespace)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
+        with _lock_file(path.with_suffix(".lock")):
             facts = merge_fact(self.load(namespace), fact)[-self.max_facts :]
             written = path.with_suffix(".new")
             with written.open("wb") as file:
@@ -61,7 +61,7 @@ class FactFiles:
 
 
 @contextmanager
-def _locked(path: Path) -> Generator[None, None, None]:
+def _lock_file(path: Path) -> Generator[None, None, None]:
     """Keep other processes out; the lock ends with the process."""
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

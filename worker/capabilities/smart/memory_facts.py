@@ -122,7 +122,7 @@ class MemoryFacts(Capability):
         facts = context.state.part(Memory).facts
         for fact in self.store.load(self.namespace):
             facts = merge_fact(facts, fact)
-        return self._changed(context, facts)
+        return self._replace_facts(context, facts)
 
     def _keep(self, context: HookContext) -> HookContext | None:
         step = context.state.current_step
@@ -133,7 +133,7 @@ class MemoryFacts(Capability):
         for given in map(self._arguments, calls):
             if given is not None:
                 facts = merge_fact(facts, _fact(given, context.state.updated_at))
-        return self._changed(context, facts)
+        return self._replace_facts(context, facts)
 
     def _arguments(self, call: ToolCall) -> Mapping[str, Any] | None:
         """The arguments of a call that remembers; None for others."""
@@ -144,7 +144,7 @@ class MemoryFacts(Capability):
         except InvalidArguments:
             return None
 
-    def _changed(self, context: HookContext, facts: tuple[MemoryFact, ...]) -> HookContext | None:
+    def _replace_facts(self, context: HookContext, facts: tuple[MemoryFact, ...]) -> HookContext | None:
         kept = facts[-self.max_facts :]
         if kept == context.state.part(Memory).facts:
             return None

@@ -83,7 +83,9 @@ class Planning(Capability):
         step = new_step(before, after)
         if step is None:
             return ()
-        values = (_accepted(each.value) for each in step.tool_executions if _is_plan_call(each.tool_call, each.outcome))
+        values = (
+            _read_success(each.value) for each in step.tool_executions if _is_plan_call(each.tool_call, each.outcome)
+        )
         return [_event_of(value) for value in values if value is not None]
 
     def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -125,7 +127,7 @@ def manage(
         "operation": operation,
         "version": after.version,
         "adherence_score": after.adherence_score,
-        "todo_list": [_shown(each) for each in after.steps],
+        "todo_list": [_show_step(each) for each in after.steps],
     }
 
 
@@ -160,7 +162,7 @@ def change_plan(
     if expected_version is not None and expected_version != plan.version:
         raise PlanRefused(f"the plan has version {plan.version}, not {expected_version}; read it and change it again")
     _check_items(items)
-    steps = _written(items) if operation == "write" else _updated(plan, items)
+    steps = _write_steps(items) if operation == "write" else _update_steps(plan, items)
     in_progress = [str(each.id) for each in steps if each.status is PlanStatus.IN_PROGRESS]
     if len(in_progress) > 1:
         raise PlanRefused(f"steps {', '.join(in_progress)} would be in-progress; only one may be")
@@ -184,7 +186,7 @@ def _check_items(items: Sequence[PlanItem]) -> None:
                 raise PlanRefused(f"{name} of step {each.id} is longer than {MAX_TEXT_CHARS} characters")
 
 
-def _written(items: Sequence[PlanItem]) -> tuple[PlanStepRecord, ...]:
+def _write_steps(items: Sequence[PlanItem]) -> tuple[PlanStepRecord, ...]:
     ids = [each.id for each in items]
     if ids != list(range(1, len(ids) + 1)):
         raise PlanRefused(f"the ids must be 1 to {len(ids)} in order, not {', '.join(map(str, ids))}")
@@ -210,7 +212,7 @@ def _new_step(item: PlanItem) -> PlanStepRecord:
     )
 
 
-def _updated(plan: Plan, items: Sequence[PlanItem]) -> tuple[PlanStepRecord, ...]:
+def _update_steps(plan: Plan, items: Sequence[PlanItem]) -> tuple[PlanStepRecord, ...]:
     if not plan.version:
         raise PlanRefused("there is no plan yet; write one")
     by_id = {each.id: each for each in plan.steps}
@@ -224,7 +226,7 @@ def _updated(plan: Plan, items: Sequence[PlanItem]) -> tuple[PlanStepRecord, ...
     return tuple(by_id.values())
 
 
-def _shown(step: PlanStepRecord) -> dict[str, Any]:
+def _show_step(step: PlanStepRecord) -> dict[str, Any]:
     """A step as the model and watchers read it, without what is None."""
     return {name: value for name, value in step.to_dict().items() if value is not None}
 
@@ -238,7 +240,7 @@ def _is_plan_call(call: ToolCall, outcome: ToolOutcome) -> bool:
     return call.name == MANAGE_TODO_LIST and outcome is ToolOutcome.OK
 
 
-def _accepted(value: Any) -> Mapping[str, Any] | None:
+def _read_success(value: Any) -> Mapping[str, Any] | None:
     """The result of a call that succeeded; None for one that broke a rule."""
     if not isinstance(value, Mapping):
         return None

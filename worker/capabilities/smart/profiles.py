@@ -68,7 +68,7 @@ class RuntimeProfile:
         unknown = sorted(set(changes) - known)
         if unknown:
             raise ConfigurationError(
-                f"RuntimeProfile.custom: there is no {', '.join(unknown)}; fields: {_listed(known)}"
+                f"RuntimeProfile.custom: there is no {', '.join(unknown)}; fields: {_join_names(known)}"
             )
         if "max_context_tokens" in changes and "summary_trigger_tokens" not in changes:
             check_whole("RuntimeProfile.custom(max_context_tokens)", changes["max_context_tokens"], least=200)
@@ -124,7 +124,7 @@ def find_profile(name: str | RuntimeProfile) -> RuntimeProfile:
     return found
 
 
-def _listed(names: set[str]) -> str:
+def _join_names(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 

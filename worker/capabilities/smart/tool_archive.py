@@ -120,7 +120,7 @@ class ToolArchive(Capability):
     @property
     def shown(self) -> CompactedConversation:
         """The compiler that shows what is archived by this policy."""
-        return CompactedConversation(archived=self._archived, recent=self._recent, summary_chars=self.summary_chars)
+        return CompactedConversation(archived=self._archive, recent=self._shorten, summary_chars=self.summary_chars)
 
     @property
     def summary_chars(self) -> int:
@@ -155,11 +155,11 @@ class ToolArchive(Capability):
 
     # --- handles ----------------------------------------------------------------------------------------------
 
-    def _archived(self, message: Message) -> Message:
+    def _archive(self, message: Message) -> Message:
         name = _execution_id(message)
         text = message.content
         if name is None or len(text) <= _SHORT_CHARS or message.name in self.critical_tools or self._stays(text):
-            return self._recent(message)
+            return self._shorten(message)
         begins = "" if self.policy == "drop" else f" It begins: {text[:_SHOWN_CHARS]!r}"
         return message.with_content(
             f"[archived: {len(text)} characters; {GET_TOOL_RESPONSE}(execution_id={name!r}) returns them]{begins}"
@@ -168,7 +168,7 @@ class ToolArchive(Capability):
     def _stays(self, text: str) -> bool:
         return self.policy == "keep_structured" and text[:1] in ("{", "[")
 
-    def _recent(self, message: Message) -> Message:
+    def _shorten(self, message: Message) -> Message:
         most, name = self.max_response_chars, _execution_id(message)
         if most is None or name is None or len(message.content) <= most or message.name == GET_TOOL_RESPONSE:
             return message

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .capability import TraceReport, Tracing, report_of
+from .capability import TraceReport, Tracing, read_report
 from .otlp import OtlpSink
 from .sinks import CallbackSink, FileSink, HttpSink, TraceSink
-from .trace import Trace, TraceEvent, TraceStatus, trace_of
+from .trace import Trace, TraceEvent, TraceStatus, make_trace
 
 __all__ = [
     "CallbackSink",
@@ -18,6 +18,6 @@ __all__ = [
     "TraceSink",
     "TraceStatus",
     "Tracing",
-    "report_of",
-    "trace_of",
+    "make_trace",
+    "read_report",
 ]

@@ -13,7 +13,7 @@ from ...hooks import Hook, HookContext, HookPoint
 from ...state import AgentState, FrozenDict, PartScope, StatePart
 from .delivery import Delivery
 from .sinks import TraceSink
-from .trace import Trace, trace_of
+from .trace import Trace, make_trace
 
 
 class TraceReport(StatePart):
@@ -28,7 +28,7 @@ class TraceReport(StatePart):
     failed: FrozenDict = FrozenDict()
 
 
-def report_of(state: AgentState) -> dict[str, str]:
+def read_report(state: AgentState) -> dict[str, str]:
     """Why sinks did not get everything of the latest execution, by their names, as far as it is committed."""
     return {name: str(why) for name, why in state.part(TraceReport).failed.items()}
 
@@ -99,10 +99,10 @@ class Tracing(Capability):
         self.delivery.flush(seconds)
 
     def _make(self, step: CommittedStep, first_step: int = 1) -> Trace:
-        found = trace_of(
+        found = make_trace(
             step.state, step.session_id, step.agent, parent=step.parent, log_data=self.log_data, first_step=first_step
         )
-        return found.with_failures(report_of(step.state)).in_thread(self.thread_id)
+        return found.with_failures(read_report(step.state)).in_thread(self.thread_id)
 
     def _keep_failures(self, context: HookContext) -> HookContext | None:
         known = context.state.part(TraceReport)

@@ -74,7 +74,7 @@ class FileSink:
 
     def write(self, trace: Trace) -> None:
         """Write the whole trace into a file next to it and rename that, so that readers find all or nothing."""
-        directory = self._made()
+        directory = self._make_directory()
         handle, beside = tempfile.mkstemp(dir=directory, prefix=f".{trace.execution_id}-")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -86,10 +86,10 @@ class FileSink:
 
     def _append(self, trace: Trace, lines: Sequence[Mapping[str, Any]]) -> None:
         text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-        with (self._made() / f"{trace.execution_id}.jsonl").open("ab") as file:
+        with (self._make_directory() / f"{trace.execution_id}.jsonl").open("ab") as file:
             file.write(text.encode())
 
-    def _made(self) -> Path:
+    def _make_directory(self) -> Path:
         directory = Path(self.directory)
         directory.mkdir(parents=True, exist_ok=True)
         return directory

@@ -124,7 +124,7 @@ class Trace(Value):
         return self._with(events=())
 
 
-def trace_of(
+def make_trace(
     state: AgentState,
     session_id: str,
     agent: str,
@@ -169,12 +169,12 @@ def trace_of(
             event
             for each in execution.step_executions
             if each.step.number >= first_step
-            for event in events_of(execution, each, log_data)
+            for event in make_events(execution, each, log_data)
         ),
     )
 
 
-def events_of(execution: ExecutionState, done: StepExecution, log_data: bool) -> Iterator[TraceEvent]:
+def make_events(execution: ExecutionState, done: StepExecution, log_data: bool) -> Iterator[TraceEvent]:
     """The events of a step: its model call, then its tool calls in the order of the answer."""
     step, response = done.step, done.step.inference_response
     prefix = f"{execution.execution_id}:{step.number}"

@@ -130,8 +130,8 @@ def step_json(execution: StepExecution) -> bytes:
 
 def changes(before: AgentState | None, after: AgentState) -> StateChanges:
     """The writes that turn a store that holds `before` (None: nothing) into one that holds `after`."""
-    held: Mapping[str, Section] = before.store.sections if before is not None else {}
-    sections = {name: _section_change(held.get(name), section) for name, section in after.store.sections.items()}
+    old: Mapping[str, Section] = before.store.sections if before is not None else {}
+    sections = {name: _section_change(old.get(name), section) for name, section in after.store.sections.items()}
     lists, dropped = _list_changes(before, after)
     return StateChanges(
         state=after,
@@ -144,13 +144,13 @@ def changes(before: AgentState | None, after: AgentState) -> StateChanges:
 
 def _list_changes(before: AgentState | None, after: AgentState) -> tuple[Mapping[str, ListChange], Mapping[str, int]]:
     """The writes to lists of parts, and the lists to delete: replaced ones, and those of an execution that is over."""
-    held, now = before.part_lists if before is not None else _NOTHING, after.part_lists
-    if not held and not now:
+    old, new = before.part_lists if before is not None else _NOTHING, after.part_lists
+    if not old and not new:
         return _NOTHING, _NOTHING
-    gone = {name: old.generation for name, old in held.items() if not _continues(name, before, after)}
+    gone = {name: items.generation for name, items in old.items() if not _continues(name, before, after)}
     found: dict[str, ListChange] = {}
-    for name, each in now.items():
-        start = len(held[name].items) if name in held and name not in gone else 0
+    for name, each in new.items():
+        start = len(old[name].items) if name in old and name not in gone else 0
         if len(each.items) > start or start == 0:
             found[name] = ListChange(each.generation, start, each.items[start:])
     return found, gone

@@ -96,8 +96,8 @@ class StoredParts(Value):
 
     def following(self, before: StoredParts | None) -> StoredParts:
         """The same parts with the generations that their lists have when they come after those."""
-        held = before.lists if before is not None else FrozenMap[PartList]()
-        return self.with_lists({name: items.following(held.get(name)) for name, items in self.lists.items()})
+        old = before.lists if before is not None else FrozenMap[PartList]()
+        return self.with_lists({name: items.following(old.get(name)) for name, items in self.lists.items()})
 
     def with_lists(self, lists: Mapping[str, PartList]) -> StoredParts:
         """The same parts with exactly these lists, as a store reads them back."""

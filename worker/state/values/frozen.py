@@ -43,19 +43,19 @@ class FrozenMap(dict[str, V]):
 
         def __new__(cls, items=(), /, **more):
             """Build it here and not in `__init__`, which anybody may call again."""
-            return cls._filled(cls._checked({**dict(items), **more}))
+            return cls._fill_new(cls._check({**dict(items), **more}))
 
         def __init__(self, *_args, **_kwargs) -> None:
             """Do nothing: the items are there."""
 
     @classmethod
-    def _filled(cls, items: Mapping[str, V]) -> Self:
+    def _fill_new(cls, items: Mapping[str, V]) -> Self:
         frozen = _new(cls)
         _fill(frozen, items)
         return frozen
 
     @classmethod
-    def _checked(cls, items: dict[str, V]) -> dict[str, V]:
+    def _check(cls, items: dict[str, V]) -> dict[str, V]:
         return items
 
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
@@ -66,7 +66,7 @@ class FrozenMap(dict[str, V]):
     @classmethod
     def of(cls, items: Mapping[str, V]) -> FrozenMap[V]:
         """Take over items whose values are already immutable; nothing is checked."""
-        frozen = _new(cls)  # as in `_filled`, which would be one more call for each value that is read
+        frozen = _new(cls)  # as in `_fill_new`; calling that would be one more call for each value that is read
         _fill(frozen, items)
         return frozen
 
@@ -105,7 +105,7 @@ class FrozenDict(FrozenMap["Json"]):
         def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None: ...
 
     @classmethod
-    def _checked(cls, items: dict[str, Any]) -> dict[str, Json]:
+    def _check(cls, items: dict[str, Any]) -> dict[str, Json]:
         return _frozen_items(items, "value", 1)
 
     @classmethod

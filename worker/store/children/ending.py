@@ -32,7 +32,7 @@ from ..database import Command, WatchedTransaction
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import NextState, StepRef
-from ..requests.events import settled_event
+from ..requests.events import closed_event
 from ..waking import wake
 
 
@@ -111,7 +111,7 @@ def tell_parent(
     if request.id != link.request_id:
         return _NOTHING
     answer, events = make_answer(request)
-    events = [settled_event(request, answer), *events]
+    events = [closed_event(request, answer), *events]
     commands: list[Command] = [("HSETNX", key, answered, answer.to_json()), *event_commands(parent, events)]
     if control.phase != "wait" or control.is_held(now_ms):
         return ParentAnswer(commands)

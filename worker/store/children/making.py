@@ -46,12 +46,12 @@ class ChildPlan:
     Attributes:
         new: Children to be made.
         is_ending: The execution ends, and waits only for children that were asked to stop: a stop does not hinder it.
-        gathers: Nothing can be done before all open children have ended: only the last end wakes the step.
+        waits_for_all: Nothing can be done before all open children have ended: only the last end wakes the step.
     """
 
     new: Sequence[NewChild] = ()
     is_ending: bool = False
-    gathers: bool = False
+    waits_for_all: bool = False
 
 
 NO_CHILDREN: Final = ChildPlan()

@@ -14,7 +14,7 @@ from ..database import Command
 from ..keys import root_of, tree_range
 from ..session_records import Header, SessionState
 from ..sessions import reads
-from ..sessions.marks import missing
+from ..sessions.marks import missing_error
 from .links import read_link
 
 _ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING})
@@ -103,7 +103,7 @@ class Trees:
         names = dict.fromkeys((session_id, *self.members(session_id)))
         found = {name: member for name, member in zip(names, self._read(list(names)), strict=True) if member}
         if session_id not in found:
-            raise missing(self._context, session_id)
+            raise missing_error(self._context, session_id)
         for member in found.values():
             if member.parent is not None and member.parent.session_id in found:
                 found[member.parent.session_id].below.append(member)

@@ -120,14 +120,14 @@ def delay_callback(context: StoreContext, callback: Callback, *, delay_ms: int) 
 
 
 def fail_callback(context: StoreContext, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
-    """Put a callback off, or give it up. See `Housekeeping.fail_callback`."""
+    """Delay a callback, or give it up. See `Housekeeping.fail_callback`."""
     if delay_ms is None:
         _give_up(context, callback, reason)
         return
     (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
     due_ms = context.clock.milliseconds(now_reply) + delay_ms
     scope = context.session(callback.session_id)
-    scope.retry(lambda: _put_off(scope, callback, due_ms), purpose="put a callback off")
+    scope.retry(lambda: _delay(scope, callback, due_ms), purpose="delay a callback")
 
 
 def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
@@ -143,7 +143,7 @@ def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
     context.database.transaction("callbacks.lost", [gone, entry.command(context, shard)])
 
 
-def _put_off(scope: SessionScope, callback: Callback, due_ms: int) -> None:
+def _delay(scope: SessionScope, callback: Callback, due_ms: int) -> None:
     session = scope.keys.session
     count: Command = ("HSET", session, _attempts_field(callback.about, callback.kind), callback.attempts + 1)
     # The session may expire or be deleted at this very moment; a count must not bring its hash back to life.

@@ -50,7 +50,7 @@ def wrong_types(context: StoreContext, more: Mapping[str, str]) -> list[Damage]:
 
 def expect_shared_keys(context: StoreContext, queue: str) -> None:
     """Raise if a key that sessions share holds another type, so that no session is to blame. See `Housekeeping`."""
-    queues = {str(command[1]): "list" for command in context.publisher.waiting(queue)}
+    queues = {str(command[1]): "list" for command in context.publisher.count_commands(queue)}
     try:
         found = wrong_types(context, queues)
     except StoreForbidden:

@@ -48,8 +48,8 @@ def _readable(steps: Sequence[Sequence[bytes]]) -> Iterator[StepRef]:
             yield read_lost_step(*step)
 
 
-def unoffered(context: StoreContext) -> dict[str, int]:
-    """Count the sessions that wait for a worker, by agent. See `Housekeeping.unoffered`."""
+def count_unoffered(context: StoreContext) -> dict[str, int]:
+    """Count the sessions that wait for a worker, by agent. See `Housekeeping.count_unoffered`."""
     found: dict[str, int] = {}
     for shard in context.shards:
         lowest = b"-"

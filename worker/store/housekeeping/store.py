@@ -20,7 +20,7 @@ class Housekeeping:
         self._context = context
 
     def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
-        """Look at what is due in a shard, put off every entry it looks at, and name the steps whose message is lost.
+        """Look at what is due in a shard, postpone every entry it looks at, and name the steps whose message is lost.
 
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
         """
@@ -38,9 +38,9 @@ class Housekeeping:
         """
         return offering.offer(self._context, queues)
 
-    def unoffered(self) -> dict[str, int]:
+    def count_unoffered(self) -> dict[str, int]:
         """Count the sessions that wait for a worker that offers their agent, parked ones too, by agent."""
-        return offering.unoffered(self._context)
+        return offering.count_unoffered(self._context)
 
     def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
         """Publish the messages of lost steps in one round trip.
@@ -88,9 +88,9 @@ class Housekeeping:
         """Record that a callback failed: again after `delay_ms`, or never (None), with an entry in the dead list."""
         callbacks.fail_callback(self._context, callback, delay_ms=delay_ms, reason=reason)
 
-    def dead(self, limit: int = 100) -> list[dict[str, str]]:
+    def list_dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Parked steps and quarantined messages, newest first."""
-        return reads.dead(self._context, limit)
+        return reads.list_dead(self._context, limit)
 
     def backlog(self) -> tuple[int, int, int]:
         """Sessions that are due at some time, those overdue, and the age of the oldest of them in milliseconds."""
@@ -118,8 +118,8 @@ class Housekeeping:
         """Count the broker's records of unacknowledged messages, and read a hundred of them by their names."""
         return inspection.unacked_records(self._context, key)
 
-    def delayed(self, limit: int = 1000) -> list[DelayedStep]:
-        """Steps that were put off and are not due yet, the next try first."""
+    def list_delayed(self, limit: int = 1000) -> list[DelayedStep]:
+        """Delayed steps that are not due yet, the next try first."""
         return step_facts.delayed_steps(self._context, limit)
 
     def server_facts(self) -> dict[str, str]:

@@ -196,13 +196,13 @@ def _delete_parked(scope: SessionScope) -> None:
 
 
 def _forget_past_delays(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
-    """Take steps whose next try is due out of the list of those that were put off."""
+    """Take steps whose next try is due out of the list of delayed steps."""
     while True:
         command: Command = ("ZRANGEBYSCORE", shard.delayed, "-inf", now_ms, "LIMIT", 0, context.settings.sweep_batch)
         (past,) = context.database.pipeline("prune.delayed", [command])
         if not past:
             return
-        # A step that is put off again in between is not counted until its next try, which the listing can bear.
+        # A step that is delayed again in between is not counted until its next try, which the listing can bear.
         context.database.pipeline("prune.undelay", [("ZREM", shard.delayed, *past)])
 
 

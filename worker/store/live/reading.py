@@ -13,11 +13,11 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..event_records import Event
 from ..events import parse_events
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .values import LiveDelta, StreamPosition, entry_order
 
 _PAGE: Final = 200
-WATCHED_MS: Final = 60_000
+FOLLOWED_MS: Final = 60_000
 """How long after a reader's last sign a session counts as watched."""
 _RENEWED_MS: Final = 30_000
 
@@ -91,23 +91,23 @@ def event_at(context: StoreContext, session_id: str, event_id: str) -> Event | N
     return next(iter(parse_events(session_id, [entry for entry in entries if entry[0] == event_id.encode()])), None)
 
 
-def keep_watched(context: StoreContext, session_id: str) -> bool:
-    """Say that somebody follows a session. See `LiveText.keep_watched`."""
+def keep_followed(context: StoreContext, session_id: str) -> bool:
+    """Say that somebody follows a session. See `LiveText.keep_followed`."""
     scope = context.session(session_id)
     ctl = scope.keys.ctl
 
     def attempt() -> bool:
         # Watched: the mark of a session that expires at this moment would stay for ever.
         reads: list[Command] = [("HMGET", ctl, "execution", "watched"), scope.clock.now()]
-        with scope.database.watch("live.watched", (ctl,), reads) as watched:
+        with scope.database.watch("live.followed", (ctl,), reads) as watched:
             (execution, until), now_ms = watched.replies[0], scope.clock.milliseconds(watched.replies[1])
             if not execution:
                 return False
             if fields.milliseconds(until) < now_ms + _RENEWED_MS:
-                watched.commit("live.watch", [("HSET", ctl, "watched", now_ms + WATCHED_MS)])
+                watched.commit("live.mark", [("HSET", ctl, "watched", now_ms + FOLLOWED_MS)])
             return True
 
-    return scope.retry(attempt, purpose="say that it is watched", lost_replies=LOST_REPLIES)
+    return scope.retry(attempt, purpose="say that it is followed", lost_replies=LOST_REPLIES)
 
 
 def committed_texts(context: StoreContext, session_id: str, steps: Sequence[tuple[str, int]]) -> list[str | None]:

@@ -44,7 +44,7 @@ class LiveText:
         """Read one event by its id; None where it is not stored."""
         return reading.event_at(self._context, session_id, event_id)
 
-    def keep_watched(self, session_id: str) -> bool:
+    def keep_followed(self, session_id: str) -> bool:
         """Say that somebody follows a session, which counts for a minute; called again before that is over.
 
         Returns:
@@ -53,7 +53,7 @@ class LiveText:
             StoreForbidden: This user of Redis may not write. Text comes while another reader says it, and otherwise
                 with the commits.
         """
-        return reading.keep_watched(self._context, session_id)
+        return reading.keep_followed(self._context, session_id)
 
     def committed_texts(self, session_id: str, steps: Sequence[tuple[str, int]]) -> list[str | None]:
         """Read the texts that committed steps have answered.

@@ -293,13 +293,13 @@ class MemoryDatabase:
         return len(self._read(key, dict, {}))
 
     def _zcount(self, key: str, low: Word, high: Word) -> int:
-        return len(self._between(key, low, high))
+        return len(self._select_scores(key, low, high))
 
     def _zrangebyscore(self, key: str, low: Word, high: Word, *options: Word) -> list[bytes]:
-        return _page(self._between(key, low, high), options)
+        return _page(self._select_scores(key, low, high), options)
 
     def _zrevrangebyscore(self, key: str, high: Word, low: Word, *options: Word) -> list[bytes]:
-        return _page(list(reversed(self._between(key, low, high))), options)
+        return _page(list(reversed(self._select_scores(key, low, high))), options)
 
     def _zrangebylex(self, key: str, low: str, high: str, *options: Word) -> list[bytes]:
         members = sorted(member for member in self._read(key, dict, {}) if _is_within(member, low, high))
@@ -308,7 +308,7 @@ class MemoryDatabase:
     def _zlexcount(self, key: str, low: str, high: str) -> int:
         return len(self._zrangebylex(key, low, high))
 
-    def _between(self, key: str, low: Word, high: Word) -> list[Score]:
+    def _select_scores(self, key: str, low: Word, high: Word) -> list[Score]:
         items = sorted((score, member) for member, score in self._read(key, dict, {}).items())
         first, last = _bound(low), _bound(high)
         return [item for item in items if first(item[0], True) and last(item[0], False)]

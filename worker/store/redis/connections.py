@@ -24,7 +24,7 @@ _TRUSTED_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60.0
 
 
-class Connections:
+class RedisConnections:
     """A stack of open connections over a pool of redis-py, which makes and counts them. Safe between threads."""
 
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:

@@ -26,7 +26,7 @@ from ...errors import (
 )
 from ..database import Changed, Command, Guard, Reply, Word
 from .connection import PlainSocket, RedisConnection
-from .connections import Connections
+from .connections import RedisConnections
 from .scripts import SCRIPTS
 
 # redis-py's connection classes are not typed far enough for a strict check.
@@ -77,7 +77,7 @@ class RedisDatabase:
     """Commands in packed round trips on pooled connections."""
 
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
-        self._connections = Connections(pool, plain_socket)
+        self._connections = RedisConnections(pool, plain_socket)
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
 
@@ -151,7 +151,7 @@ class _Use:
 
     __slots__ = ("_alone", "_connections", "_taken")
 
-    def __init__(self, connections: Connections, *, alone: bool = False) -> None:
+    def __init__(self, connections: RedisConnections, *, alone: bool = False) -> None:
         self._connections = connections
         self._alone = alone
         self._taken: Any = None  # a `RedisConnection` while inside

@@ -26,9 +26,9 @@ from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
 from ..records import StepRef
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
-from .events import settled_event
+from .events import closed_event
 from .index import remove_commands
 from .reading import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
@@ -41,11 +41,11 @@ def answer(context: StoreContext, session_id: str, action: AnswerAction) -> Answ
     if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
         raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
     scope = context.session(session_id)
-    return scope.retry(_Answering(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
+    return scope.retry(_AnswerAttempt(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
-class _Answering:
+class _AnswerAttempt:
     """One action and its attempts.
 
     Attributes:
@@ -79,8 +79,8 @@ class _Answering:
 
     def _is_mine(self, found: FoundRequest) -> bool:
         """Whether this very operation has answered the request."""
-        settled = found.answer or found.resolution
-        return settled is not None and settled.operation_id == self.action.about.operation_id
+        answer = found.answer or found.resolution
+        return answer is not None and answer.operation_id == self.action.about.operation_id
 
     def _check(self, stored: StoredRequests, known: Mapping[str, FoundRequest]) -> dict[str, AnswerRecord]:
         """Make the records of all answers, by request id; the first answer that does not fit refuses them all."""
@@ -117,7 +117,7 @@ class _Answering:
     ) -> AnswerResult:
         scope, control = self.scope, stored.control
         answered = [request for request in stored.journal.all_requests if request.id in records]
-        events = [settled_event(request, records[request.id]) for request in answered]
+        events = [closed_event(request, records[request.id]) for request in answered]
         commands: list[Command] = [
             *(("HSETNX", key, f"t{r.index}:a{r.round}", records[r.id].to_json()) for r in answered),
             *event_commands(scope, events),

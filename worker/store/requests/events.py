@@ -18,7 +18,7 @@ def opened_event(request: Request) -> NewEvent:
     return NewEvent(type="request_opened", execution_id=request.execution_id, step=request.step, data=data)
 
 
-def settled_event(request: Request, record: AnswerRecord) -> NewEvent:
+def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
     """A request got its answer: of a person or service, at its expiry, or of a stop."""
     type_: RequestEventType = "request_answered"
     if record.verb is AnswerVerb.CANCEL:

@@ -21,7 +21,7 @@ from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, Reply
 from ..journal import Journal
-from ..sessions.marks import missing
+from ..sessions.marks import missing_error
 from .records import FoundRequest
 
 # A step that asked nobody has not this word in its JSON, or has it in a text, which does no harm.
@@ -121,12 +121,12 @@ class StoredRequests:
 
     def refusal(self, found: FoundRequest) -> RequestNotOpen | None:
         """Why a request cannot be answered; None while it is open."""
-        name, status, settled = found.summary.id, found.status, found.answer or found.resolution
-        if settled is not None:
-            what = _PARTICIPLES[settled.verb]
-            if settled.status is RequestStatus.EXPIRED:
+        name, status, answer = found.summary.id, found.status, found.answer or found.resolution
+        if answer is not None:
+            what = _PARTICIPLES[answer.verb]
+            if answer.status is RequestStatus.EXPIRED:
                 what += " at its expiry"
-            return RequestNotOpen(name, status.value, by=settled.by, at_ms=settled.at_ms, what=what)
+            return RequestNotOpen(name, status.value, by=answer.by, at_ms=answer.at_ms, what=what)
         if status is not RequestStatus.OPEN:
             what = "left without an answer" if self.control.phase == "end" else "cancelled: its execution is stopping"
             return RequestNotOpen(name, status.value, what=what)
@@ -189,5 +189,5 @@ def journal_key(scope: SessionScope, replies: Sequence[Reply]) -> str:
     """
     control, (version, _executions) = ControlFields.read(replies[0]), replies[1]
     if version is None or not control.execution:
-        raise missing(scope.context, scope.session_id)
+        raise missing_error(scope.context, scope.session_id)
     return scope.keys.journal(control.execution, control.step)

@@ -14,7 +14,7 @@ from ..event_records import NewEvent
 from ..events import event_commands
 from ..inbox import InboxIndex
 from ..records import ActionResult, InboxKind, Operation, Snapshot, Transition
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
 from .whole_sessions import ACTIVE, SESSION_STATUS, SUSPENDED
@@ -107,8 +107,8 @@ def _apply(
         queue=found.control.queue,
         held_until_ms=found.now_ms + LONGEST_WAIT_MS if is_held else 0,
     ).prepare()
-    held = hold_commands(found.scope.keys, found.now_ms) if is_held else []
-    watched.commit("act.exec", [*save.commands, *held])
+    hold = hold_commands(found.scope.keys, found.now_ms) if is_held else []
+    watched.commit("act.exec", [*save.commands, *hold])
     execution = next_state.state.execution
     outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
     if execution is None or not is_active(next_state.state):

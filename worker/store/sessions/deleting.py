@@ -22,8 +22,8 @@ from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
 from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
 from ..records import ActionResult
-from ..retrying import LOST_REPLIES
-from .marks import MARK, missing
+from ..transaction_retries import LOST_REPLIES
+from .marks import MARK, missing_error
 from .parked_keys import key_names, key_reads
 
 _CTL: Final = ("phase", "unoffered", "execution", "claim")
@@ -65,7 +65,7 @@ class _Deletion:
             if found.is_gone:
                 if found.is_marked:
                     return self.written or ActionResult("again", "", 0)
-                raise missing(scope.context, scope.session_id)
+                raise missing_error(scope.context, scope.session_id)
             self._check(found)
             told = _tell_parent(scope, found, watched)
             commands = list(_delete_commands(scope, found, watched))

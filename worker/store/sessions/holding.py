@@ -14,7 +14,7 @@ from ..database import Command
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import ActionResult
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from ..waking import resumed_event, wake
 from .saving import milliseconds
 from .watched_sessions import WatchedSession

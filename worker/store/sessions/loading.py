@@ -1,4 +1,4 @@
-"""Reading a session: in full, or only what is new since the version that this process holds.
+"""Reading a session: in full, or only what is new since the version that this process has cached.
 
 A session is a head of bounded size and lists that only grow. A process with an older version reads the head and the
 tails of the lists; `join` refuses parts that do not fit, and then everything is read.
@@ -17,7 +17,7 @@ from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, Reply, WatchedTransaction
-from .marks import missing
+from .marks import missing_error
 
 _TORN_READS: Final = 20
 # A new session has one message; if the second is there, too, it is not new.
@@ -33,14 +33,14 @@ class StoredSession:
     agent: str
 
 
-def reads(scope: SessionScope, execution_id: str, held: CachedSession | None) -> list[Command]:
+def reads(scope: SessionScope, execution_id: str, cached: CachedSession | None) -> list[Command]:
     """Commands for the first round trip; `finish` and `join_replies` understand their replies.
 
     Args:
-        held: What this process holds, where that may be the beginning of what is stored.
+        cached: The session as this process has cached it, if it may be the beginning of the stored one.
     """
-    if held is not None:  # most likely another worker has made a step since
-        return [_head_command(scope), *_tail_commands(scope, held.state)]
+    if cached is not None:  # most likely another worker has made a step since
+        return [_head_command(scope), *_tail_commands(scope, cached.state)]
     return [_head_command(scope), *_list_commands(scope, execution_id, -1)]
 
 
@@ -64,7 +64,7 @@ def _list_commands(scope: SessionScope, execution_id: str, last: int) -> list[Co
 def finish(
     scope: SessionScope,
     execution_id: str,
-    held: CachedSession | None,
+    cached: CachedSession | None,
     watched: WatchedTransaction,
     replies: Sequence[Reply],
 ) -> CachedSession:
@@ -77,9 +77,9 @@ def finish(
     """
     version, agent, bookkeeping = _parse_head(replies[0])
     if not version:
-        raise missing(scope.context, scope.session_id)
-    if held is not None and held.is_at(version, bookkeeping.lineage):
-        return held
+        raise missing_error(scope.context, scope.session_id)
+    if cached is not None and cached.is_at(version, bookkeeping.lineage):
+        return cached
     staged = scope.cache.staged(scope.session_id, version, bookkeeping.lineage)
     if staged is not None:
         return staged
@@ -87,10 +87,10 @@ def finish(
         stored = _require_head(replies[0][-1])
         head, size = read_head(stored), len(stored)
         found = None
-        if held is None:
+        if cached is None:
             found = _join_usual(head, size, execution_id, replies[1:])
-        elif _descends(version, bookkeeping, held):
-            found = _join_tails(held, head, replies[1:])
+        elif _descends(version, bookkeeping, cached):
+            found = _join_tails(cached, head, replies[1:])
         else:
             scope.cache.drop(scope.session_id)  # it may be of a higher version, which Redis has lost
         state, size = found or _read_all(scope, head, size, watched)
@@ -106,28 +106,28 @@ def finish(
 def join_replies(
     scope: SessionScope,
     execution_id: str,
-    held: CachedSession | None,
+    cached: CachedSession | None,
     replies: Sequence[Reply],
     *,
     limited: bool = False,
 ) -> CachedSession | None:
-    """The session from what is held and the replies to `reads` or `reads_of_new`, which were made at one moment.
+    """The session from what is cached and the replies to `reads` or `reads_of_new`, which were made at one moment.
 
     Args:
         limited: They are the replies to `reads_of_new`.
     Returns:
-        None: More has to be read: its lists do not continue those that are held, are not the usual ones, or are longer.
+        None: More has to be read: its lists do not continue the cached ones, are not the usual ones, or are longer.
     Raises:
         StateTooNew: A newer version of this package has written it.
         StateUnreadable: A part cannot be read.
     """
     version, agent, bookkeeping = _parse_head(replies[0])
-    if not version or (held is not None and not _descends(version, bookkeeping, held)):
+    if not version or (cached is not None and not _descends(version, bookkeeping, cached)):
         return None
     stored = _require_head(replies[0][-1])
     head, lists = read_head(stored), replies[1:]
-    if held is not None:
-        found = _join_tails(held, head, lists)
+    if cached is not None:
+        found = _join_tails(cached, head, lists)
     elif _is_cut(lists, limited=limited):
         found = None
     else:
@@ -151,7 +151,7 @@ def load(context: StoreContext, session_id: str) -> StoredSession:
     with context.database.watch("load.read", (session,), reads) as watched:
         version, agent, head = watched.replies[0]
         if version is None:
-            raise missing(context, session_id)
+            raise missing_error(context, session_id)
         for _ in range(_TORN_READS):
             state, problem = None, None
             try:
@@ -179,9 +179,9 @@ def _parse_head(reply: Sequence[bytes | None]) -> tuple[int, str, Bookkeeping]:
     return fields.number(reply[0]), fields.text(reply[1]), Bookkeeping.read(*reply[2:-1])
 
 
-def _descends(version: int, bookkeeping: Bookkeeping, held: CachedSession) -> bool:
-    """Whether what is stored continues what is held; it does not continue a version that Redis has lost."""
-    return descends(bookkeeping.lineage, held.bookkeeping.lineage, version - held.version)
+def _descends(version: int, bookkeeping: Bookkeeping, cached: CachedSession) -> bool:
+    """Whether what is stored continues what is cached; it does not continue a version that Redis has lost."""
+    return descends(bookkeeping.lineage, cached.bookkeeping.lineage, version - cached.version)
 
 
 def _require_head(head: bytes | None) -> bytes:
@@ -206,9 +206,9 @@ def _tail_commands(scope: SessionScope, old: AgentState) -> list[Command]:
     return commands
 
 
-def _join_tails(held: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
-    """Join the head and the replies to `_tail_commands`; None when what is held is not the beginning."""
-    old = held.state
+def _join_tails(cached: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
+    """Join the head and the replies to `_tail_commands`; None when what is cached is not the beginning."""
+    old = cached.state
     if not _continues(old, head):
         return None
     sections = old.store.sections
@@ -218,7 +218,7 @@ def _join_tails(held: CachedSession, head: Head, tails: Sequence[list[bytes]]) -
         name: (*items.items, *tail)
         for (name, items), tail in zip(old.part_lists.items(), tails[len(sections) :], strict=False)
     }
-    return join(head, grown, steps, lists), held.size + as_read(sum(len(item) for tail in tails for item in tail))
+    return join(head, grown, steps, lists), cached.size + as_read(sum(len(item) for tail in tails for item in tail))
 
 
 def _continues(old: AgentState, head: Head) -> bool:
@@ -231,8 +231,8 @@ def _continues(old: AgentState, head: Head) -> bool:
     lists = {name: items.generation for name, items in old.part_lists.items()}
     if lists != {name: items.generation for name, items in new.part_lists.items()}:
         return False
-    held = {name: section.generation for name, section in old.store.sections.items()}
-    return held == {name: section.generation for name, section in new.store.sections.items()}
+    generations = {name: section.generation for name, section in old.store.sections.items()}
+    return generations == {name: section.generation for name, section in new.store.sections.items()}
 
 
 def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:

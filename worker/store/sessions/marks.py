@@ -17,7 +17,7 @@ MARK: Final = "created"
 """The one field of a session that was deleted; that of any other session stands beside `version`."""
 
 
-def missing(context: StoreContext, session_id: str) -> SessionNotFound:
+def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
     """The error for a session that has no version: it was deleted, or there is none."""
     (mark,) = context.database.pipeline("session.mark", [("HGET", context.keys(session_id).session, MARK)])
     return SessionDeleted(session_id) if mark is not None else SessionNotFound(session_id)

@@ -1,4 +1,4 @@
-"""Putting aside what nobody can carry on: steps, and messages that are malformed."""
+"""Parks sessions whose step no worker can run, and quarantines malformed messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import StepRef
 from ..requests.index import read_entry, remove_commands
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .parked_keys import end_command
 
 

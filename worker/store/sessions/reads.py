@@ -16,7 +16,7 @@ from ..event_records import Event
 from ..events import parse_events
 from ..keys import SessionKeys, joined_field
 from ..session_records import Header, Result, SessionState, SessionSummary
-from .marks import missing
+from .marks import missing_error
 
 _BATCH: Final = 5_000
 _FIRST_CHARS: Final = 200
@@ -35,7 +35,7 @@ def header(context: StoreContext, session_id: str) -> Header:
     """
     found = read_headers(context, [context.keys(session_id)])[0]
     if found is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     return found
 
 
@@ -72,7 +72,7 @@ def headers(
     return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
 
 
-def matching(context: StoreContext, prefix: str, limit: int) -> list[str]:
+def find_matching(context: StoreContext, prefix: str, limit: int) -> list[str]:
     """Find sessions by the beginning of their id, in sorted order; reads the listing's names in batches."""
     found: set[str] = set()
     wanted = prefix.encode()
@@ -157,7 +157,7 @@ def definition(context: StoreContext, session_id: str) -> dict[str, Any]:
     keys = context.keys(session_id)
     (stored,) = context.database.pipeline("definition", [("HGET", keys.session, "definition")])
     if stored is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     return fields.read_json(stored, "definition")
 
 
@@ -181,7 +181,7 @@ def records(context: StoreContext, session_id: str) -> list[Result]:
     keys = context.keys(session_id)
     ((version, named),) = context.database.pipeline("records", [("HMGET", keys.session, "version", "executions")])
     if version is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     names = [f"e:{execution_id}" for execution_id in fields.strings(named)]
     if not names:
         return []
@@ -190,8 +190,8 @@ def records(context: StoreContext, session_id: str) -> list[Result]:
     return [each for each in found if each is not None]
 
 
-def joined(context: StoreContext, session_id: str, operation_id: str) -> str:
-    """Read which execution a message has joined; "" while it waits in the inbox, and when it is long forgotten.
+def read_joined(context: StoreContext, session_id: str, operation_id: str) -> str:
+    """Read which execution a message has read_joined; "" while it waits in the inbox, and when it is long forgotten.
 
     Raises:
         SessionNotFound: There is no such session, or it has expired.
@@ -200,7 +200,7 @@ def joined(context: StoreContext, session_id: str, operation_id: str) -> str:
     reads = [("HMGET", keys.session, "version", joined_field(operation_id))]
     ((version, execution_id),) = context.database.pipeline("joined", reads)
     if version is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     return fields.text(execution_id)
 
 
@@ -225,7 +225,7 @@ def outcome(context: StoreContext, session_id: str, execution_id: str) -> Result
 
 def _result(context: StoreContext, session_id: str, version: Reply, stored: Reply) -> Result | None:
     if version is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     if stored is None:
         return None
     return Result.from_dict(session_id, fields.read_json(stored, "the record of an execution"))
@@ -294,7 +294,7 @@ def watch_many(context: StoreContext, positions: Mapping[str, str], block_ms: in
     return {session_id: parse_events(session_id, entries) for session_id, entries in found}
 
 
-def dead(context: StoreContext, limit: int) -> list[dict[str, str]]:
+def list_dead(context: StoreContext, limit: int) -> list[dict[str, str]]:
     """Read the newest entries of the dead list: parked steps, quarantined messages, lost callbacks."""
     found: list[dict[str, str]] = []
     for shard in context.shards:

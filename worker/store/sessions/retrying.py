@@ -12,7 +12,7 @@ from ..database import Command, WatchedTransaction
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import ActionResult, Snapshot, StepRef, Transition
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
 from .saving import SessionSave
 from .unoffered import end_waiting

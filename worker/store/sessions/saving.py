@@ -102,7 +102,7 @@ class SessionSave:
 
     @property
     def _later_ms(self) -> int:
-        """When a session that is put off becomes due, so that nothing is published now; 0: it is not put off."""
+        """When a delayed session becomes due, so that nothing is published now; 0: it is not delayed."""
         return self.held_until_ms or self.not_before_ms
 
     def prepare(self) -> Save:
@@ -125,17 +125,17 @@ class SessionSave:
             *self._schedule_callbacks(),
         ]
         publication: list[Command] = []
-        is_put_off = bool(self._later_ms)
+        is_delayed = bool(self._later_ms)
         if self.work_changed:
             commands += [self._control_fields(due), self._due_entry(due)]
-            if due and not self.carried and not is_put_off and self.queue is not None:
+            if due and not self.carried and not is_delayed and self.queue is not None:
                 publication = list(scope.context.publisher.commands(due, self.now_ms))
         if self.next_state.dead is not None:
             commands.append(self._dead_entry(self.next_state.dead))
         return Save(
             commands=[*commands, *publication],
             size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
-            next=due if self.work_changed and not is_put_off else None,
+            next=due if self.work_changed and not is_delayed else None,
             is_published=bool(publication),
             bookkeeping=known,
         )

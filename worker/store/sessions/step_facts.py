@@ -1,4 +1,4 @@
-"""Reading what a session's next step waits for: who has it, and until when it is put off."""
+"""Reading what a session's next step waits for: who has it, and until when it is delayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import ShardKeys
 from ..session_records import DelayedStep, StepFacts
-from .marks import missing
+from .marks import missing_error
 
 _FACTS = (
     "execution",
@@ -44,7 +44,7 @@ def step_facts(context: StoreContext, session_id: str) -> StepFacts:
     control, due, now = context.database.pipeline("facts.read", reads)
     execution, step, phase, claim, worker, attempts, delays, not_before, cancel, why = control
     if execution is None:
-        raise missing(context, session_id)
+        raise missing_error(context, session_id)
     lease_ms = _lease_ms(context, session_id, fields.text(claim))
     return StepFacts(
         execution_id=fields.text(execution),
@@ -64,7 +64,7 @@ def step_facts(context: StoreContext, session_id: str) -> StepFacts:
 
 
 def delayed_steps(context: StoreContext, limit: int) -> list[DelayedStep]:
-    """Read the steps that were put off and are not due yet, the next try first."""
+    """Read the delayed steps that are not due yet, the next try first."""
     found: list[DelayedStep] = []
     for shard in context.shards:
         (now_reply,) = context.database.pipeline("delayed.now", [context.clock.now()])
@@ -80,7 +80,7 @@ def delayed_steps(context: StoreContext, limit: int) -> list[DelayedStep]:
 
 
 def _read_delays(context: StoreContext, shard: ShardKeys, session_ids: Sequence[str]) -> list[Sequence[Reply] | None]:
-    """Read the control fields of steps that were put off; None for a session whose key is of another type."""
+    """Read the control fields of steps that were delayed; None for a session whose key is of another type."""
     reads: list[Command] = [("HMGET", shard.session(session_id).ctl, *_DELAY) for session_id in session_ids]
     try:
         return context.database.pipeline("delayed.why", reads) if reads else []

@@ -15,7 +15,7 @@ from ..events import event_commands
 from ..inbox import trim_commands
 from ..keys import WAKE_CHANNEL
 from ..records import ActionResult, NextState, Snapshot, StepRef, Transition
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
 from .saving import SessionSave
 from .unoffered import end_waiting

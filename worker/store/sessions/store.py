@@ -198,9 +198,9 @@ class SessionActions:
         """Read first message, steps and cost of sessions, by id; those that cannot be read are left out."""
         return reads.summaries(self._context, session_ids)
 
-    def matching(self, prefix: str, limit: int = 10) -> list[str]:
+    def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
         """Find sessions whose id begins with this text, in the listing of all sessions; at most `limit`."""
-        return reads.matching(self._context, prefix, limit)
+        return reads.find_matching(self._context, prefix, limit)
 
     def headers(
         self, *, index: str = "sessions", newest_ms: int | None = None, oldest_ms: int | None = None, limit: int = 50
@@ -220,9 +220,9 @@ class SessionActions:
         """Read how the executions that are kept have ended, the oldest first."""
         return reads.records(self._context, session_id)
 
-    def joined(self, session_id: str, operation_id: str) -> str:
+    def read_joined(self, session_id: str, operation_id: str) -> str:
         """Read which execution a message has joined; "" while it waits behind a running step."""
-        return reads.joined(self._context, session_id, operation_id)
+        return reads.read_joined(self._context, session_id, operation_id)
 
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
         """Read how an execution ended; None while it has not, or goes on after a retry."""

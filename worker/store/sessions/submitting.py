@@ -11,7 +11,7 @@ from ..bookkeeping import Bookkeeping
 from ..context import SessionScope
 from ..database import Command
 from ..records import ActionResult, NextState
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .marks import MARK, is_unused
 from .saving import SessionSave
 from .unoffered import begin_waiting

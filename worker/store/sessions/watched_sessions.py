@@ -15,7 +15,7 @@ from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
 from ..records import StepRef
 from . import loading
-from .marks import missing
+from .marks import missing_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class WatchedSession:
         """
         (version, *bookkeeping), control, now = replies
         if version is None:
-            raise missing(scope.context, scope.session_id)
+            raise missing_error(scope.context, scope.session_id)
         return cls(
             scope=scope,
             version=fields.number(version),
@@ -81,9 +81,9 @@ class WatchedSession:
             StateUnreadable: It cannot be read.
         """
         scope, control = self.scope, self.control
-        held = scope.cache.get(scope.session_id)
-        replies = watched.pipeline("act.load", loading.reads(scope, control.execution, held))
-        loaded = loading.finish(scope, control.execution, held, watched, replies)
+        cached = scope.cache.get(scope.session_id)
+        replies = watched.pipeline("act.load", loading.reads(scope, control.execution, cached))
+        loaded = loading.finish(scope, control.execution, cached, watched, replies)
         if loaded.version != self.version:
             raise Changed
         execution = loaded.state.execution

@@ -20,7 +20,7 @@ from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
 from ..records import NextState, StepRef
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from . import loading
 from .marks import MARK
 from .saving import SessionSave, is_active

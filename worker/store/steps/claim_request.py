@@ -59,15 +59,15 @@ class ClaimRequest:
         return (execution.execution_id, execution.step_count + 1) == (self.ref.execution_id, self.ref.step)
 
 
-def first_claimed(
-    claim: Claim, session: CachedSession, started_ms: int, waiting: int | None = None, watched_ms: int = 0
+def make_first_claimed(
+    claim: Claim, session: CachedSession, started_ms: int, waiting: int | None = None, followed_until_ms: int = 0
 ) -> Claimed:
     """The first claim of a step: nothing is journaled, delayed or asked to stop.
 
     Args:
         started_ms: When the execution was claimed first.
         waiting: Messages in the queue; None: not known.
-        watched_ms: As in `LoadedSession`.
+        followed_until_ms: As in `LoadedSession`.
     """
     loaded = LoadedSession(
         session=session,
@@ -78,7 +78,7 @@ def first_claimed(
         delayed_since_ms=0,
         started_ms=started_ms,
         now_ms=claim.now_ms,
-        watched_ms=watched_ms,
+        followed_until_ms=followed_until_ms,
     )
     return Claimed(claim, loaded, waiting)
 
@@ -96,5 +96,5 @@ def load_claimed(claim: Claim, session: CachedSession, control: ControlFields, j
         now_ms=claim.now_ms,
         legs=control.legs,
         hold=control.hold,
-        watched_ms=control.watched_ms,
+        followed_until_ms=control.followed_until_ms,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..context import StoreContext
 from ..records import ClaimResult, NotClaimed, NotClaimedReason, StepRef
-from ..retrying import TooManyConflicts
+from ..transaction_retries import TooManyConflicts
 from .claim_request import ClaimRequest
 from .scripted_claims import claim_by_script
 from .watched_claims import claim_by_watch

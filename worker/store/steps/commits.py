@@ -29,9 +29,9 @@ from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import trim_commands
 from ..records import Claim, Claimed, Committed, Hold, LoadedSession, NextState, Snapshot, StepRef, Transition
 from ..requests.index import remove_commands
-from ..retrying import LOST_REPLIES
 from ..sessions.saving import SessionSave, next_step
-from .claim_request import first_claimed
+from ..transaction_retries import LOST_REPLIES
+from .claim_request import make_first_claimed
 from .journals import StepJournal
 from .leases import release
 
@@ -329,7 +329,7 @@ class _Commit:
     def _carry(self, session: CachedSession, following: StepRef, now_ms: int) -> Claimed:
         """The claim of the next step, which the commit takes along."""
         claim = Claim(id=self.claim.id, worker=self.claim.worker, ref=following, attempt=1, now_ms=now_ms)
-        return first_claimed(claim, session, self.base.started_ms)
+        return make_first_claimed(claim, session, self.base.started_ms)
 
     def _is_in_steps(self, control: ControlFields, watched: WatchedTransaction) -> bool:
         """Whether the list of steps holds this claim's step; a later commit may have overwritten `last`."""
@@ -361,8 +361,8 @@ class _Commit:
 def _with_watchers(committed: Committed, replies: Sequence[Reply]) -> Committed:
     """The commit with the claim that it carries, which learns whether somebody follows the session's live text."""
     carried = committed.carried
-    watched_ms = 0 if carried is None else fields.milliseconds(replies[-1])
-    if carried is None or not watched_ms:
+    followed_until_ms = 0 if carried is None else fields.milliseconds(replies[-1])
+    if carried is None or not followed_until_ms:
         return committed
-    loaded = replace(carried.loaded, watched_ms=watched_ms)
+    loaded = replace(carried.loaded, followed_until_ms=followed_until_ms)
     return replace(committed, carried=replace(carried, loaded=loaded))

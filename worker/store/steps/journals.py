@@ -21,7 +21,7 @@ from ..event_records import NewEvent
 from ..events import event_commands
 from ..journal import BeginRecord
 from ..records import Claim
-from ..retrying import LOST_REPLIES, TooManyConflicts
+from ..transaction_retries import LOST_REPLIES, TooManyConflicts
 
 # The control fields that tell whether a step is past.
 _PLACE: Final = ("execution", "step", "phase")

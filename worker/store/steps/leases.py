@@ -12,7 +12,7 @@ from ..database import Command
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..records import Claim, Renewal, StepRef
-from ..retrying import TooManyConflicts
+from ..transaction_retries import TooManyConflicts
 
 _REASON_CHARS: Final = 500
 
@@ -26,8 +26,8 @@ def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
         commands.append(("HMGET", keys.ctl, "cancel", "watched"))
     replies = context.database.pipeline("renew", commands)
     return [
-        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(watched))
-        for claim, alive, (cancel, watched) in zip(claims, replies[::2], replies[1::2], strict=True)
+        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
+        for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
     ]
 
 
@@ -78,32 +78,32 @@ def _release(
         if control.claim != claim.id:
             return None
         changed: list[str | int] = ["claim", "", "worker", "", "attempts", max(0, control.attempts - give_back)]
-        held, ref = control.is_held(now_ms), control.ref(scope.session_id)
+        is_held, ref = control.is_held(now_ms), control.ref(scope.session_id)
         publication: Sequence[Command] = ()
-        told: list[Command] = []
+        delay: list[Command] = []
         if delay_ms is None:
             due = now_ms + context.due_ms
-            publication = () if held else context.publisher.commands(ref, now_ms)
-            changed += ["published", 0 if held else now_ms]
+            publication = () if is_held else context.publisher.commands(ref, now_ms)
+            changed += ["published", 0 if is_held else now_ms]
         else:
             due = now_ms + delay_ms
             changed += ["delays", control.delays + 1, "delayed", control.delayed_ms or now_ms]
             changed += ["not_before", due, "published", 0, "why", reason]
-            told = _tell_delay(scope, claim, due, delays=control.delays + 1, reason=reason)
-        if held and control.hold is not None:
+            delay = _delay_commands(scope, claim, due, delays=control.delays + 1, reason=reason)
+        if is_held and control.hold is not None:
             due = control.hold.until_ms
         commands: list[Command] = [
             ("HSET", keys.ctl, *changed),
             ("DEL", keys.shard.lease(claim.id)),
             ("ZADD", keys.shard.due, "XX", due, scope.session_id),
-            *told,
+            *delay,
         ]
         watched.commit("release.exec", [*commands, *publication])
-        return ref if delay_ms is None and not publication and not held else None
+        return ref if delay_ms is None and not publication and not is_held else None
 
 
-def _tell_delay(scope: SessionScope, claim: Claim, next_try_ms: int, *, delays: int, reason: str) -> list[Command]:
-    """Tell watchers and operators that a step was put off, why, and until when."""
+def _delay_commands(scope: SessionScope, claim: Claim, next_try_ms: int, *, delays: int, reason: str) -> list[Command]:
+    """The commands that tell readers and operators that a step was delayed, why, and until when."""
     event = NewEvent(
         type="step_delayed",
         execution_id=claim.ref.execution_id,

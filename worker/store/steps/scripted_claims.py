@@ -22,7 +22,7 @@ from ..database import Command, Guard, Reply
 from ..records import Claim, Claimed, StepRef
 from ..sessions import loading
 from ..sessions.saving import milliseconds
-from .claim_request import ClaimRequest, first_claimed
+from .claim_request import ClaimRequest, make_first_claimed
 from .leases import release
 
 # Redis needs three times as long for what a script reads, so no more missed steps than these are read by the script.
@@ -35,7 +35,7 @@ class _Plan:
 
     Attributes:
         point: The name of the round trip.
-        session: The session as this process holds it; None: it holds nothing that it could go on from.
+        session: The session as this process has cached it; None: it has cached nothing that it could go on from.
         is_current: `session` is what is stored, if the guards hold.
         reads: Read by the script. Empty: whatever is missing is read behind it.
     """
@@ -60,7 +60,7 @@ def claim_by_script(request: ClaimRequest) -> Claimed | None:
 
 
 def _plan(request: ClaimRequest, now_ms: int) -> _Plan | None:
-    """Say what is expected, by what this process holds of the session."""
+    """Say what is expected, by what this process has cached of the session."""
     scope, ref = request.scope, request.ref
     latest = scope.cache.latest(scope.session_id)
     if ref.legs or (latest is not None and _waits_at(latest.state, ref)):
@@ -85,7 +85,7 @@ def _plan(request: ClaimRequest, now_ms: int) -> _Plan | None:
 
 
 def _plan_unseen(request: ClaimRequest, now_ms: int) -> _Plan | None:
-    """Expect a session of which this process holds nothing: at step 1 it may be new, and then it has one message."""
+    """Expect a session that this process has not cached: at step 1 it may be new, and then it has one message."""
     scope, ref = request.scope, request.ref
     if scope.cache.has_met_newer:
         return None
@@ -114,7 +114,7 @@ class _ScriptedClaim:
     def run(self) -> Claimed | None:
         """Claim and load; None when nothing was decided, or the claim has to be looked at by a WATCH."""
         scope, publisher = self.request.scope, self.request.scope.context.publisher
-        counting = publisher.waiting(self.request.ref.queue)
+        counting = publisher.count_commands(self.request.ref.queue)
         writes = [*self._claim_commands(), *self.plan.writes, *counting]
         replies = scope.database.compare_and_apply(
             self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
@@ -130,7 +130,7 @@ class _ScriptedClaim:
         execution = session.state.execution
         assert execution is not None
         started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
-        return first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
+        return make_first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
 
     def _unclaimed_guards(self) -> list[Guard]:
         """Expect that nobody has begun the step."""
@@ -176,17 +176,17 @@ class _ScriptedClaim:
     def _read_behind(self) -> CachedSession | None:
         """Read in a round trip behind the claim what the script did not read."""
         scope, ref = self.request.scope, self.request.ref
-        held = None if self.plan.reads else self.plan.session
-        if held is None:
+        cached = None if self.plan.reads else self.plan.session
+        if cached is None:
             scope.cache.drop(ref.session_id)  # it is not the beginning of what is read
-        replies = scope.database.transaction("claim.load", loading.reads(scope, ref.execution_id, held))
-        return self._join(held, replies)
+        replies = scope.database.transaction("claim.load", loading.reads(scope, ref.execution_id, cached))
+        return self._join(cached, replies)
 
     def _join(
-        self, held: CachedSession | None, replies: Sequence[Reply], *, limited: bool = False
+        self, cached: CachedSession | None, replies: Sequence[Reply], *, limited: bool = False
     ) -> CachedSession | None:
         scope, execution_id = self.request.scope, self.request.ref.execution_id
-        return loading.join_replies(scope, execution_id, held, replies, limited=limited)
+        return loading.join_replies(scope, execution_id, cached, replies, limited=limited)
 
 
 def _waits_at(state: AgentState, ref: StepRef) -> bool:

@@ -13,8 +13,8 @@ from ..journal import Journal
 from ..records import Claim, ClaimResult, Committed, LoadedSession, Renewal, StepRef, Transition
 from ..sessions import parking
 from . import claims, commits, leases, moving, reloading, waits
-from .asking import OpenedRequests, StepRequests, StoppedChildren
 from .journals import BeginResult, StepJournal
+from .step_requests import OpenedRequests, StepRequests, StoppedChildren
 from .waits import WaitRequest, WaitResult
 
 
@@ -127,14 +127,14 @@ class StepStore(Protocol):
         """
         ...
 
-    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
+    def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
         """Journal that calls with a later result have been started, and their start has returned.
 
         Without this note, after a crash, the effect class decides whether a call is started again.
         """
         ...
 
-    def settle_requests(
+    def close_requests(
         self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
     ) -> Mapping[str, AnswerRecord]:
         """Answer open requests of this step as its worker: at their expiry, or under a stop.
@@ -188,7 +188,7 @@ class StepStore(Protocol):
             results: Results not yet journaled, those of pure calls too; they are journaled now.
             plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
-            `NotWaiting` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
+            `RefusedWait` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
             claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
@@ -273,8 +273,8 @@ class StepStore(Protocol):
         """
         ...
 
-    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
-        """Renew the leases, in order."""
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """Renew the leases of claims, in order."""
         ...
 
     def restore(self, claim: Claim) -> bool:
@@ -352,15 +352,15 @@ class DatabaseStepStore:
         """See `StepStore.stop_children`."""
         return self._requests(claim).stop_children(places, ending)
 
-    def record_handed_over(self, claim: Claim, indexes: Collection[int]) -> None:
-        """See `StepStore.record_handed_over`."""
-        self._requests(claim).record_handed_over(indexes)
+    def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
+        """See `StepStore.record_started_calls`."""
+        self._requests(claim).record_started(indexes)
 
-    def settle_requests(
+    def close_requests(
         self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
     ) -> Mapping[str, AnswerRecord]:
-        """See `StepStore.settle_requests`."""
-        return self._requests(claim).settle(records, opens)
+        """See `StepStore.close_requests`."""
+        return self._requests(claim).close(records, opens)
 
     def wait(
         self,
@@ -404,9 +404,9 @@ class DatabaseStepStore:
         """See `StepStore.wait_for_worker`."""
         moving.wait_for_worker(self._context, claim, agent)
 
-    def renew(self, held: Sequence[Claim]) -> list[Renewal]:
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         """See `StepStore.renew`."""
-        return leases.renew(self._context, held)
+        return leases.renew(self._context, claims)
 
     def restore(self, claim: Claim) -> bool:
         """See `StepStore.restore`."""

@@ -26,14 +26,14 @@ from ..journal import Journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition
 from ..requests.index import add_commands
-from ..retrying import LOST_REPLIES
 from ..session_records import REQUEST_KINDS
 from ..sessions.saving import Save, SessionSave, milliseconds
+from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class StoredWait:
     """The step waits; the claim is given back.
 
     Attributes:
@@ -49,7 +49,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class NotWaiting:
+class RefusedWait:
     """The step must not wait, and nothing was written: the caller goes on with its claim.
 
     Attributes:
@@ -63,7 +63,7 @@ class NotWaiting:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-WaitResult = Waiting | NotWaiting
+WaitResult = StoredWait | RefusedWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def wait(context: StoreContext, request: WaitRequest) -> WaitResult:
     """Give the claim back until something wakes the session. See `StepStore.wait`."""
     scope = context.session(request.claim.ref.session_id)
     result = scope.retry(_Wait(scope, request).run, purpose="wait", lost_replies=LOST_REPLIES)
-    if isinstance(result, Waiting):
+    if isinstance(result, StoredWait):
         crash_points.at("w1")
         if request.plan.new:
             crash_points.at("w4")
@@ -101,11 +101,11 @@ def wait_id(claim: Claim) -> str:
     return f"{claim.ref.step}:{claim.id}:wait"
 
 
-def ends_to_sleep_through(plan: ChildPlan, opened: Sequence[Request]) -> tuple[Word, ...]:
-    """The control field `rest` of a step that waits for children; none for one that waits for others only."""
+def remaining_ends_field(plan: ChildPlan, opened: Sequence[Request]) -> tuple[Word, ...]:
+    """The control field `rest` of a step that waits for children: how many of their ends wake nobody. Empty without."""
     if not any(request.child is not None for request in opened):
         return ()
-    return ("rest", len(opened) - 1 if plan.gathers else 0)
+    return ("rest", len(opened) - 1 if plan.waits_for_all else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ class _Wait:
             (version, last, *bookkeeping), control, journal, now, *children = watched.replies
             found, stored = ControlFields.read(control), decoding.journal(journal)
             if fields.text(last) == wait_id(self.request.claim) and found.phase == "wait":
-                return Waiting(fields.number(version), found.not_before_ms, stored.open_requests)
+                return StoredWait(fields.number(version), found.not_before_ms, stored.open_requests)
             self._check(found, fields.number(version))
             is_stopped = found.requested_stop is not None and not self.request.plan.is_ending
             if is_stopped or not stored.open_requests or stored.answers.keys() - self.request.seen.answers:
-                return NotWaiting(stored, found.requested_stop)
+                return RefusedWait(stored, found.requested_stop)
             refused = self._refuse_children(children)
             if refused:
-                return NotWaiting(stored, found.requested_stop, refused)
+                return RefusedWait(stored, found.requested_stop, refused)
             now_ms = scope.clock.milliseconds(now)
             return self._apply(found, stored, Bookkeeping.read(*bookkeeping), now_ms, watched)
 
@@ -196,7 +196,7 @@ class _Wait:
         bookkeeping: Bookkeeping,
         now_ms: int,
         watched: WatchedTransaction,
-    ) -> Waiting:
+    ) -> StoredWait:
         base, opened = self.request.base, journal.open_requests
         made = [make(self.scope.context, child, now_ms) for child in self.request.plan.new]
         snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None)
@@ -218,7 +218,7 @@ class _Wait:
         commands += [*self._callbacks(bookkeeping, opened, now_ms), *self._made_commands(made)]
         watched.commit("wait.exec", commands)
         self._cache(next_state.state, save)
-        return Waiting(
+        return StoredWait(
             version=base.version + 1,
             until_ms=until_ms,
             open=opened,
@@ -243,7 +243,7 @@ class _Wait:
             (
                 "HSET", keys.ctl, "phase", "wait", "claim", "", "worker", "", "attempts", 0, "delays", 0, "delayed", 0,
                 "nudges", 0, "published", 0, "not_before", until_ms, "legs", control.legs + 1,
-                *ends_to_sleep_through(self.request.plan, opened),
+                *remaining_ends_field(self.request.plan, opened),
             ),
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),

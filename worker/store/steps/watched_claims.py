@@ -28,12 +28,12 @@ def claim_by_watch(request: ClaimRequest) -> ClaimResult:
         Changed: The session has changed, or the reply was lost. The next look finds a claim that was taken.
     """
     scope, ref, claim_id = request.scope, request.ref, request.claim_id
-    held = scope.cache.get(ref.session_id)
+    cached = scope.cache.get(ref.session_id)
     reads = [
         control_command(scope.keys),
         scope.clock.now(),
         ("HGETALL", request.journal),
-        *loading.reads(scope, ref.execution_id, held),
+        *loading.reads(scope, ref.execution_id, cached),
     ]
     with scope.database.watch("claim.read", (scope.keys.session, scope.keys.ctl, request.journal), reads) as watched:
         control = ControlFields.read(watched.replies[0])
@@ -45,7 +45,7 @@ def claim_by_watch(request: ClaimRequest) -> ClaimResult:
         if control.attempts + 1 >= scope.settings.suspect_attempts and not request.alone and not is_mine:
             return Suspect(control.attempts)
         journal = decoding.journal(watched.replies[2])
-        session = loading.finish(scope, ref.execution_id, held, watched, watched.replies[3:])
+        session = loading.finish(scope, ref.execution_id, cached, watched, watched.replies[3:])
         if not request.is_next_in(session.state):
             raise StateUnreadable("head", "it tells of another execution or step than the control fields")
         claim = request.grant(attempt=control.attempts + (not is_mine), now_ms=now_ms)

@@ -83,7 +83,7 @@ class Lazy:
 
 
 def _raised(error: Any) -> Any:
-    # After a timeout the step is put off, and its execution does not end.
+    # After a timeout the step is delayed, and its execution does not end.
     if isinstance(error, BaseException) and not isinstance(error, (GeneratorExit, TimeoutError)):
         raise error
     return error

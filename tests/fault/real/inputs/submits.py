@@ -1,4 +1,4 @@
-"""Jobs handed to a client."""
+"""Jobs that are submitted to a client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.verdict import Verdict
 
 
 def submit(directory: Path, examples: int, seed: int) -> Verdict:
-    """Jobs handed to a client: accepted and kept as they are, or refused with a sentence, and then nothing is written."""
+    """Jobs that are submitted to a client: accepted and kept as they are, or refused with a sentence, and then nothing is written."""
     verdict = Verdict()
     material = Material(verdict)
     with RedisServer(directory) as server, server.client() as redis:
@@ -91,7 +91,7 @@ def _budget_of(max_steps: Any, max_cost: Any) -> ExecutionBudget:
 
 
 class _Counter:
-    """Where jobs are handed over."""
+    """Submits jobs and counts what becomes of them."""
 
     def __init__(self, client: AgentClient, redis: Any, verdict: Verdict) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class _Counter:
         except (StoreUnavailable, StoreFull, RecursionError):
             raise
         except RuntimeError:  # raised by the caller's own object when it was read
-            expect(self._redis.dbsize() == before, "something was stored of a job that was not handed over")
+            expect(self._redis.dbsize() == before, "something was stored of a job that was not submitted")
             self._verdict.counts["submit_raised"] += 1
             return
         except CeleryAgentsError as error:

@@ -22,7 +22,7 @@ for _, member in ipairs(found) do
       queue = ARGV[8]
       redis.call('HSET', ctl, 'queue', queue)
     end
-    -- What was put off, or is held, keeps its time.
+    -- A delayed or held session keeps its time.
     local due = math.max(now, tonumber(f[6] or '0') or 0, tonumber(f[7] or '0') or 0)
     if f[3] == 'parked' then
       redis.call('HSET', ctl, 'phase', 'run', 'attempts', 0)

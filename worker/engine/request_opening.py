@@ -1,4 +1,4 @@
-"""Asking: the requests of a step are made here, and journaled before anything waits for them."""
+"""Opens the requests of a step, and journals them before anything waits for them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from ..tools import (
 )
 from .asked_calls import MEMO, TIMER
 from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error, record_unknown
-from .decisions import CallDecision, Verdict, decide_about, may_ask
+from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
+from .request_closing import RequestCloser
 from .run import CallRecord, Run
 from .services import EngineServices
-from .settling import Settling
 from .store_retries import ask_store
 
 MAX_ROUNDS: Final = 16
@@ -53,12 +53,12 @@ MAX_ROUNDS_BEGUN: Final = 48
 """The same for a call whose effect goes on elsewhere, and that only looks for its end."""
 
 
-class Asking:
+class RequestOpener:
     """Asks the policies about calls, and opens the requests of a step."""
 
-    def __init__(self, services: EngineServices, settling: Settling) -> None:
+    def __init__(self, services: EngineServices, closer: RequestCloser) -> None:
         self._services = services
-        self._settling = settling
+        self._closer = closer
         self._steps = services.store.steps
 
     def decide(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
@@ -73,18 +73,18 @@ class Asking:
         if not decided:
             return run, list(planned)
         run = run.with_journal(run.journal.with_decisions(self._journal_refusals(run, decided)))
-        asking: list[tuple[PlannedCall, Request]] = []
+        requests: list[tuple[PlannedCall, Request]] = []
         for each in planned:
             if each.index not in decided:
                 continue
             decision = decided[each.index]
             if (stored := run.journal.decisions.get(each.index)) is not None:  # the first one stored counts
                 decision = CallDecision.from_journal(each.index, stored)
-            if decision.verdict is Verdict.ASK:
-                asking.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
+            if decision.verdict is PolicyVerdict.ASK:
+                requests.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
                 run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
-        run = self.open(run, asking)
+        run = self.open(run, requests)
         may_run = [each for each in planned if each.index not in run.records]
         return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
 
@@ -126,17 +126,17 @@ class Asking:
             return run
         note = f"remembered from {grant.id}"
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._now_ms(run))
-        return self._settling.settle_with(run, {request.id: record})
+        return self._closer.close_with(run, {request.id: record})
 
-    def hand_over(self, run: Run) -> Run:
+    def record_started(self, run: Run) -> Run:
         """Journal which calls services have now, so that nobody starts them again."""
-        known = run.journal.handed_over
+        known = run.journal.started_calls
         started = {index for index, record in run.started.items() if record.execution.outcome is ToolOutcome.OK}
         if started <= known:
             return run
-        handed = started - known
-        ask_store(run, self._services, lambda: self._steps.record_handed_over(run.claim, handed), "a started call")
-        return run.with_journal(replace(run.journal, handed_over=known | handed))
+        new = started - known
+        ask_store(run, self._services, lambda: self._steps.record_started_calls(run.claim, new), "a started call")
+        return run.with_journal(replace(run.journal, started_calls=known | new))
 
     # --- decisions --------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Asking:
         new = {
             index: decision.to_json()
             for index, decision in decided.items()
-            if decision.verdict is not Verdict.ASK and index not in run.journal.decisions
+            if decision.verdict is not PolicyVerdict.ASK and index not in run.journal.decisions
         }
         if not new:
             return {}
@@ -320,7 +320,7 @@ def _next_place(run: Run, planned: PlannedCall, ahead: int = 0) -> tuple[int, in
 
 def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now_ms: int) -> CallRecord:
     requested = RequestedCall(index=planned.index, call=decision.call)
-    if decision.verdict is Verdict.ERROR:
+    if decision.verdict is PolicyVerdict.ERROR:
         return record_error(run, requested, ErrorInfo(kind="policy", message=decision.reason), CallTimes.at(now_ms))
     why = ErrorInfo(kind="denied", message=f"The call is not allowed: {decision.reason}")
     return record_call(run, requested, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=why)

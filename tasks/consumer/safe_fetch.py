@@ -7,16 +7,16 @@ from queue import Empty
 from typing import Any, Final
 
 from . import kombu_internals as kombu
-from .features import FETCH_NET
+from .features import SAFE_FETCH
 from .refusals import FETCH, refusals
 
 # Redis refuses at once, and kombu would ask again as fast as it can.
 _PAUSE_SECONDS: Final = 0.05
 
 
-def install_fetch_net() -> None:
+def install_safe_fetch() -> None:
     """Let this process go on when Redis refuses to pop a message."""
-    if FETCH_NET.is_available():
+    if SAFE_FETCH.is_available():
         kombu.replace_reading(read_guarded)
 
 

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Queue
 
-from celery_agents.tasks.consumer.requests import StepRequest
+from celery_agents.tasks.consumer.step_request import StepRequest
 
 
 def do_nothing() -> None:

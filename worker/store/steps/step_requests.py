@@ -1,4 +1,4 @@
-"""Asking: the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
+"""Stores the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
 
 What a step asks and decides needs its claim. What a person answers does not: see `requests.answering`.
 """
@@ -18,9 +18,9 @@ from ..database import Command, Reply, WatchedTransaction
 from ..events import event_commands
 from ..journal import Journal
 from ..records import Claim
-from ..requests.events import opened_event, settled_event
+from ..requests.events import closed_event, opened_event
 from ..requests.index import remove_commands
-from ..retrying import LOST_REPLIES
+from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
 
@@ -74,11 +74,11 @@ class StepRequests:
         StepJournal(self.scope, self.claim).expire_if_past()
         return {index: value or decisions[index] for index, value in zip(indexes, stored, strict=True)}
 
-    def record_handed_over(self, indexes: Collection[int]) -> None:
-        """Store that services have these calls. See `StepStore.record_handed_over`."""
+    def record_started(self, indexes: Collection[int]) -> None:
+        """Store that services have these calls. See `StepStore.record_started_calls`."""
         writes: list[Command] = [("HSETNX", self.key, f"t{index}:h", self.claim.id) for index in sorted(indexes)]
         if writes:
-            self.scope.database.transaction("journal.handed", writes)
+            self.scope.database.transaction("journal.started", writes)
             StepJournal(self.scope, self.claim).expire_if_past()
 
     def open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
@@ -116,30 +116,30 @@ class StepRequests:
             known = stored | {request.place: request for request in fresh}
             return OpenedRequests(tuple(known[request.place] for request in requests))
 
-    def settle(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
-        """Answer open requests as the step's worker. See `StepStore.settle_requests`."""
+    def close(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
+        """Answer open requests as the step's worker. See `StepStore.close_requests`."""
         return self.scope.retry(
-            lambda: self._settle(records, opens), purpose="settle a request", lost_replies=LOST_REPLIES
+            lambda: self._close(records, opens), purpose="close a request", lost_replies=LOST_REPLIES
         )
 
-    def _settle(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
+    def _close(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
         with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
             _control, journal, _now_ms = self._check(watched)
             asked = [request for request in journal.all_requests if request.id in records]
-            settled = {request.id: journal.answers.get(request.place) for request in asked}
-            fresh = [request for request in asked if settled[request.id] is None]
+            present = {request.id: journal.answers.get(request.place) for request in asked}
+            fresh = [request for request in asked if present[request.id] is None]
             closed = {request.index for request in fresh}
             following = [request for request in opens if request.index in closed]
             if fresh:
-                events = [settled_event(request, records[request.id]) for request in fresh]
+                events = [closed_event(request, records[request.id]) for request in fresh]
                 commands: list[Command] = [
                     *(("HSETNX", self.key, _field(r, "a"), records[r.id].to_json()) for r in fresh),
                     *(("HSETNX", self.key, _field(r, "q"), r.to_json()) for r in following),
                     *event_commands(self.scope, [*events, *map(opened_event, following)]),
                     *remove_commands(self.scope.keys.shard, fresh),
                 ]
-                watched.commit("request.settle", commands)
-            return {request.id: settled[request.id] or records[request.id] for request in asked}
+                watched.commit("request.close", commands)
+            return {request.id: present[request.id] or records[request.id] for request in asked}
 
     def stop_children(self, places: Collection[tuple[int, int]], ending: bytes | None) -> StoppedChildren:
         """Journal that children are asked to stop. See `StepStore.stop_children`."""

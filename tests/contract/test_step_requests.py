@@ -58,11 +58,11 @@ def test_a_call_with_a_later_result_begins_together_with_its_request(bench: Benc
     claimed = bench.claim()
     request = a_request(bench, kind=RequestKind.EXTERNAL)
     open_requests(bench, claimed, request, begins={0: 5000})
-    bench.store.steps.record_handed_over(claimed.claim, [0])
+    bench.store.steps.record_started_calls(claimed.claim, [0])
     bench.end_lease(claimed.claim)
     journal = bench.claim().loaded.journal
     assert (journal.begun[0].claim, journal.begun[0].timeout_ms) == (claimed.claim.id, 5000)
-    assert journal.handed_over == {0}
+    assert journal.started_calls == {0}
 
 
 def test_a_request_needs_the_claim_and_opens_nothing_under_a_stop(bench: Bench) -> None:

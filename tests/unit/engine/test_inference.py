@@ -145,13 +145,13 @@ def test_a_secret_in_the_text_of_a_drivers_own_error_is_stored_and_told_nowhere(
     session_id = bench.submit()
     outcomes = bench.run(session_id)
     database = bench.store.context.database
-    held = [
+    stored = [
         str(database.pipeline("test", [(_READERS[_kind(name)], name, *_RANGES[_kind(name)])]))
         for name in bench.key_names()
         if _kind(name)
     ]
-    assert len(held) > 3
-    for text in (*held, *map(str, outcomes), caplog.text):
+    assert len(stored) > 3
+    for text in (*stored, *map(str, outcomes), caplog.text):
         assert secret not in text
 
 
@@ -290,7 +290,7 @@ def test_a_step_that_always_kills_its_worker_is_failed_with_the_retry_limit(new_
     bench.run(session_id)
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, len(driver.requests)) == ("failed", "retry_limit", 5)
-    assert bench.store.housekeeping.dead()[0]["session"] == session_id
+    assert bench.store.housekeeping.list_dead()[0]["session"] == session_id
     driver._answers = ["done"]
     bench.retry(session_id)
     bench.run(session_id)

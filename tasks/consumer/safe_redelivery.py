@@ -11,20 +11,20 @@ import json
 from typing import Any
 
 from . import kombu_internals as kombu
-from .decoding_net import decode_text
-from .features import REDELIVERY_NET
+from .features import SAFE_REDELIVERY
 from .message_checks import LARGEST_BYTES, InvalidMessage, check_unacked
 from .quarantine import quarantine_message
 from .refusals import REDELIVERY, refusals
+from .safe_decoding import decode_text
 
 
-def install_redelivery_net(control_queue: str) -> None:
-    """Let this process restore unacknowledged messages with a net.
+def install_safe_redelivery(control_queue: str) -> None:
+    """Let this process restore unacknowledged messages safely: a malformed record becomes a quarantined message.
 
     Args:
         control_queue: The queue that takes the calls of the quarantine task.
     """
-    if not REDELIVERY_NET.is_available():
+    if not SAFE_REDELIVERY.is_available():
         return
 
     def subclass(stock: Any) -> Any:
@@ -48,7 +48,7 @@ def install_redelivery_net(control_queue: str) -> None:
                     if reason is None:
                         reason = _restore(super(), self, connection, tag, leftmost)
                     if reason is not None:
-                        _put_away(self, connection, tag, reason, control_queue)
+                        _quarantine(self, connection, tag, reason, control_queue)
 
         return GuardedQoS
 
@@ -103,7 +103,7 @@ def _restore(stock: Any, qos: Any, connection: Any, tag: Any, leftmost: bool) ->
     return None
 
 
-def _put_away(qos: Any, connection: Any, tag: Any, reason: str, control_queue: str) -> None:
+def _quarantine(qos: Any, connection: Any, tag: Any, reason: str, control_queue: str) -> None:
     """Replace a record by a call of the quarantine task, in one transaction."""
     refusals.record(REDELIVERY, reason)
     try:
@@ -115,4 +115,4 @@ def _put_away(qos: Any, connection: Any, tag: Any, reason: str, control_queue: s
         pipe.lpush(control_queue, json.dumps(message))
         pipe.execute()
     except qos.channel.ResponseError as error:
-        refusals.record(REDELIVERY, f"an unacknowledged message cannot be put away: {error}")
+        refusals.record(REDELIVERY, f"an unacknowledged message cannot be quarantined: {error}")

@@ -1,4 +1,4 @@
-"""Tools that put their result off while they run: the effect goes on elsewhere, so nobody may call it not run."""
+"""Tools whose result comes later, after their effect: it goes on elsewhere, so nobody may call it not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_agents.worker.tools import NeedsReply, NeedsResult, NeedsTime, tool
 from support.engine import Bench
 
 
-class PuttingOff:
+class ResultLater:
     """A tool that asks for this after its effect."""
 
     defers = True
@@ -39,11 +39,11 @@ class PuttingOff:
         return getattr(self._plain, name)
 
 
-def agent_of(put_off: PuttingOff) -> Agent:
+def agent_of(later: ResultLater) -> Agent:
     def model(state: AgentState) -> Any:
         return "done" if state.step_count else CallTool("start")
 
-    return Agent(name="starter", driver=model, tools=[put_off])
+    return Agent(name="starter", driver=model, tools=[later])
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-def run(bench: Bench, put_off: PuttingOff, meanwhile: Callable[[str], object] = lambda _: None) -> str:
-    agent = agent_of(put_off)
+def run(bench: Bench, later: ResultLater, meanwhile: Callable[[str], object] = lambda _: None) -> str:
+    agent = agent_of(later)
     bench.runner = bench.another_worker(agent)
     session = bench.submit("go", agent=agent)
-    put_off.before = lambda: meanwhile(session)
+    later.before = lambda: meanwhile(session)
     bench.run(session)
     return session
 
@@ -67,17 +67,17 @@ def outcomes(bench: Bench, session: str) -> list[str]:
 
 
 def test_the_result_that_a_service_brings_is_the_calls(bench: Bench) -> None:
-    put_off = PuttingOff(lambda: NeedsResult("a farm renders"))
-    session = run(bench, put_off)
+    later = ResultLater(lambda: NeedsResult("a farm renders"))
+    session = run(bench, later)
     request = bench.open_request(session)
     assert (request.kind, request.text) == (RequestKind.EXTERNAL, "a farm renders")
     bench.answer(session, Complete(7))
     bench.run(session)
-    assert (put_off.calls, outcomes(bench, session)) == (1, ["ok"])
+    assert (later.calls, outcomes(bench, session)) == (1, ["ok"])
 
 
 def test_an_expiry_fails_the_call(bench: Bench) -> None:
-    session = run(bench, PuttingOff(lambda: NeedsResult(expires=timedelta(seconds=30))))
+    session = run(bench, ResultLater(lambda: NeedsResult(expires=timedelta(seconds=30))))
     bench.clock.go_on(31)
     bench.run(session)
     assert outcomes(bench, session) == ["error"]
@@ -93,19 +93,19 @@ def test_an_expiry_fails_the_call(bench: Bench) -> None:
 def test_a_stop_while_the_job_is_started_leaves_its_outcome_unknown(
     bench: Bench, needs: Callable[[], NeedsReply]
 ) -> None:
-    session = run(bench, PuttingOff(needs), bench.stop)
+    session = run(bench, ResultLater(needs), bench.stop)
     assert outcomes(bench, session) == ["unknown"]
 
 
 def test_a_stop_while_the_result_is_awaited_leaves_its_outcome_unknown(bench: Bench) -> None:
-    session = run(bench, PuttingOff(lambda: NeedsResult("elsewhere")))
+    session = run(bench, ResultLater(lambda: NeedsResult("elsewhere")))
     bench.stop(session)
     bench.run(session)
     assert outcomes(bench, session) == ["unknown"]
 
 
 def test_a_request_that_cannot_be_made_leaves_the_outcome_unknown_and_says_why(bench: Bench) -> None:
-    session = run(bench, PuttingOff(lambda: NeedsResult("elsewhere").with_memo({"huge": "x" * 100_000})))
+    session = run(bench, ResultLater(lambda: NeedsResult("elsewhere").with_memo({"huge": "x" * 100_000})))
     (call,) = bench.state(session).run.tool_executions
     assert call.outcome == "unknown"
     assert "bytes" in call.as_message()

@@ -17,7 +17,7 @@ from kombu import Queue
 
 from .command_checks import CommandChecks
 from .element_rules import admit
-from .features import DECODING_NET, NO_ACK_MARK
+from .features import NO_ACK_MARK, SAFE_DECODING
 from .kombu_internals import accept_no_ack_mark, no_ack_tag, replace_decoding, stock_deliver, stock_loads
 from .message_checks import LARGEST_BYTES, InvalidMessage, check_message
 from .quarantine import UnackedEntry, quarantine_message
@@ -29,8 +29,8 @@ _MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, Ar
 _NO_OBJECT: Final = "a JSON list, not an object"
 
 
-def install_decoding_net(queues: Iterable[Queue], commands: CommandChecks) -> None:
-    """Let this process decode and deliver broker elements with a net.
+def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks) -> None:
+    """Let this process decode and deliver broker elements safely: a malformed one becomes a quarantined message.
 
     Args:
         queues: Our queues. What is addressed to others, such as events, is only made sure to be a message. Of a queue
@@ -39,17 +39,17 @@ def install_decoding_net(queues: Iterable[Queue], commands: CommandChecks) -> No
             them.
         commands: The checks of remote control.
     """
-    DECODING_NET.is_available()
+    SAFE_DECODING.is_available()
     ours = list(queues)
     may_mark = any(queue.no_ack for queue in ours) and NO_ACK_MARK.is_available()
     if may_mark:
         accept_no_ack_mark()
-    net = _DecodingNet([_Origin.of(queue, may_mark=may_mark) for queue in ours], commands)
+    decoder = _SafeDecoder([_Origin.of(queue, may_mark=may_mark) for queue in ours], commands)
 
     def deliver(transport: Any, message: Any, queue: Any) -> None:
-        net.deliver(transport, message, queue)
+        decoder.deliver(transport, message, queue)
 
-    replace_decoding(net.loads, decode_text, deliver)
+    replace_decoding(decoder.loads, decode_text, deliver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Origin:
         return cls(queue=queue.name, is_acknowledged=not queue.no_ack, delivery_info=info)
 
     def mark(self, message: dict[str, Any]) -> None:
-        """Replace what the message says about its way: kombu acknowledges and restores by that."""
+        """Replace the delivery info, which kombu uses to acknowledge and restore."""
         properties: dict[str, Any] = message["properties"]
         info = self.delivery_info.copy()
         if properties["delivery_info"].get("redelivered") is True:
@@ -78,8 +78,8 @@ class _Origin:
             properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
 
 
-class _DecodingNet:
-    """The functions that stand in for kombu's."""
+class _SafeDecoder:
+    """The functions that replace kombu's decoding and delivery."""
 
     def __init__(self, origins: list[_Origin], commands: CommandChecks) -> None:
         self._origins = {origin.queue: origin for origin in origins}
@@ -87,20 +87,20 @@ class _DecodingNet:
         self._address = min(self._origins)
 
     def loads(self, text: Any) -> Any:
-        """Decode an element, or return a message that puts it away; it is counted where it is delivered."""
+        """Decode an element, or return a call of the quarantine task; `deliver` counts it."""
         try:
             element = _decode_json(text)
             if isinstance(element, list) and len(cast("list[Any]", element)) == 3:
-                put_away = quarantine_message(self._address, str(text), _NO_OBJECT)
-                return UnackedEntry(cast("list[Any]", element), put_away)
+                call = quarantine_message(self._address, str(text), _NO_OBJECT)
+                return UnackedEntry(cast("list[Any]", element), call)
             return check_message(element)
         except InvalidMessage as error:
-            return self._put_away(lambda: str(text), str(error))
+            return self._quarantine(lambda: str(text), str(error))
         except Exception as error:  # noqa: BLE001 - whatever else somebody thinks of must not end the worker
-            return self._put_away(lambda: str(text), f"cannot be examined: {type(error).__name__}")
+            return self._quarantine(lambda: str(text), f"cannot be examined: {type(error).__name__}")
 
     def deliver(self, transport: Any, message: Any, queue: Any) -> None:
-        """Deliver a message, or one that puts it away.
+        """Deliver a message, or the call of the quarantine task in its place.
 
         The decoder cannot check this: it is not told the queue, and the address in a message may be forged.
         """
@@ -113,14 +113,14 @@ class _DecodingNet:
             origin.mark(checked)
             stock_deliver(transport, checked, queue)
         except _MESSAGE_ERRORS as error:
-            put_away = self._put_away(lambda: repr(message), f"cannot be delivered: {type(error).__name__}")
-            refusals.record(ELEMENT, put_away.reason)
-            origin.mark(put_away)
-            stock_deliver(transport, put_away, queue)
+            call = self._quarantine(lambda: repr(message), f"cannot be delivered: {type(error).__name__}")
+            refusals.record(ELEMENT, call.reason)
+            origin.mark(call)
+            stock_deliver(transport, call, queue)
 
     def _deliver_to_others(self, transport: Any, message: Any, queue: Any) -> None:
         if self._commands.is_mailbox(queue):
-            if isinstance(message, _PutAway):
+            if isinstance(message, _QuarantineCall):
                 refusals.record(REMOTE_CONTROL, f"a command: {message.reason}")
                 return
             try:
@@ -134,7 +134,7 @@ class _DecodingNet:
         stock_deliver(transport, message, queue)
 
     def _check(self, message: Any) -> dict[str, Any]:
-        if not isinstance(message, _PutAway):
+        if not isinstance(message, _QuarantineCall):
             if isinstance(message, UnackedEntry):
                 refusals.record(ELEMENT, _NO_OBJECT)
             try:
@@ -142,22 +142,22 @@ class _DecodingNet:
                 return message
             except InvalidMessage as error:
                 element, reason = message, str(error)
-                message = self._put_away(lambda: json.dumps(element), reason)
+                message = self._quarantine(lambda: json.dumps(element), reason)
             except Exception as error:  # noqa: BLE001 - as in `loads`
                 element, reason = message, f"cannot be examined: {type(error).__name__}"
-                message = self._put_away(lambda: repr(element), reason)
+                message = self._quarantine(lambda: repr(element), reason)
         refusals.record(ELEMENT, message.reason)
         return message
 
-    def _put_away(self, show: Callable[[], str], reason: str) -> _PutAway:
+    def _quarantine(self, show: Callable[[], str], reason: str) -> _QuarantineCall:
         try:
             element = show()
         except Exception as error:  # noqa: BLE001 - a text of it is the less important part
             element = f"cannot be shown: {type(error).__name__}"
-        return _PutAway(quarantine_message(self._address, element, reason), reason)
+        return _QuarantineCall(quarantine_message(self._address, element, reason), reason)
 
 
-class _PutAway(dict[str, Any]):
+class _QuarantineCall(dict[str, Any]):
     """A call of the quarantine task that this process made, and that needs no check."""
 
     def __init__(self, message: dict[str, Any], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Settling: the worker itself answers requests of its step, at their expiry, under a stop, or when a start failed."""
+"""Closes open requests for the worker: at expiry, under a stop, after a failed start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..concurrency import fibers
 from ..errors import ClaimLost
 from ..redaction import describe_exception
 from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome, thaw
-from .asked_calls import expired_failure, memo_of
+from .asked_calls import find_expiry_failure, read_memo
 from .outcome import TakenOver
 from .run import Run
 from .services import EngineServices
@@ -23,20 +23,20 @@ _ABANDON_SECONDS: Final = 5.0
 _CRASHED: Final = "a worker ended while the call was started, and no result came"
 
 
-class Settling:
-    """Answers open requests for those who did not. An answer that somebody gave in between stays."""
+class RequestCloser:
+    """Answers open requests in place of those who did not. An answer that somebody gave in between stays."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
         self._steps = services.store.steps
 
-    def settle(self, run: Run) -> Run:
-        """Settle what the clock or a stop has decided; no more calls begin where an expiry fails the execution."""
+    def close(self, run: Run) -> Run:
+        """Close expired requests, and all of them under a stop; an expiry whose rule is to fail fails the execution."""
         if not run.journal.requests:
             return run
         if not run.is_stopping:
-            run = self._settle_expired(run)
-            failure = expired_failure(run) if run.outcome is None else None
+            run = self._close_expired(run)
+            failure = find_expiry_failure(run) if run.outcome is None else None
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
         return self.cancel_open(run) if run.is_stopping and run.outcome is None else run
 
@@ -46,12 +46,12 @@ class Settling:
         asked = [each for each in run.journal.open_requests if each.child is None]
         for each in asked:
             self._abandon(run, each)
-        return self.settle_with(run, {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in asked})
+        return self.close_with(run, {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in asked})
 
     def _abandon(self, run: Run, request: Request) -> None:
         """Tell a tool whose call goes on elsewhere that nobody waits for it any more; it does what it can."""
         abandon = getattr(run.agent.toolset.get(request.tool), "abandon", None)
-        memo = memo_of(request)
+        memo = read_memo(request)
         if abandon is None or memo is None:
             return
         try:
@@ -61,7 +61,7 @@ class Settling:
                 "%s could not be told that its call is stopped: %s", request.tool, describe_exception(error).message
             )
 
-    def settle_failed_starts(self, run: Run) -> Run:
+    def close_failed_starts(self, run: Run) -> Run:
         """Close requests of calls that could not be started; one that may have been started waits for its expiry.
 
         The answer's value is the outcome that the call gets: an error, or unknown.
@@ -78,16 +78,16 @@ class Settling:
             records[request.id] = AnswerRecord(
                 verb=AnswerVerb.FAIL, value=outcome.value, reason=reason, at_ms=self._now_ms(run)
             )
-        return self.settle_with(run, records)
+        return self.close_with(run, records)
 
-    def _settle_expired(self, run: Run) -> Run:
+    def _close_expired(self, run: Run) -> Run:
         now_ms = self._now_ms(run)
         expired = [each for each in run.journal.open_requests if each.child is None and each.is_expired(now_ms)]
         records = {each.id: _expiry_record(each, now_ms) for each in expired}
         following = [each.passed_on(now_ms) for each in expired if each.on_expiry.then is ExpiryAction.PASS_ON]
-        return self.settle_with(run, records, following)
+        return self.close_with(run, records, following)
 
-    def settle_with(self, run: Run, records: Mapping[str, AnswerRecord], opens: Sequence[Request] = ()) -> Run:
+    def close_with(self, run: Run, records: Mapping[str, AnswerRecord], opens: Sequence[Request] = ()) -> Run:
         """Answer open requests, by id, in one transaction that the claim guards.
 
         Args:
@@ -99,7 +99,7 @@ class Settling:
             stored = ask_store(
                 run,
                 self._services,
-                lambda: self._steps.settle_requests(run.claim, records, opens=opens),
+                lambda: self._steps.close_requests(run.claim, records, opens=opens),
                 "an expiry or a stop",
             )
         except ClaimLost:
@@ -115,7 +115,7 @@ class Settling:
 
 
 def _expiry_record(request: Request, now_ms: int) -> AnswerRecord:
-    """The answer that a request gives itself at its expiry."""
+    """The record that an expiry rule produces."""
     rule = request.on_expiry
     fields: dict[str, Any] = {"at_ms": now_ms, "by_expiry": True}
     match rule.then:

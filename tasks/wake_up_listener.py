@@ -1,4 +1,4 @@
-"""Listening for stops that concern the claims of this worker."""
+"""Listens on the wake-up channel of this worker: clients publish there which claims they stop."""
 
 from __future__ import annotations
 
