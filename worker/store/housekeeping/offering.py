@@ -30,7 +30,7 @@ def offer(context: StoreContext, queues: Mapping[str, Sequence[str]]) -> int:
 
 
 def _offer(context: StoreContext, shard: ShardKeys, now_ms: int, agent: str, queues: Sequence[str]) -> int:
-    wait_ms = context.due_ms if context.publisher.waiting("") else 0  # 0: the queue is in another database
+    wait_ms = context.due_ms if context.publisher.count_commands("") else 0  # 0: the queue is in another database
     args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
     total = 0
     while True:  # in batches, so that nobody waits for Redis for long; each takes out what it looks at
