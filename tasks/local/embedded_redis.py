@@ -54,8 +54,8 @@ class EmbeddedRedis:
 
     Args:
         data: Folder of its data, made when missing; None: a new temporary folder that is removed at the end.
-        port: Port to use when it is free; None: any. Where it is taken, a data folder keeps the port that it got, so that
-            the same URL leads to it the next time.
+        port: Port to use when it is free; None: any. Where it is taken, a data folder keeps the port that it got, so
+            that the same URL leads to it the next time.
     """
 
     def __init__(self, data: Path | None = None, port: int | None = None) -> None:
