@@ -220,7 +220,8 @@ def commands() -> str:
     widths = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
     parent = group.context_class(group, info_name="celery-agents", **widths)
     parts = [f"```\n{_help(group, parent)}\n```\n"]
-    for name, command in group.commands.items():
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
         own = command.context_class(command, info_name=name, parent=parent, **widths)
         parts.append(f"## {name}\n\n```\n{_help(command, own)}\n```\n")
     return "\n".join(parts)

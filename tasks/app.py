@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 from celery import Celery
+from celery.utils.nodenames import default_nodename, host_format
 
 from ..config.celery import is_redis, queues
 from ..config.settings import Settings
@@ -62,17 +64,27 @@ def attach(app: Celery, settings: Settings) -> LazyRuntime:
     return runtime
 
 
-def worker_arguments(settings: Settings) -> list[str]:
-    """Return the arguments of `worker_main` for a worker of our own app."""
-    return [
-        "worker",
-        f"--concurrency={settings.concurrency}",
-        f"--queues={settings.queue},{settings.control_queue}",
-        f"--loglevel={settings.log_level}",
-        "--without-gossip",
-        "--without-mingle",
-        *(["--task-events"] if settings.task_events else []),
-    ]
+def create_worker(app: Celery, settings: Settings, name: str | None = None) -> Any:
+    """Create a worker of an app of our own, as `celery worker` does with options for each of these.
+
+    Celery's command line is left out: it takes a sixth of the time that a worker needs to start, and reads options from
+    the environment.
+
+    Args:
+        name: Its node name, in which `%h` stands for the machine's; None: Celery's default.
+    """
+    app_class: Any = app
+    return app_class.Worker(
+        hostname=host_format(default_nodename(name or "")),
+        concurrency=settings.concurrency,
+        queues=[settings.queue, settings.control_queue],
+        loglevel=settings.log_level,
+        without_gossip=True,
+        without_mingle=True,
+        task_events=settings.task_events or None,
+        # A person's wish that is no option of Celery alone (https://no-color.org); any text turns colors off.
+        no_color=True if os.environ.get("NO_COLOR") else None,
+    )
 
 
 def _broker_of(app: Celery) -> str | None:

@@ -1,4 +1,4 @@
-"""The program `celery-agents`: registers the commands, and turns errors into a sentence and an exit code."""
+"""The program `celery-agents`: its commands, and errors as a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -13,22 +13,8 @@ import typer
 from ... import __version__
 from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
-from . import (
-    delete_command,
-    demo_command,
-    doctor_command,
-    health_command,
-    holding_commands,
-    job_commands,
-    new_command,
-    read_commands,
-    request_commands,
-    run_commands,
-    serve_command,
-    session_commands,
-    workers_command,
-)
 from .exits import EXPECTED, ExitCode, exit_code, sentence
+from .lazy_commands import LazyCommands
 
 _EPILOG = """\b
 Environment (each setting of the product is CELERY_AGENTS_<NAME>):
@@ -50,6 +36,7 @@ A first try:
 
 program = typer.Typer(
     name="celery-agents",
+    cls=LazyCommands,
     help="Durable AI-agent jobs on Celery and Redis.",
     epilog=_EPILOG,
     no_args_is_help=True,
@@ -57,14 +44,6 @@ program = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-
-_MODULES = (
-    run_commands, serve_command, job_commands, request_commands, holding_commands, session_commands, read_commands,
-    delete_command, workers_command, doctor_command, health_command, new_command, demo_command,
-)  # fmt: skip
-
-for commands in _MODULES:
-    commands.register(program)
 
 
 def _print_version(wanted: bool) -> None:

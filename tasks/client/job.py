@@ -7,13 +7,12 @@ from collections.abc import Generator
 from typing import Final
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
-from ...worker.store import Event, Result, Store, StreamPosition
+from ...worker.store import EXECUTION_ENDS, Event, Result, Store, StreamPosition
 from .following import follow_session
 from .inputs import check_position, check_seconds
 from .stream_items import StreamItem
 
 _BLOCK_SECONDS: Final = 2.0
-_ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 _LOST_CONNECTION_SECONDS: Final = 0.5
 
 
@@ -67,7 +66,7 @@ class Job:
                 self._note_execution(event)
                 if event.execution_id == self._execution_id:
                     own.append(event)
-                    ended = event.type in _ENDINGS  # not the end where a retry follows
+                    ended = event.type in EXECUTION_ENDS  # not the end where a retry follows
             yield own
             if ended and self._check_ended():
                 return
@@ -98,7 +97,7 @@ class Job:
             own, ended = [item for item in batch if self._is_mine(item)], not batch
             for item in own:
                 if item.event is not None:
-                    ended = item.event.type in _ENDINGS  # not the end where a retry follows
+                    ended = item.event.type in EXECUTION_ENDS  # not the end where a retry follows
             yield own
             if ended and self._check_ended():
                 return

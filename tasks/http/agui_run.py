@@ -11,17 +11,16 @@ from typing import Any, Final
 from ag_ui import core
 
 from ...worker.state import AgentState
-from ...worker.store import Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
+from ...worker.store import EXECUTION_ENDS, Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
 from ..client.async_client import AsyncAgentClient
 from ..client.stream_items import StreamItem
 from . import agui_events
 from .agui_text import WrittenText
 
 _LOOK_SECONDS: Final = 1.0
-_ENDS: Final = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED)
 _JOINS: Final = (EventType.EXECUTION_SUBMITTED, EventType.MESSAGE_JOINED)
-_STOPS: Final = (*_ENDS, EventType.EXECUTION_WAITING)
-_OWN_NAMES: Final = frozenset({*_ENDS, EventType.EXECUTION_SUBMITTED, EventType.EXECUTION_STARTED})
+_STOPS: Final = (*EXECUTION_ENDS, EventType.EXECUTION_WAITING)
+_OWN_NAMES: Final = frozenset({*EXECUTION_ENDS, EventType.EXECUTION_SUBMITTED, EventType.EXECUTION_STARTED})
 """Events for which AG-UI has events of its own."""
 
 Sent = tuple[list[core.BaseEvent], str | None]
@@ -181,7 +180,7 @@ class AguiRun:
                 return await self._translate_void(event)
             case EventType.CHILD_STARTED | EventType.CHILD_ENDED:
                 return self._translate_child(event)
-            case kind if kind in _ENDS:
+            case kind if kind in EXECUTION_ENDS:
                 return await self._end()
             case kind:
                 return [] if kind in _OWN_NAMES else [agui_events.custom_event(event)]

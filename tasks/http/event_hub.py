@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
-from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store import Event, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from ..client.async_client import AsyncAgentClient
-from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts
+from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts, has_gap
 from ..client.stream_items import StreamItem
 from .problems import HttpProblem
 
@@ -170,7 +170,7 @@ class EventHub:
 
     async def _follow(self, session_id: str, after: str | None) -> AsyncGenerator[Event | Gap | None]:
         position = after or "0"
-        if await self._has_gap(session_id, after):
+        if await self._client.run(lambda client: has_gap(client.store, session_id, after)):
             yield Gap()
         while page := await self._read_page(session_id, position):
             for event in page:
@@ -202,15 +202,6 @@ class EventHub:
                     return
                 delivery = None
             yield delivery
-
-    async def _has_gap(self, session_id: str, after: str | None) -> bool:
-        """Whether events after this one were there and are not stored any more."""
-        first = await self._client.run(lambda client: client.store.sessions.events(session_id, None, 1))
-        if not first:
-            return after is not None
-        if after is None:
-            return first[0].type != EventType.EXECUTION_SUBMITTED
-        return entry_order(after) < entry_order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
 
     async def _read_page(self, session_id: str, position: str) -> list[Event]:
         return await self._client.run(lambda client: client.store.sessions.events(session_id, position, _PAGE))

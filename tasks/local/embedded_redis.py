@@ -19,6 +19,7 @@ from .folder_lock import FolderLock
 LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 5.0
+_PORT_FILE: Final = "port"
 
 
 def redis_binary() -> str:
@@ -37,13 +38,14 @@ def redis_binary() -> str:
     return found
 
 
-def free_port(preferred: int | None = None) -> int:
-    """Find a free TCP port of the loopback interface; `preferred` when it is free."""
-    for port in (preferred, 0):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            if port is not None:
-                probe.bind((LOOPBACK, port))
-                return probe.getsockname()[1]
+def free_port(*preferred: int) -> int:
+    """Find a free TCP port of the loopback interface: the first of those preferred that is free, else any."""
+    for port in (*preferred, 0):
+        with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
+            # As servers do: closed connections hold their port for a minute, and nobody listens there.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, port))
+            return probe.getsockname()[1]
     raise ConfigurationError(f"no TCP port is free on {LOOPBACK}")
 
 
@@ -52,7 +54,8 @@ class EmbeddedRedis:
 
     Args:
         data: Folder of its data, made when missing; None: a new temporary folder that is removed at the end.
-        port: Port to use when it is free; None: any.
+        port: Port to use when it is free; None: any. Where it is taken, a data folder keeps the port that it got, so
+            that the same URL leads to it the next time.
     """
 
     def __init__(self, data: Path | None = None, port: int | None = None) -> None:
@@ -94,11 +97,12 @@ class EmbeddedRedis:
         self._make_folder()
         self._lock.acquire()
         log_tail = ""
-        for preferred in (self._preferred, None, None):  # somebody else may take a port first; then any other
-            self.port = free_port(preferred)
+        for preferred in (self._preferred_ports(), (), ()):  # somebody else may take a port first; then any other
+            self.port = free_port(*preferred)
             child = self._start_server(binary)
             if self._wait_until_ready(child):
                 self._child = child
+                (self.data / _PORT_FILE).write_text(f"{self.port}\n")
                 return self
             child.kill()
             log_tail = child.read_log_tail()
@@ -165,6 +169,13 @@ class EmbeddedRedis:
             raise ConfigurationError(
                 f"cannot write in {str(self.data)!r}: {error.strerror}; give another --data-dir"
             ) from error
+
+    def _preferred_ports(self) -> tuple[int, ...]:
+        noted: list[int] = []
+        with contextlib.suppress(OSError, ValueError):
+            noted.append(int((self.data / _PORT_FILE).read_text()))
+        asked = [] if self._preferred is None else [self._preferred]
+        return (*asked, *noted)
 
     def _options(self) -> list[str]:
         settings = {

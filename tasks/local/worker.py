@@ -34,25 +34,19 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         raise ConfigurationError(
             "a worker without agents can do nothing: name their modules with --agents or CELERY_AGENTS_AGENTS"
         )
-    hostname = _hostname_arguments(name)
+    if name is not None and not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"the worker's name {name!r} must be letters, digits, '.', '_', '%' or '-', like worker1@%h"
+        )
     from celery.signals import worker_ready
 
-    from ..app import create_app, worker_arguments
-    from ..own_app import run_celery_command
+    from ..app import create_app, create_worker
 
     for agent in import_agents(settings):
         agent.answering.check()
     collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
     worker_ready.connect(freeze_loaded_objects, weak=False)
-    return run_celery_command(create_app(settings), [*worker_arguments(settings), *hostname])
-
-
-def _hostname_arguments(name: str | None) -> list[str]:
-    if name is None:
-        return []
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"the worker's name {name!r} must be letters, digits, '.', '_', '%' or '-', like worker1@%h"
-        )
-    return [f"--hostname={name}"]
+    worker = create_worker(create_app(settings), settings, name)
+    worker.start()
+    return int(worker.exitcode or 0)

@@ -10,6 +10,7 @@ import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.store import Claimed, QueueSnapshot, StepRef, offered_queues
+from celery_agents.worker.store.context import NoPublisher
 from celery_agents.worker.store.control import ControlFields, control_command, read_unoffered
 from celery_agents.worker.store.database import Command, Database
 from celery_agents.worker.store.keys import shard_of
@@ -181,8 +182,9 @@ def test_a_job_of_an_agent_that_nobody_has_registered_is_due_without_a_message_u
 
     assert queues.store.housekeeping.offer({"other": [""]}) == 0
     assert queues.store.housekeeping.offer({"agent": ["gpu", "@group"]}) == 1
-    (lost,) = queues.sweep({"agent": ["gpu", "@group"]}, named={"gpu": 1_700_000_000_000}).lost
-    assert lost.queue == "gpu"
+    assert queues.messages("gpu") == ["1"]
+    assert queues.sweep({"agent": ["gpu", "@group"]}).lost == (), "it is published already"
+    assert queues.control().queue == "gpu"
     assert queues.store.housekeeping.count_unoffered() == {}
     assert queues.store.sessions.header(queues.session).unoffered_since_ms == 0
     queues.commit(queues.claim_from("gpu"), final=True)
@@ -191,6 +193,7 @@ def test_a_job_of_an_agent_that_nobody_has_registered_is_due_without_a_message_u
 
 def test_a_step_that_nobody_can_run_waits_and_keeps_no_trace_of_the_claim(queues: Queues) -> None:
     queues.submit()
+    assert queues.messages("") == ["1"]
     claimed = queues.claim_from("")
     queues.store.steps.wait_for_worker(claimed.claim, "agent")
     control = queues.control()
@@ -198,8 +201,36 @@ def test_a_step_that_nobody_can_run_waits_and_keeps_no_trace_of_the_claim(queues
     assert read_unoffered(control.unoffered)[1] == "agent"
     assert queues.store.housekeeping.count_unoffered() == {"agent": 1}
     queues.store.housekeeping.offer({"agent": [""]})
+    assert queues.messages("") == ["1"]
+    assert queues.sweep({"agent": [""]}).lost == ()
+
+
+def test_a_registration_publishes_at_once_though_redis_has_just_started(queues: Queues) -> None:
+    queues.clock.up_for = 0.1  # the sweep waits for the holders of leases, and nobody holds one of this step
+    queues.submit(queue=None)
+    queues.store.housekeeping.offer({"agent": [""]})
+    assert queues.messages("") == ["1"]
+    queues.clock.up_for = 1e9
+    queues.make_due()
+    (lost,) = queues.sweep({"agent": [""]}).lost
+    assert lost.step == 1, "a message that was lost is published again"
+
+
+def test_where_the_queue_is_elsewhere_the_sweep_publishes_what_a_registration_frees(queues: Queues) -> None:
+    object.__setattr__(queues.store.context, "publisher", NoPublisher())
+    queues.submit(queue=None)
+    assert queues.store.housekeeping.offer({"agent": [""]}) == 1
     (lost,) = queues.sweep({"agent": [""]}).lost
     assert (lost.step, lost.queue) == (1, "")
+
+
+def test_a_session_that_is_held_or_was_put_off_is_not_published_by_a_registration(queues: Queues) -> None:
+    queues.submit(queue=None)
+    queues.store.sessions.suspend(queues.session, reason="a look", by="", until_ms=None)
+    assert queues.store.housekeeping.offer({"agent": [""]}) == 1
+    assert queues.messages("") == []
+    queues.store.sessions.resume(queues.session, by="")
+    assert queues.messages("") == ["1"]
 
 
 def test_the_sweep_publishes_no_step_that_no_live_worker_could_run(queues: Queues) -> None:
@@ -223,7 +254,7 @@ def test_a_session_is_parked_after_the_grace_period_and_comes_back_by_itself(dat
 
     assert queues.store.housekeeping.offer({"agent": [""]}) == 1
     assert queues.store.sessions.header(queues.session).status == "pending"
-    assert len(queues.sweep({"agent": [""]}).lost) == 1
+    assert queues.messages("") == ["1"]
     queues.commit(queues.claim_from(""), final=True)
     assert queues.store.sessions.header(queues.session).status == "completed"
 
@@ -282,6 +313,27 @@ def test_the_registry_tells_the_queue_of_an_agent(queues: Queues) -> None:
     registry.register("w", {"agent_queues": {"painter": "gpu"}}, {"painter": "hash", "clerk": "hash"})
     assert (registry.queue_of("painter"), registry.queue_of("clerk")) == ("gpu", "")
     registry.unregister("w")
+    queues.database("DEL", "ca:agents")
+
+
+def test_a_new_session_goes_to_the_only_worker_group_that_offers_its_agent(queues: Queues) -> None:
+    registry = queues.store.registry
+    assert registry.queue_for_new("painter") is None
+    taking = {"queues": ["", "@one"], "group": "@one"}
+    registry.register("one", taking, {"painter": "hash"})
+    assert registry.queue_for_new("painter") == ""  # nobody else would take it from the common queue
+    registry.register("two", {"queues": ["", "@two"], "group": "@two"}, {"clerk": "hash"})
+    assert (registry.queue_for_new("painter"), registry.queue_for_new("clerk")) == ("@one", "@two")
+    registry.register("new", {"queues": ["", "@new"], "group": "@new"}, {"painter": "hash", "guide": "hash"})
+    assert registry.queue_for_new("painter") == ""  # two groups offer it, as while a version is replaced
+    registry.register("one", {**taking, "draining": True}, {"painter": "hash"})
+    assert registry.queue_for_new("painter") == "@new"
+    registry.register("new", {"queues": [""], "group": "@new"}, {"painter": "hash", "guide": "hash"})
+    assert registry.queue_for_new("painter") == ""  # it does not take the queue of its group
+    registry.register("new", {"queues": ["", "gpu"], "agent_queues": {"painter": "gpu"}}, {"painter": "hash"})
+    assert registry.queue_for_new("painter") == "gpu"
+    for worker in ("one", "two", "new"):
+        registry.unregister(worker)
     queues.database("DEL", "ca:agents")
 
 

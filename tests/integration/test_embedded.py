@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,37 @@ def test_the_preferred_port_is_taken_when_it_is_free() -> None:
         assert first.port == port
         assert second.port not in (0, port)
         assert embedded.is_redis(second.port)
+
+
+def test_the_port_is_the_same_again_while_closed_connections_still_hold_it() -> None:
+    port = unused_port()
+    with EmbeddedRedis(port=port) as first:
+        connection = socket.create_connection(("127.0.0.1", port))
+    assert first.port == port
+    assert connection.recv(1) == b"", "the server closes first, so its side of the connection stays for a minute"
+    connection.close()
+    with EmbeddedRedis(port=port) as again:
+        assert again.port == port
+
+
+def test_where_the_preferred_port_is_taken_a_data_folder_keeps_the_port_it_got(tmp_path: Path) -> None:
+    port = unused_port()
+    with EmbeddedRedis(port=port):
+        with EmbeddedRedis(tmp_path, port=port) as first:
+            assert first.port != port
+        with EmbeddedRedis(tmp_path, port=port) as again:
+            assert again.port == first.port
+        with EmbeddedRedis(port=first.port), EmbeddedRedis(tmp_path, port=port) as elsewhere:
+            assert elsewhere.port not in (port, first.port)
+    with EmbeddedRedis(tmp_path, port=port) as preferred:
+        assert preferred.port == port
+
+
+@pytest.mark.parametrize("noted", ["", "no port\n", "0\n", "70000\n"])
+def test_a_damaged_note_of_the_port_is_passed_over(tmp_path: Path, noted: str) -> None:
+    (tmp_path / "port").write_text(noted)
+    with EmbeddedRedis(tmp_path) as server:
+        assert embedded.is_redis(server.port)
 
 
 def test_without_a_redis_server_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

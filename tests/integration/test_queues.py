@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,17 +100,21 @@ def test_a_lost_message_of_an_agents_queue_is_published_to_it_again(
 
 
 @pytest.mark.alone
-def test_two_services_on_one_redis_run_at_full_speed(new_worker: NewWorker, redis_url: str) -> None:
+def test_two_services_on_one_redis_run_at_full_speed(
+    new_worker: NewWorker, new_redis: Callable[[], RedisServer], redis_url: str
+) -> None:
+    another_url = new_redis().url()
+    alone, shared = AgentClient(another_url), AgentClient(redis_url)
+    new_worker(another_url, agents="support.alpha_agents")
     new_worker(agents="support.alpha_agents")
-    client = AgentClient(redis_url)
-    alone = min(slowest_of_a_hundred(client, ["alpha"]) for _ in range(3))
     new_worker(agents="support.beta_agents")
-    beside = min(slowest_of_a_hundred(client, ["alpha"]) for _ in range(3))
-    both = min(slowest_of_a_hundred(client, ["alpha", "beta"]) for _ in range(3))
-    print(
-        f"slowest of 100 two-step jobs: {alone:.3f} s alone, {beside:.3f} s beside another service, {both:.3f} s of both"
-    )
-    assert max(beside, both) < 1.5 * alone + 0.25
+    loads = {"alone": (alone, ["alpha"]), "beside": (shared, ["alpha"]), "both": (shared, ["alpha", "beta"])}
+    seconds = dict.fromkeys(loads, math.inf)
+    for _ in range(12):  # in turn, so that what else the machine does is in each
+        for name, (client, agents) in loads.items():
+            seconds[name] = min(seconds[name], slowest_of_a_hundred(client, agents))
+    print("slowest of 100 two-step jobs:", seconds)
+    assert max(seconds["beside"], seconds["both"]) < 1.5 * seconds["alone"]
 
 
 def slowest_of_a_hundred(client: AgentClient, agents: Sequence[str]) -> float:
@@ -165,6 +170,18 @@ def test_a_job_submitted_before_its_workers_first_start_completes_within_two_sec
     worker.wait_for_text("ready.", 30)
     ready_at = time.monotonic()
     assert job.result(timeout=10).status == "completed"
+    assert time.monotonic() - ready_at < 2.0
+
+
+def test_a_job_that_waits_on_a_redis_that_has_just_started_begins_with_its_worker(
+    new_worker: NewWorker, new_redis: Callable[[], RedisServer]
+) -> None:
+    url = new_redis().url()
+    with AgentClient(url) as client:
+        job = client.submit("beta", "go")
+        new_worker(url, agents="support.beta_agents", wait=False).wait_for_text("ready.", 30)
+        ready_at = time.monotonic()
+        assert job.result(timeout=10).status == "completed"
     assert time.monotonic() - ready_at < 2.0
 
 

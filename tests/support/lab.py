@@ -106,7 +106,7 @@ class Lab:
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            worker.end(patience=0.5)
+            worker.end(patience=0.0)
         for close in reversed(self._closing):
             close()
 

@@ -100,7 +100,7 @@ class RedisServer:
 
     def end(self) -> None:
         """Make sure that it is gone, whatever state it is in."""
-        self._process.end(patience=2.0)
+        self._process.end(patience=0.0)
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing is answered."""

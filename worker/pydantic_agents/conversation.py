@@ -105,41 +105,81 @@ def history_message(history: Sequence[ModelMessage]) -> Message:
 
 def read_conversation(messages: Sequence[Message], execution_id: str) -> Conversation:
     """The conversation of a session, as the next step of this execution asks it."""
-    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
-    from pydantic_ai.usage import RunUsage
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     history: list[ModelMessage] = []
-    results: list[ModelRequestPart] = []
-    said: list[str] = []
-    queued: list[Any] = []
-    counters, usage, goes_on = Counters(), RunUsage(), False
+    answer: Message | None = None
+    since: list[Message] = []
     for message in messages:
-        if message.role is Role.ASSISTANT:
-            kept: Any = None if message.provider is None else message.provider.get(KEY)
-            history += _PARSED.of(message, _messages_of) if kept else _convert(message, results, said)
-            results, said = ([*load_parts(kept["results"])] if kept else []), []
-            goes_on = kept is not None and message.metadata.get("execution_id") == execution_id
-            counters = Counters(**thaw(kept["counters"])) if kept and goes_on else Counters()
-            usage = RunUsage(**thaw(kept["usage"])) if kept and goes_on else RunUsage()
-            queued = list(thaw(kept.get("queued", ()))) if kept and goes_on else []
-        elif message.role is Role.TOOL and message.name != ANSWER_AGAIN:
-            result = _PARSED.of(message, read_result)
-            results += result.parts
-            queued += result.queued
-            usage.incr(RunUsage(**result.used))
-        elif message.role is Role.USER:
-            said.append(message.content)
-        elif message.role is Role.SYSTEM:
-            results.append(SystemPromptPart(content=message.content))
-    counters = counters.after(results)
-    prompt: str | list[str] | None = None
-    if goes_on:  # within an execution, what was said meanwhile follows the results
-        results += [UserPromptPart(content=text) for text in said]
+        if message.role is not Role.ASSISTANT:
+            since.append(message)
+            continue
+        if _kept_of(message) is not None:  # it keeps the request that it answers
+            history += _PARSED.of(message, _messages_of)
+        else:
+            history += _convert(message, _read_since(answer, since, execution_id))
+        answer, since = message, []
+    latest = _read_since(answer, since, execution_id)
+    results, prompt = latest.results, None
+    if latest.goes_on:  # within an execution, what was said meanwhile follows the results
+        results = [*results, *(UserPromptPart(content=text) for text in latest.said)]
     else:
-        prompt = said[0] if len(said) == 1 else said
+        prompt = latest.said[0] if len(latest.said) == 1 else latest.said
     if results:
         history.append(ModelRequest(parts=results))
-    return Conversation(history=history, prompt=prompt, counters=counters, usage=usage, queued=queued)
+    counters = latest.counters.after(latest.results)
+    return Conversation(history=history, prompt=prompt, counters=counters, usage=latest.usage, queued=latest.queued)
+
+
+@dataclass(slots=True)
+class _Since:
+    """Everything that has come since an answer.
+
+    Attributes:
+        results: Parts of the next request: results of tool calls, and instructions.
+        said: What the user has said.
+        counters, usage, queued: As in `Conversation`, with what the answer has kept.
+        goes_on: The answer is one of this execution.
+    """
+
+    counters: Counters
+    usage: RunUsage
+    results: list[ModelRequestPart] = field(default_factory=list["ModelRequestPart"])
+    said: list[str] = field(default_factory=list[str])
+    queued: list[Any] = field(default_factory=list[Any])
+    goes_on: bool = False
+
+
+def _read_since(answer: Message | None, since: Sequence[Message], execution_id: str) -> _Since:
+    """Read the messages that follow an answer; None: those of the beginning."""
+    from pydantic_ai.messages import SystemPromptPart
+    from pydantic_ai.usage import RunUsage
+
+    kept = None if answer is None else _kept_of(answer)
+    found = _Since(counters=Counters(), usage=RunUsage())
+    if answer is not None and kept is not None:
+        found.results = [*load_parts(kept["results"])]
+        if answer.metadata.get("execution_id") == execution_id:
+            found.goes_on = True
+            found.counters = Counters(**thaw(kept["counters"]))
+            found.usage = RunUsage(**thaw(kept["usage"]))
+            found.queued = list(thaw(kept.get("queued", ())))
+    for message in since:
+        if message.role is Role.TOOL and message.name != ANSWER_AGAIN:
+            result = _PARSED.of(message, read_result)
+            found.results += result.parts
+            found.queued += result.queued
+            found.usage.incr(RunUsage(**result.used))
+        elif message.role is Role.USER:
+            found.said.append(message.content)
+        elif message.role is Role.SYSTEM:
+            found.results.append(SystemPromptPart(content=message.content))
+    return found
+
+
+def _kept_of(message: Message) -> Any:
+    """The data that this package keeps with an answer; None for an answer of another driver."""
+    return None if message.provider is None else message.provider.get(KEY) or None
 
 
 def _messages_of(message: Message) -> list[ModelMessage]:
@@ -169,11 +209,11 @@ class _Parsed:
 _PARSED: Final = _Parsed()
 
 
-def _convert(message: Message, results: list[ModelRequestPart], said: list[str]) -> list[ModelMessage]:
+def _convert(message: Message, since: _Since) -> list[ModelMessage]:
     """The messages of an answer that another driver gave, with what preceded it."""
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
-    parts = [*results, *(UserPromptPart(content=text) for text in said)]
+    parts = [*since.results, *(UserPromptPart(content=text) for text in since.said)]
     text = [TextPart(content=message.content)] if message.content else []
     answer = ModelResponse(parts=[*text, *map(call_part, message.tool_calls)])
     return [ModelRequest(parts=parts), answer] if parts else [answer]

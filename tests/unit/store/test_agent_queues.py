@@ -14,7 +14,7 @@ class Registry:
         self.queues: dict[str, str] = {}
         self.asked = 0
 
-    def queue_of(self, agent: str) -> str | None:
+    def queue_for_new(self, agent: str) -> str | None:
         self.asked += 1
         return self.queues.get(agent)
 

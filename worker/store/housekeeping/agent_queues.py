@@ -21,7 +21,7 @@ class AgentQueues:
         self._found: dict[str, tuple[str, float]] = {}
 
     def queue_of(self, agent: str) -> str | None:
-        """Name of an agent's queue, "" for the common one; None: no worker has ever registered the agent.
+        """Name of the queue for a new session of an agent, as `WorkerRegistry.queue_for_new` tells it.
 
         An agent that was registered once keeps its queue, even when the registry has been emptied since.
         """
@@ -29,7 +29,7 @@ class AgentQueues:
         known = self._found.get(agent)
         if known is not None and now - known[1] < _CACHE_SECONDS:
             return known[0]
-        queue = self._registry().queue_of(agent)
+        queue = self._registry().queue_for_new(agent)
         if queue is None and known is not None:
             queue = known[0]
         if queue is not None:

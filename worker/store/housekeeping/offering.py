@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
+from ...errors import StateUnreadable
 from .. import fields
 from ..context import StoreContext
 from ..keys import ShardKeys
+from ..records import StepRef
+from .sweeps import publish, read_lost_step
 
 _BATCH = 1000
 
 
 def offer(context: StoreContext, queues: Mapping[str, Sequence[str]]) -> int:
-    """End the wait of sessions whose agent a worker has registered. See `Housekeeping.offer`."""
+    """End the wait of sessions whose agent a worker has registered, and publish their steps. See `Housekeeping.offer`.
+
+    Nobody has a claim of such a step. So it need not wait for the sweep, which after a start of Redis begins late.
+    """
     counts = context.database.pipeline("offer.count", [("ZCARD", shard.unoffered) for shard in context.shards])
     waiting = [shard for shard, count in zip(context.shards, counts, strict=True) if count]
     if not waiting:
@@ -23,17 +30,26 @@ def offer(context: StoreContext, queues: Mapping[str, Sequence[str]]) -> int:
 
 
 def _offer(context: StoreContext, shard: ShardKeys, now_ms: int, agent: str, queues: Sequence[str]) -> int:
-    args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, agent, len(queues), *queues)
+    wait_ms = context.due_ms if context.publisher.count_commands("") else 0  # 0: the queue is in another database
+    args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
     total = 0
     while True:  # in batches, so that nobody waits for Redis for long; each takes out what it looks at
-        looked_at = context.database.script("offer.pass", "offer", (shard.unoffered, shard.due), args)
+        looked_at, free = context.database.script("offer.pass", "offer", (shard.unoffered, shard.due), args)
+        publish(context, list(_readable(free)), now_ms)
         total += looked_at
         if looked_at < _BATCH:
             return total
 
 
+def _readable(steps: Sequence[Sequence[bytes]]) -> Iterator[StepRef]:
+    """The steps that a worker takes; the sweep parks the others."""
+    for step in steps:
+        with contextlib.suppress(StateUnreadable):
+            yield read_lost_step(*step)
+
+
 def count_unoffered(context: StoreContext) -> dict[str, int]:
-    """Count the sessions that wait for a worker, by agent. See `Housekeeping.unoffered`."""
+    """Count the sessions that wait for a worker, by agent. See `Housekeeping.count_unoffered`."""
     found: dict[str, int] = {}
     for shard in context.shards:
         lowest = b"-"

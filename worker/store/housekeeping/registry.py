@@ -67,6 +67,20 @@ class WorkerRegistry:
         (entry,) = self._context.database.pipeline("registry.agent", [("HGET", AGENTS, agent)])
         return None if entry is None else _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
 
+    def queue_for_new(self, agent: str) -> str | None:
+        """Name of the queue for the first step of a session; None: no worker has ever registered the agent.
+
+        That is the agent's own queue. Where it has none, it is the common one, or the queue of a worker group when
+        only workers of this group offer the agent: from the common queue, others would take the step and pass it on.
+        """
+        now, flat, entry = self._context.database.pipeline(
+            "registry.queue", [self._context.clock.now(), ("HGETALL", WORKERS), ("HGET", AGENTS, agent)]
+        )
+        if entry is None:
+            return None
+        own = _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
+        return own or _only_group(_heard_lately(self._context, now, flat)[0], agent)
+
     def offers(self) -> dict[str, tuple[str, ...]]:
         """The agents that live workers offer, each with the queues that these workers take, the preferred one first."""
         return offered_queues(self.workers())
@@ -104,11 +118,24 @@ def forget_silent_workers(context: StoreContext) -> None:
 
 def _read_workers(context: StoreContext) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Workers heard from lately, and the names of all others. It writes nothing: users who look may not write."""
-    now_reply, flat = context.database.pipeline("registry", [context.clock.now(), ("HGETALL", WORKERS)])
+    return _heard_lately(context, *context.database.pipeline("registry", [context.clock.now(), ("HGETALL", WORKERS)]))
+
+
+def _heard_lately(context: StoreContext, now_reply: Any, flat: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
     oldest = context.clock.milliseconds(now_reply) - round(context.settings.agents_seen_seconds * 1000)
     found = fields.named_pairs(flat)
     lately = {name: facts for name, facts in _parse_facts(found, _WORKER).items() if facts["seen"] >= oldest}
     return lately, [name for name in found if name not in lately]
+
+
+def _only_group(workers: Mapping[str, Mapping[str, Any]], agent: str) -> str:
+    """The queue of the one worker group that offers an agent, while others take the common queue; else ""."""
+    taking = [facts for facts in workers.values() if "" in facts["queues"] and not facts["draining"]]
+    offering = {
+        facts["group"] if facts["group"] in facts["queues"] else "" for facts in taking if agent in facts["agents"]
+    }
+    others = any(agent not in facts["agents"] for facts in taking)
+    return offering.pop() if others and len(offering) == 1 else ""
 
 
 def _parse_facts(entries: Mapping[str, bytes], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,9 @@ class Housekeeping:
         return sweeps.sweep(self._context, self._context.shards[shard], queue)
 
     def offer(self, queues: Mapping[str, Sequence[str]]) -> int:
-        """End the wait of sessions whose agents a worker has registered; the next sweep publishes their steps.
+        """End the wait of sessions whose agents a worker has registered.
+
+        Their steps are published at once where the queue is in the store's database, else by the next sweep.
 
         Args:
             queues: The agents, each with the queues that the worker takes, the preferred one first.

@@ -73,13 +73,13 @@ def sweep(context: StoreContext, shard: ShardKeys, queue: QueueSnapshot) -> Swee
     left: set[str] = set()
     for session_id, *step, left_queue in lost:
         try:
-            refs.append(_parse_lost(session_id, *step))
+            refs.append(read_lost_step(session_id, *step))
             left.add(fields.text(left_queue))
         except StateUnreadable:
             broken.append(session_id)
     for session_id, execution_id, step, agent in expired:
         try:
-            _park_unoffered(context, _parse_lost(session_id, execution_id, step), fields.text(agent))
+            _park_unoffered(context, read_lost_step(session_id, execution_id, step), fields.text(agent))
         except StateUnreadable:
             broken.append(session_id)
     for session_id in broken:
@@ -93,7 +93,7 @@ def _park_unoffered(context: StoreContext, ref: StepRef, agent: str) -> None:
     park(context, ref, f"no worker has offered agent {agent!r} for {waited}", only_unoffered=True)
 
 
-def _parse_lost(
+def read_lost_step(
     session_id: bytes, execution_id: bytes, step: bytes, retries: bytes = b"", legs: bytes = b"", queue: bytes = b""
 ) -> StepRef:
     """Parse a lost step.

@@ -148,30 +148,37 @@ def _sweep(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
 
 
 def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    prefix, now, limit, kept, agent, _, *queues = args
+    prefix, now, limit, kept, wait, agent, _, *queues = args
+    free: list[Reply] = []
     found = run(("ZRANGEBYLEX", keys[0], f"[{agent} ", f"({agent}!", "LIMIT", 0, limit))
     for member in found:
         run(("ZREM", keys[0], member))
         sid = member.decode("utf-8", "backslashreplace")[len(str(agent)) + 1 :]
         session = f"{prefix}s:{sid}"
         ctl = f"{session}:ctl"
-        names = ("execution", "step", "phase", "queue", "started", "not_before", "held")
-        execution, step, phase, queue, started, not_before, held = run(("HMGET", ctl, *names))
+        names = ("execution", "step", "phase", "queue", "started", "not_before", "held", "claim", "retries", "legs")
+        execution, step, phase, queue, started, not_before, held, *more = run(("HMGET", ctl, *names))
+        claim, retries, legs = more
         if execution is None:
             continue
         run(("HDEL", ctl, "unoffered"))
-        if (queue or b"").decode() not in queues:
-            run(("HSET", ctl, "queue", queues[0]))
+        name = (queue or b"").decode()
+        if name not in queues:
+            name = str(queues[0])
+            run(("HSET", ctl, "queue", name))
         due = max(int(now), int(_count(not_before) or 0), int(_count(held) or 0))
         if phase == b"parked":
             run(("HSET", ctl, "phase", "run", "attempts", 0))
             run(("HSET", session, "status", "pending" if (started or b"0") == b"0" else "in_progress"))
             run(("ZADD", keys[1], due, sid))
         if phase != b"end":
-            run(("HSET", ctl, "published", 0, "nudges", 0))
-            run(("ZADD", keys[1], "XX", due, sid))
+            is_free = int(wait) > 0 and due <= int(now) and not claim
+            run(("HSET", ctl, "published", now if is_free else 0, "nudges", 0))
+            run(("ZADD", keys[1], "XX", int(now) + int(wait) if is_free else due, sid))
+            if is_free:
+                free.append([_bytes(sid), execution, step or b"0", retries or b"0", legs or b"0", _bytes(name)])
             _add_event(run, session, kept, ("worker_found", execution, step or b"0", _bytes(agent)))
-    return len(found)
+    return [len(found), free]
 
 
 def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:

@@ -1,10 +1,11 @@
--- Ends the wait of sessions whose agent a worker has registered; parked ones come back. The sweep publishes their steps.
+-- Ends the wait of sessions whose agent a worker has registered; parked ones come back.
 -- KEYS: unoffered, due
--- ARGV: prefix, now, limit, events kept, agent, number of queues, the queues that the worker takes, the preferred first
--- Gives how many sessions were looked at.
-local prefix, now, agent = ARGV[1], tonumber(ARGV[2]), ARGV[5]
-local taken = {}
-for i = 7, 6 + tonumber(ARGV[6]) do taken[ARGV[i]] = true end
+-- ARGV: prefix, now, limit, events kept, wait ms (0: the sweep publishes the steps), agent, number of queues, the queues
+-- that the worker takes, the preferred first
+-- Gives how many sessions were looked at, and the steps that are to be published now.
+local prefix, now, wait, agent = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[6]
+local taken, free = {}, {}
+for i = 8, 7 + tonumber(ARGV[7]) do taken[ARGV[i]] = true end
 -- All scores are 0, so the members stand in the order of their bytes; '!' follows the blank.
 local found = redis.call('ZRANGEBYLEX', KEYS[1], '[' .. agent .. ' ', '(' .. agent .. '!', 'LIMIT', 0, ARGV[3])
 for _, member in ipairs(found) do
@@ -12,10 +13,15 @@ for _, member in ipairs(found) do
   local sid = string.sub(member, #agent + 2)
   local session = prefix .. 's:' .. sid
   local ctl = session .. ':ctl'
-  local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'phase', 'queue', 'started', 'not_before', 'held')
+  local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'phase', 'queue', 'started', 'not_before', 'held', 'claim',
+    'retries', 'legs')
   if (not f.err) and f[1] then
     redis.call('HDEL', ctl, 'unoffered')
-    if not taken[f[4] or ''] then redis.call('HSET', ctl, 'queue', ARGV[7]) end
+    local queue = f[4] or ''
+    if not taken[queue] then
+      queue = ARGV[8]
+      redis.call('HSET', ctl, 'queue', queue)
+    end
     -- A delayed or held session keeps its time.
     local due = math.max(now, tonumber(f[6] or '0') or 0, tonumber(f[7] or '0') or 0)
     if f[3] == 'parked' then
@@ -24,11 +30,13 @@ for _, member in ipairs(found) do
       redis.call('ZADD', KEYS[2], due, sid)
     end
     if f[3] ~= 'end' then
-      redis.call('HSET', ctl, 'published', 0, 'nudges', 0)
-      redis.call('ZADD', KEYS[2], 'XX', due, sid)
+      local is_free = wait > 0 and due <= now and (f[8] or '') == ''
+      redis.call('HSET', ctl, 'published', is_free and now or 0, 'nudges', 0)
+      redis.call('ZADD', KEYS[2], 'XX', is_free and now + wait or due, sid)
+      if is_free then free[#free + 1] = {sid, f[1], f[2] or '0', f[9] or '0', f[10] or '0', queue} end
       redis.call('XADD', session .. ':events', 'MAXLEN', '~', ARGV[4], '*', 'type', 'worker_found',
         'execution', f[1], 'step', f[2] or '0', 'data', cjson.encode({agent = agent}))
     end
   end
 end
-return #found
+return {#found, free}

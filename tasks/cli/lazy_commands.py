@@ -1,0 +1,55 @@
+"""The commands by module: a module is imported when one of its commands is asked for.
+
+All modules together take a tenth of a second to import, which is a tenth of what a worker needs to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "run_commands": ("up", "worker", "flower"),
+    "serve_command": ("serve",),
+    "job_commands": ("submit", "send", "stop", "retry"),
+    "request_commands": ("requests", "approve", "deny", "answer"),
+    "holding_commands": ("suspend", "resume"),
+    "session_commands": ("fork", "clear", "snapshot", "restore", "trace"),
+    "read_commands": ("watch", "show", "list"),
+    "delete_command": ("delete",),
+    "workers_command": ("workers",),
+    "doctor_command": ("doctor",),
+    "health_command": ("health",),
+    "new_command": ("new",),
+    "demo_command": ("demo",),
+}
+"""The modules of this room that register commands, with the names of these, in the order of the help."""
+
+COMMANDS: Final[Mapping[str, str]] = {name: module for module, names in MODULES.items() for name in names}
+"""The module of each command."""
+
+
+class LazyCommands(TyperGroup):
+    """A group that imports the module of a command when the command is asked for; help and a wrong name ask for all."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find a command; None for an unknown name, for which the group suggests others."""
+        for module in (COMMANDS[cmd_name],) if cmd_name in COMMANDS else MODULES:
+            if self.commands.keys().isdisjoint(MODULES[module]):
+                self.commands.update(commands_of(module))
+        return super().get_command(ctx, cmd_name)
+
+
+def commands_of(module: str) -> Mapping[str, Any]:
+    """Import a module and make the commands that it registers."""
+    registered = typer.Typer(rich_markup_mode=None)
+    import_module(f".{module}", __package__).register(registered)
+    return typer.main.get_group(registered).commands
