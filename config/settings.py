@@ -110,9 +110,14 @@ class Settings(BaseSettings):
         3, ge=1, description="From this attempt on a step runs alone in its process, so it takes no neighbours along."
     )
     driver_attempts: int = Field(4, ge=1, description="Requests for one answer within a step before it retries later.")
-    retry_delay_seconds: float = Field(0.5, gt=0, description="First pause between driver attempts; full jitter.")
-    retry_delay_max_seconds: float = Field(20.0, gt=0, description="Longest pause between driver attempts in a step.")
-    retry_later_seconds: float = Field(15.0, gt=0, description="First 'retry later'; doubles with each.")
+    retry_delay_seconds: float = Field(0.25, gt=0, description="First pause between driver attempts; full jitter.")
+    retry_delay_max_seconds: float = Field(
+        2.0,
+        gt=0,
+        description="Longest pause between driver attempts in a step. A provider that asks for a longer one delays the "
+        "step, which every reader sees.",
+    )
+    retry_later_seconds: float = Field(5.0, gt=0, description="First 'retry later'; doubles with each.")
     retry_later_max_seconds: float = Field(600.0, gt=0, description="Longest 'retry later'.")
     retry_later_limit_seconds: float = Field(86_400.0, gt=0, description="After this long of retrying later it fails.")
     steps_per_task: int = Field(

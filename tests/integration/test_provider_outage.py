@@ -174,6 +174,31 @@ def test_every_reader_knows_within_two_seconds_that_a_step_was_delay(lab: Lab, p
         watch.end(patience=5.0)
 
 
+def test_a_rate_limit_with_a_time_is_known_at_once_and_kept_with_the_settings_as_they_come(
+    tmp_path: Path, provider: Provider
+) -> None:
+    """A worker without settings of its own gives the slot back when the provider asks for fifteen seconds."""
+    provider.plan("after the pause", faults=[{"fault": "status", "code": 429, "retry_after": 15, "times": 1}])
+    with Lab(
+        tmp_path / "lab", agents="support.model_agents", env={PROVIDER_URL: provider.base_url, KEY_NAME: "sk-not-a-key"}
+    ) as lab:
+        lab.worker()
+        job = lab.client.submit("model", "hello")
+        wait_until(lambda: len(provider.ledger()) == 1, "the first request", 20)
+        wait_until(lambda: _command_text(lab, "list", "--json").count("was delayed") == 1, "a reader knows", 4)
+        findings = [each for each in examine(lab.client.settings) if each.name == "steps put off"]
+        assert [each.level.value for each in findings] == ["warn"]
+        delay = next(event for event in job.events(timeout=30) if event.type == EventType.STEP_DELAYED)
+        assert 14_000 < delay.data["next_try_ms"] - delay.at_ms <= 15_000, "the provider's own time is kept"
+        assert job.result(timeout=40).final_response == "after the pause"
+        assert len(provider.ledger()) == 2
+        assert len(provider.paid()) == 1
+
+
+def _command_text(lab: Lab, *arguments: str) -> str:
+    return CliRunner().invoke(program, [*arguments, "--redis-url", lab.store_url]).output
+
+
 def test_a_refused_request_shows_the_providers_code_and_request_id_and_not_its_body(
     lab: Lab, provider: Provider
 ) -> None:
