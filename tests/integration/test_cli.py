@@ -103,7 +103,9 @@ def test_a_failed_execution_ends_with_1_and_can_be_retried(shell: Shell, worker:
     assert result["status"] == "failed"
     assert result["errors"]
     session = result["session_id"]
-    assert [line["session_id"] for line in lines_of(shell("list", "--status", "failed", "--json"))] == [session]
+    (listed,) = lines_of(shell("list", "--status", "failed", "--json"))
+    assert listed["session_id"] == session
+    assert listed["reason"] in result["errors"], "a listing says why it failed"
 
     named = shell("retry", "--failed", "--since", "1h", "--agent", "planned", "--dry-run")
     assert session in named.stdout

@@ -118,7 +118,7 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     waits = next(line for line in shown.splitlines() if line.startswith("waits:"))
     assert "step 2 was delayed" in waits
     assert "HTTP 500" in waits
-    assert "Next try in " in waits
+    assert "next try in " in waits
     store = lab.client.store
     (listed,) = listed_sessions(store, lab.client.list().items)
     assert "step 2 was delayed" in listed.reason
