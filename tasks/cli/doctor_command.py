@@ -45,7 +45,9 @@ def doctor(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Look at Redis, broker, workers, agents, backlog and provider keys, and say what to do about each problem.
+    """Look for problems of the installation, and say what to do about each.
+
+    It looks at Redis, broker, workers, agents, backlog and provider keys.
 
     Ends with 0 when nothing failed, 1 when something did, 3 when Redis is not reachable. Warnings do not count. Agents
     and provider keys are looked at where CELERY_AGENTS_AGENTS names modules: run it in the environment of a worker.

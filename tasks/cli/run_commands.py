@@ -55,7 +55,9 @@ def up(
         bool, typer.Option("--http/--no-http", help="Start the HTTP interface when it is installed.")
     ] = True,
 ) -> None:
-    """Run everything on this machine: an embedded Redis, a worker, the HTTP interface and Flower. Ctrl-C ends it.
+    """Run everything on this machine. Ctrl-C ends it.
+
+    That is an embedded Redis, a worker, the HTTP interface and Flower.
 
     What ends by itself is started again. The data stay in the folder of --data-dir: a job that was not done goes on
     when the command runs the next time. Everything listens on the loopback interface only. Flower gets a generated

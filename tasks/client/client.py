@@ -242,7 +242,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         try:
             applied = self.store.sessions.retry(read_session_id(session_id), retry_transition(budget, by), by=by)
         except InvalidTransition as error:
-            raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
+            why = f"its execution is {error.before}; only failed and stopped ones can be retried"
+            raise ActionRefused(f"session {session_id}: {why}") from error
         self._publish(applied.publish)
         return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id)
 

@@ -60,7 +60,7 @@ def document(served: ServeProcess) -> dict[str, Any]:
 
 def submit(http: httpx.Client, *steps: list[dict[str, Any]], agent: str = "planned", **body: Any) -> dict[str, Any]:
     response = http.post(f"/v1/agents/{agent}/jobs", json={"message": plan(*steps), **body})
-    assert response.status_code == 202, response.text
+    assert response.status_code in (200, 202), response.text  # 200: it has ended before the reply was written
     return response.json()
 
 
@@ -490,7 +490,7 @@ def test_a_sessions_token_reaches_its_session_and_nothing_else(
     assert made.status_code == 201
     with served.http(made.json()["token"]) as bearer:
         assert bearer.get(f"/v1/sessions/{mine}").status_code == 200
-        assert bearer.post(f"/v1/sessions/{mine}/messages", json={"message": plan()}).status_code == 202
+        assert bearer.post(f"/v1/sessions/{mine}/messages", json={"message": plan()}).is_success
         problem(bearer.get(f"/v1/sessions/{mine[:-1]}"), 403, "other-session")
         for method, path, scope in operations(document):
             concrete = re.sub(r"{\w+}", "x", path.replace("{session_id}", other))

@@ -115,7 +115,7 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     assert [(each.level.value, "HTTP 500" in each.what) for each in findings] == [("warn", True)]
     wait_until(lambda: "task-retried" in events.of(f"{job.execution_id}.2"), "Celery tells of a retry", 2)
     shown = _command(lab, "show", job.session_id[:10]).stdout
-    waits = next(line for line in shown.splitlines() if line.startswith("waits:"))
+    waits = next(line for line in shown.splitlines() if line.startswith("now:"))
     assert "step 2 was delayed" in waits
     assert "HTTP 500" in waits
     assert "next try in " in waits
@@ -135,7 +135,7 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     ]  # fmt: skip
     watched = _command(lab, "watch", job.session_id).stdout
     assert "step 2: delayed; next try in 12 s" in watched
-    assert "step 2: the model gave no usable answer; next try in" in watched
+    assert "step 2: the model call failed; next try" in watched
 
 
 def _seconds_since(at_ms: int, lab: Lab) -> float:
