@@ -22,6 +22,7 @@ class Job:
     Attributes:
         session_id: The session.
         operation_id: The submit or message that made the job; the job follows it to its execution.
+        notice: Why the job cannot begin yet, for its caller: no worker has registered the agent. "" otherwise.
     """
 
     def __init__(self, store: Store, session_id: str, operation_id: str, execution_id: str = "") -> None:
@@ -29,6 +30,7 @@ class Job:
         self._execution_id = execution_id
         self.session_id = session_id
         self.operation_id = operation_id
+        self.notice = ""
 
     @property
     def execution_id(self) -> str:

@@ -119,6 +119,7 @@ async def _reply_to(call: Call, job: AsyncJob) -> Response:
         "execution_id": execution_id,
         "status": "submitted" if result is None else result["status"],
         "result": result,
+        "notice": job.notice or None,
     }
     return send(value, 202 if result is None else 200, headers)
 
