@@ -84,7 +84,7 @@ class Delegator:
 
     def _check_depth(self, run: Run) -> None:
         """Refuse a child below the deepest level. It is checked before anything is looked up."""
-        if run.depth >= run.agent.max_depth:
+        if run.depth >= run.max_depth:
             advice = f"agent {run.agent.name} at depth {run.depth} may start no agents; do the work without."
             raise InvalidInput("depth", run.depth, advice)
 

@@ -89,6 +89,8 @@ class ParentLink(Value):
         root_task_id: The Celery task at the root of the tree.
         root_execution_id: The execution at the root of the tree; the whole tree is one trace.
         retries: How often the parent's execution had been retried.
+        max_depth: Levels below the root that the agents above the child allow, the least of all; None: as its own
+            agent says.
     """
 
     session_id: Text
@@ -104,6 +106,7 @@ class ParentLink(Value):
     root_task_id: Text = ""
     root_execution_id: Text = ""
     retries: Count = 0
+    max_depth: Count | None = None
 
 
 class ChildEnd(Value):
