@@ -200,6 +200,11 @@ class Settings(BaseSettings):
         "", description="Origins whose pages may call the HTTP interface, comma separated. Empty: none but its own."
     )
     http_max_body_bytes: int = Field(2_000_000, ge=1000, description="Longer bodies of HTTP requests are refused.")
+    http_max_bodies_bytes: int = Field(
+        128_000_000,
+        ge=1000,
+        description="Bytes of the bodies of all requests that one HTTP process serves at the same time.",
+    )
     http_max_streams: int = Field(1_000, ge=1, description="Streams of events of one HTTP process at the same time.")
     webhook_allow: str = Field(
         "",

@@ -57,6 +57,22 @@ def test_readers_get_each_piece_with_its_place_and_the_events_in_order(bench: Be
     }
 
 
+def test_one_read_of_many_sessions_brings_few_entries_of_each_and_the_next_the_rest(bench: Bench) -> None:
+    claimed = bench.claim()
+    time.sleep(0.002)  # of the same millisecond text and events have no order
+    write(bench, claimed, *(text("x", number, part=f"t{number}") for number in range(6)))
+    whole = read(bench)
+    others = {f"other-{number}": StreamPosition() for number in range(1_500)}
+    at, found = StreamPosition(), list[Any]()
+    while page := bench.store.live.follow({bench.session: at, **others}).get(bench.session, []):
+        assert len(page) <= 2
+        for entry in page:
+            at = moved_on(at, entry)
+        found += page
+    assert [each.id for each in found] == [each.id for each in whole]
+    assert len(found) >= 8
+
+
 def test_a_reader_comes_back_to_where_it_was_by_a_cursor(bench: Bench) -> None:
     claimed = bench.claim()
     write(bench, claimed, text("one"), text("two", 3))
