@@ -26,6 +26,7 @@ class CommittedStep:
     Attributes:
         state: The session as it was committed, with the step's execution in it.
         parent: The place of the session in its tree; None for a root.
+        weight: About the bytes of memory that the session took before the step; 0: unknown.
     """
 
     session_id: str
@@ -34,6 +35,7 @@ class CommittedStep:
     agent: str
     state: AgentState
     parent: ParentLink | None = None
+    weight: int = 0
 
 
 @dataclass(frozen=True)
