@@ -175,6 +175,21 @@ def test_live_text_lives_for_minutes_and_is_capped(database: Any) -> None:
     assert bench.database("PTTL", live) <= 300_000, "the retention of the session is not its"
 
 
+def test_live_text_is_capped_by_bytes_and_large_pieces_of_one_session_cost_no_other_its_text(database: Any) -> None:
+    bench = Bench(database, live_bytes=1_000_000)
+    bench.submit()
+    large = bench.claim()
+    other = Bench(database, live_bytes=1_000_000)
+    other.submit()
+    small = other.claim()
+    write(other, small, *(text("x", number) for number in range(600)))
+    attempts = {Attempt(large.claim, large.loaded.legs): [text("漢" * 5_000, 5_000 * number) for number in range(600)]}
+    bench.store.live.write({**attempts, Attempt(small.claim, small.loaded.legs): [text("x", 600)]})
+    kept = bench.database("XRANGE", bench.store.context.keys(bench.session).live, "-", "+")
+    assert 30 <= len(kept) <= 200, "of 9 MB about one is kept"
+    assert len(other.database("XRANGE", other.store.context.keys(other.session).live, "-", "+")) == 601
+
+
 def test_nobody_writes_text_of_a_session_that_is_gone(bench: Bench) -> None:
     claimed = bench.claim()
     keys = bench.store.context.keys(bench.session)
