@@ -76,7 +76,7 @@ class Delivery:
         Args:
             size: About the bytes of memory that `make` keeps.
         """
-        ending = _Ending(len(self._queues), self.failures, make, size)
+        ending = _Ending(sinks=len(self._queues), failures=self.failures, make=make, size=size)
         for sink_queue in self._queues:
             sink_queue.put(execution_id, functools.partial(ending.write, sink_queue), size)
 
