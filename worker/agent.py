@@ -405,7 +405,9 @@ class AgentRegistry:
                     f"no agent here has the queue {queue or DEFAULT_QUEUE!r} (CELERY_AGENTS_QUEUES, or -Q); "
                     f"queues of the agents: {known}"
                 )
-        return AgentRegistry(agent for agent in self if (agent.queue or "") in queues)
+        found = AgentRegistry()  # its agents are added already, with those that were derived of them
+        found._agents = {name: agent for name, agent in self._agents.items() if (agent.queue or "") in queues}
+        return found
 
     def __getitem__(self, name: str) -> Agent:
         """The agent of that name.

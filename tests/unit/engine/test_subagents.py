@@ -151,6 +151,17 @@ def test_guards_guardrails_and_times_of_the_parent_hold_for_a_subagent() -> None
     assert (helper.tool_timeout, helper.step_timeout) == (5, 7)
 
 
+def test_a_registry_that_is_restricted_to_queues_keeps_subagents_with_their_parents() -> None:
+    whole = AgentRegistry([lead(effects=[]), lead_of_another_queue()])
+    assert {agent.name for agent in whole.restricted_to([""])} == {"lead", "helper"}
+    assert {agent.name for agent in whole.restricted_to(["gpu"])} == {"painter", "brush"}
+    assert whole.restricted_to(["gpu"])["brush"] is whole["brush"]
+
+
+def lead_of_another_queue() -> Agent:
+    return Agent("painter", driver=lambda _state: "", queue="gpu", capabilities=[Subagents([Subagent("brush")])])
+
+
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
