@@ -237,6 +237,15 @@ def test_a_callback_with_an_absurd_count_of_attempts_is_given_up_with_a_reason(d
 
 
 @pytest.mark.timeout(30)
+def test_of_many_agents_that_nobody_offers_the_others_are_counted_together(bench: Bench) -> None:
+    shards = bench.store.context.shards
+    for number in range(350):
+        bench.database("ZADD", shards[number % len(shards)].unoffered, 0, f"agent{number:03} session")
+    found = bench.store.housekeeping.count_unoffered()
+    assert (len(found), sum(found.values())) == (101, 350)
+    assert found["(other)"] == 250
+
+
 def test_an_entry_of_the_unoffered_that_is_no_text_does_not_hold_the_count_up(bench: Bench) -> None:
     shard = bench.store.context.keys(bench.session).shard
     for member in (NO_TEXT, b"gone", b" x", b"clerk s1", b"clerk s2"):

@@ -118,6 +118,18 @@ def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: s
     assert client.submit("many_calls", "and again").result(timeout=90).status == "completed"
 
 
+def test_the_ends_of_sixty_four_children_take_bounded_memory_of_their_parent(redis_url: str, new_worker: Any) -> None:
+    # Few slots: what the children hold while they work is another limit's.
+    env = {"CELERY_AGENTS_CONCURRENCY": "4", "OPENAI_API_KEY": "not-a-real-key"}
+    worker = new_worker(agents="support.huge_agents", env=env)
+    client = AgentClient(redis_url)
+    job = client.submit("family", "hello")
+    assert job.result(timeout=90).status == "completed"
+    assert peak_bytes(worker.pid) < MOST_BYTES
+    ends = [each for each in client.store.sessions.events(job.session_id) if each.type == "child_ended"]
+    assert [each.data["left_out"] for each in ends] == [["found", "album"]] * 64
+
+
 def test_a_gigabyte_of_messages_is_refused_and_none_that_was_taken_is_lost(
     redis_url: str, new_worker: Any, ledger: Any
 ) -> None:

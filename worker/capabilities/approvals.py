@@ -72,6 +72,10 @@ class Approvals(Capability):
         """The rules as one policy."""
         return (self,)
 
+    def for_subagent(self) -> Capability:
+        """The same rules."""
+        return self
+
     def decide(self, context: ApprovalContext, args: Mapping[str, Any]) -> Decision | None:
         """The decision of the first rule that applies; None where none does."""
         return next((rule.then for rule in self.rules if rule.applies_to(context, args)), None)

@@ -217,7 +217,7 @@ class ToolCallRunner:
             return self._add_request(run, planned, record)
         if has_later_result(run, planned.index):  # it was started; a service brings the result
             return self._opener.record_started(run.with_started(planned.index, record))
-        record = run_hooks_after(run, record)
+        record = run_hooks_after(run, record, self._settings)
         run = run.with_record(planned.index, record)
         if planned.is_pure:
             return run
