@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from ...worker.errors import ConfigurationError, InvalidInput
 from ...worker.pydantic_agents import definition_of
-from ...worker.pydantic_agents.conversation import Conversation, history_message, read_conversation
+from ...worker.pydantic_agents.conversation import Conversation, history_message, kept_messages_of, read_conversation
 from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
 from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason, thaw
 from .async_client import AsyncAgentClient
@@ -140,7 +140,7 @@ class DurableAgent(Generic[OutputT]):
             raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
         messages = state.store.section(DEFAULT).messages
         conversation = read_conversation(messages, result.execution_id)
-        return self._result(session_id, result, conversation, _older(messages, result))
+        return self._result(session_id, result, conversation, _older(messages, result, conversation.history))
 
     def _result(
         self, session_id: str, result: Result, conversation: Conversation, older: int
@@ -245,14 +245,15 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def _older(messages: Sequence[Message], result: Result) -> int:
-    """How many messages of pydantic-ai are older than this run."""
-    mine = [
-        number
-        for number, each in enumerate(messages)
+def _older(messages: Sequence[Message], result: Result, history: Sequence[ModelMessage]) -> int:
+    """How many messages of the history are older than this run: those before the first that a step of it has made."""
+    made = {
+        message.run_id
+        for each in messages
         if each.role is Role.ASSISTANT and each.metadata.get("execution_id") == result.execution_id
-    ]
-    return len(read_conversation(messages[: mine[0]], "").history) if mine else 0
+        for message in kept_messages_of(each).added
+    } - {None}
+    return next((number for number, message in enumerate(history) if message.run_id in made), len(history))
 
 
 def _output_tool(history: Sequence[ModelMessage]) -> str | None:

@@ -40,6 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ("functions", "run something", None),
         ("users", "Send a message", None),
         ("queues", "do it all", None),
+        ("recent", "look around", None),
     ],
 )
 def test_a_result_is_that_of_the_agents_own_run(lab: Lab, name: str, prompt: str, deps: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, ToolReturn
+from pydantic_ai.capabilities import ProcessHistory
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -297,6 +298,31 @@ def note() -> str:
     return "noted"
 
 
+# --- history processors ----------------------------------------------------------------------------------------------
+
+
+async def keep_recent_messages(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """Keep only the last 3 messages to manage token usage."""
+    return messages[-3:] if len(messages) > 3 else messages
+
+
+def until_four(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Calls `look` with the next number until that is four; a processor leaves it no other way to count."""
+    last = [part.content for message in messages for part in message.parts if part.part_kind == "tool-return"][-1:]
+    number = int(str(last[0])) + 1 if last else 1
+    if number > 4:
+        return ModelResponse(parts=[TextPart(f"seen, after {len(messages)} messages")])
+    return ModelResponse(parts=[ToolCallPart("look", {"number": number}, tool_call_id=f"look-{number}")])
+
+
+recent = Agent(FunctionModel(until_four), name="recent", capabilities=[*celery(), ProcessHistory(keep_recent_messages)])
+
+
+@recent.tool_plain
+def look(number: int) -> int:
+    return number
+
+
 # --- approval ------------------------------------------------------------------------------------------------------
 
 files = Agent(answers([("update_file", {"path": ".env", "content": ""})], "done"), name="files", capabilities=celery())
@@ -358,6 +384,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "prepared": ("testing…", {}),
     "jokes": ("Tell me a joke.", {}),
     "queues": ("do it all", {}),
+    "recent": ("look around", {}),
 }
 
 

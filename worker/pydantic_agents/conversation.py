@@ -67,6 +67,7 @@ class Conversation:
         prompt: What the user has said since; None where the history ends in the request.
         counters: What this execution has counted.
         usage: What this execution has used.
+        known: How many messages of the history earlier steps have kept; what follows is kept by the next step.
         queued: Messages that tools have enqueued and that no request has carried yet, as JSON.
     """
 
@@ -74,12 +75,8 @@ class Conversation:
     prompt: str | list[str] | None
     counters: Counters
     usage: RunUsage
+    known: int = 0
     queued: list[Any] = field(default_factory=list[Any])
-
-    @property
-    def known(self) -> int:
-        """How many messages of the run are older than its request."""
-        return len(self.history) if self.prompt is not None else len(self.history) - 1
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
@@ -94,6 +91,81 @@ def load_messages(stored: Any) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     return ModelMessagesTypeAdapter.validate_python(thaw(stored))
+
+
+@dataclass(slots=True)
+class KeptMessages:
+    """The messages that a step has added to a conversation, and those before that it has left.
+
+    Attributes:
+        added: The messages that the step has added: its request, the answer, and the results of outputs.
+        earlier: What a history processor has left of the messages before, in their new order: each piece is a range of
+            their positions, or a message of the processor's own. None: all of them, as they were.
+    """
+
+    added: list[ModelMessage]
+    earlier: list[tuple[int, int] | ModelMessage] | None = None
+
+    @classmethod
+    def of_run(cls, given: Sequence[ModelMessage], messages: Sequence[ModelMessage], run_id: str) -> KeptMessages:
+        """Compare the messages of a run with those that it was given.
+
+        Args:
+            given: The messages that earlier steps have kept.
+            messages: All messages of the run. Those of its own bear its id.
+        """
+        known = len(given)
+        if len(messages) > known and all(a is b or a == b for a, b in zip(given, messages, strict=False)):
+            return cls(list(messages[known:]))
+        first = next((i for i, message in enumerate(messages) if message.run_id == run_id), len(messages))
+        return cls(list(messages[first:]), _pieces_of(given, messages[:first]))
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> KeptMessages:
+        """Read what `to_json` wrote."""
+        earlier = thaw(kept.get("earlier"))
+        if earlier is None:
+            return cls(load_messages(kept["messages"]))
+        own = iter(load_messages([piece for piece in earlier if isinstance(piece, Mapping)]))
+        pieces = [next(own) if isinstance(piece, Mapping) else (piece[0], piece[1]) for piece in earlier]
+        return cls(load_messages(kept["messages"]), pieces)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, to be kept with an answer."""
+        kept: dict[str, Any] = {"messages": dump_messages(self.added)}
+        if self.earlier is not None:
+            kept["earlier"] = [
+                list(piece) if isinstance(piece, tuple) else dump_messages([piece])[0] for piece in self.earlier
+            ]
+        return kept
+
+    def extend(self, history: list[ModelMessage]) -> list[ModelMessage]:
+        """Let the messages of this step follow in the conversation that preceded it."""
+        if self.earlier is not None:
+            left: list[ModelMessage] = []
+            for piece in self.earlier:
+                left += history[piece[0] : piece[1]] if isinstance(piece, tuple) else [piece]
+            history[:] = left
+        history += self.added
+        return history
+
+
+def _pieces_of(given: Sequence[ModelMessage], left: Sequence[ModelMessage]) -> list[tuple[int, int] | ModelMessage]:
+    """Describe the messages that a processor has left as ranges of those it was given, and messages of its own."""
+    pieces: list[tuple[int, int] | ModelMessage] = []
+    start = 0
+    for message in left:
+        found = next((i for i in range(start, len(given)) if given[i] is message or given[i] == message), None)
+        if found is None:
+            pieces.append(message)
+            continue
+        last = pieces[-1] if pieces else None
+        if isinstance(last, tuple) and last[1] == found:
+            pieces[-1] = (last[0], found + 1)
+        else:
+            pieces.append((found, found + 1))
+        start = found + 1
+    return pieces
 
 
 def history_message(history: Sequence[ModelMessage]) -> Message:
@@ -115,12 +187,12 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
             since.append(message)
             continue
         if _kept_of(message) is not None:  # it keeps the request that it answers
-            history += _PARSED.of(message, _messages_of)
+            _PARSED.of(message, kept_messages_of).extend(history)
         else:
             history += _convert(message, _read_since(answer, since, execution_id))
         answer, since = message, []
     latest = _read_since(answer, since, execution_id)
-    results, prompt = latest.results, None
+    results, prompt, known = latest.results, None, len(history)
     if latest.goes_on:  # within an execution, what was said meanwhile follows the results
         results = [*results, *(UserPromptPart(content=text) for text in latest.said)]
     else:
@@ -128,7 +200,9 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     if results:
         history.append(ModelRequest(parts=results))
     counters = latest.counters.after(latest.results)
-    return Conversation(history=history, prompt=prompt, counters=counters, usage=latest.usage, queued=latest.queued)
+    return Conversation(
+        history=history, prompt=prompt, counters=counters, usage=latest.usage, known=known, queued=latest.queued
+    )
 
 
 @dataclass(slots=True)
@@ -182,11 +256,11 @@ def _kept_of(message: Message) -> Any:
     return None if message.provider is None else message.provider.get(KEY) or None
 
 
-def _messages_of(message: Message) -> list[ModelMessage]:
+def kept_messages_of(message: Message) -> KeptMessages:
     """The messages that this package keeps with an answer."""
     assert message.provider is not None
     kept: Any = message.provider[KEY]
-    return load_messages(kept["messages"])
+    return KeptMessages.read(kept)
 
 
 class _Parsed:

@@ -16,7 +16,7 @@ from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
 from . import internals
-from .conversation import ANSWER_AGAIN, KEY, Conversation, dump_messages, dump_parts, load_messages, read_conversation
+from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -96,6 +96,9 @@ class PydanticAgentDriver:
             assert isinstance(run, AgentRun)
             node: Any = run.next_node
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
+            if conversation.prompt is None:
+                node = await run.next(node)
+                internals.restore_history(run, conversation.history[:-1])
             while not isinstance(node, CallToolsNode):
                 asks = isinstance(node, ModelRequestNode)
                 if text is not None and asks:
@@ -119,7 +122,9 @@ class PydanticAgentDriver:
                 kept |= {"final": True, "output": to_jsonable_python(run.result.output)}
             else:
                 kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
-        kept["messages"] = dump_messages(run.all_messages()[conversation.known :])
+        kept |= KeptMessages.of_run(
+            conversation.history[: conversation.known], run.all_messages(), run.run_id
+        ).to_json()
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()

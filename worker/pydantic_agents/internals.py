@@ -9,7 +9,7 @@ from ..errors import ConfigurationError
 from .conversation import Counters, dump_messages, load_messages
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelRequestPart, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
 
@@ -26,7 +26,7 @@ def check_installed() -> None:
     missing = [
         f"{getattr(owner, '__name__', owner)}.{name}"
         for owner, names in (
-            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages")),
+            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages", "message_history")),
             (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
             (_agent_graph.GraphAgentDeps, ("tool_manager",)),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
@@ -47,6 +47,14 @@ def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> N
     """Let a run that has made no request count on from an earlier one."""
     state = run.ctx.state
     state.run_step, state.output_retries_used = run_step, counters.output_retries
+
+
+def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage]) -> None:
+    """Give a run that has just begun the messages that precede what it is about to do.
+
+    A run repairs its history when it begins. A run that goes on does not, so that its processors find what they left.
+    """
+    run.ctx.state.message_history[:] = history
 
 
 def queued_messages(run: AgentRun[Any, Any]) -> list[Any]:

@@ -20,8 +20,8 @@ from .conversation import (
     KEY,
     CallResult,
     Counters,
+    KeptMessages,
     call_part,
-    load_messages,
     read_conversation,
     write_result,
 )
@@ -108,8 +108,9 @@ class PydanticTool:
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
         limits = limits_of(self.options, ctx.state.metadata)
+        history = KeptMessages.read(kept).extend(before.history[: before.known])
         async with self.agent.iter(
-            message_history=[*before.history[: before.known], *load_messages(kept["messages"])],
+            message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
             usage=_read_usage(kept["usage"]),
             usage_limits=limits,
@@ -118,6 +119,7 @@ class PydanticTool:
         ) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1)
             await run.next(run.next_node)  # type: ignore[arg-type]
+            internals.restore_history(run, history)
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
             call = _with_arguments(ctx.calls[ctx.index], bound["args"])
