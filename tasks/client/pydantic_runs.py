@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Union, Unpack, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
-from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.run import AgentRunResult
 from pydantic_core import to_jsonable_python
 
 from ...worker.errors import ConfigurationError, InvalidInput
 from ...worker.pydantic_agents import definition_of
-from ...worker.pydantic_agents.conversation import Conversation, history_message, kept_messages_of, read_conversation
+from ...worker.pydantic_agents.conversation import (
+    Conversation,
+    history_message,
+    kept_messages_of,
+    kept_of,
+    read_conversation,
+)
 from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
-from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason, thaw
+from ...worker.pydantic_agents.outputs import UnreadableOutput, output_tool_of, read_output
+from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason
 from .async_client import AsyncAgentClient
 from .client import AgentClient
 
@@ -139,20 +145,28 @@ class DurableAgent(Generic[OutputT]):
             execution = state.execution
             raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
         messages = state.store.section(DEFAULT).messages
+        mine = [number for number, each in enumerate(messages) if _is_of(each, result.execution_id)]
+        messages = messages[: mine[-1] + 1]  # the session may have gone on
         conversation = read_conversation(messages, result.execution_id)
-        return self._result(session_id, result, conversation, _older(messages, result, conversation.history))
+        answers = [messages[number] for number in mine]
+        return self._result(session_id, result, conversation, answers)
 
     def _result(
-        self, session_id: str, result: Result, conversation: Conversation, older: int
+        self, session_id: str, result: Result, conversation: Conversation, answers: Sequence[Message]
     ) -> AgentRunResult[OutputT]:
         """The result in the form that pydantic-ai reads back."""
-        given = result.final_response if result.output is None else thaw(result.output)
+        kept: Mapping[str, Any] = kept_of(answers[-1]) or {}
+        given = result.final_response if result.output is None else result.output
+        try:
+            output = read_output(self._agent.output_type, kept, given)
+        except UnreadableOutput as error:
+            raise AgentRunError(f"agent {self._agent.name!r}: {error}") from None
         stored = {
-            "output": _adapter_of(self._agent.output_type).validate_python(given),
+            "output": output,
             "messages": to_jsonable_python(conversation.history),
             "usage": asdict(conversation.usage),
-            "new_message_index": older,
-            "output_tool_name": _output_tool(conversation.history),
+            "new_message_index": _older(conversation.history, answers),
+            "output_tool_name": output_tool_of(kept),
             "run_id": result.execution_id,
             "conversation_id": session_id,
         }
@@ -245,22 +259,15 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def _older(messages: Sequence[Message], result: Result, history: Sequence[ModelMessage]) -> int:
-    """How many messages of the history are older than this run: those before the first that a step of it has made."""
-    made = {
-        message.run_id
-        for each in messages
-        if each.role is Role.ASSISTANT and each.metadata.get("execution_id") == result.execution_id
-        for message in kept_messages_of(each).added
-    } - {None}
+def _is_of(message: Message, execution_id: str) -> bool:
+    """Whether a message is an answer of this execution."""
+    return message.role is Role.ASSISTANT and message.metadata.get("execution_id") == execution_id
+
+
+def _older(history: Sequence[ModelMessage], answers: Iterable[Message]) -> int:
+    """How many messages of the history are older than a run with these answers."""
+    made = {message.run_id for answer in answers for message in kept_messages_of(answer).added} - {None}
     return next((number for number, message in enumerate(history) if message.run_id in made), len(history))
-
-
-def _output_tool(history: Sequence[ModelMessage]) -> str | None:
-    """The output tool that took the final output; None where a text did."""
-    last = history[-1] if history else None
-    part = last.parts[-1] if last is not None and last.kind == "request" and last.parts else None
-    return part.tool_name if part is not None and part.part_kind == "tool-return" else None
 
 
 def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Exception:
@@ -273,23 +280,3 @@ def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Excepti
         if kind.__name__ in kinds:
             return kind(said)
     return AgentRunError(f"agent {agent!r} {result.status}: {said}")
-
-
-def _adapter_of(output: Any) -> TypeAdapter[Any]:
-    """Reads the output's JSON as the types that an agent's output may have."""
-    kinds: Any = Union[tuple(_types_of(output))]  # noqa: UP007  (of a list that is known at run time only)
-    return TypeAdapter(kinds)
-
-
-def _types_of(output: Any) -> list[Any]:
-    if isinstance(output, (list, tuple)):
-        return [each for one in cast("Sequence[Any]", output) for each in _types_of(one)] or [Any]
-    if isinstance(output, ToolOutput):
-        return _types_of(cast("Any", output).output)
-    if isinstance(output, (NativeOutput, PromptedOutput)):
-        return _types_of(cast("Any", output).outputs)
-    if isinstance(output, TextOutput):
-        return _types_of(cast("Any", output).output_function)
-    if inspect.isfunction(output) or inspect.ismethod(output):
-        return [get_type_hints(cast("Callable[..., Any]", output)).get("return", Any)]
-    return [output]

@@ -186,7 +186,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         if message.role is not Role.ASSISTANT:
             since.append(message)
             continue
-        if _kept_of(message) is not None:  # it keeps the request that it answers
+        if kept_of(message) is not None:  # it keeps the request that it answers
             _PARSED.of(message, kept_messages_of).extend(history)
         else:
             history += _convert(message, _read_since(answer, since, execution_id))
@@ -229,7 +229,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
     from pydantic_ai.messages import SystemPromptPart
     from pydantic_ai.usage import RunUsage
 
-    kept = None if answer is None else _kept_of(answer)
+    kept = None if answer is None else kept_of(answer)
     found = _Since(counters=Counters(), usage=RunUsage())
     if answer is not None and kept is not None:
         found.results = [*load_parts(kept["results"])]
@@ -251,7 +251,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
     return found
 
 
-def _kept_of(message: Message) -> Any:
+def kept_of(message: Message) -> Any:
     """The data that this package keeps with an answer; None for an answer of another driver."""
     return None if message.provider is None else message.provider.get(KEY) or None
 

@@ -14,9 +14,10 @@ from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
-from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
+from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
 from . import internals
 from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
+from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -119,7 +120,7 @@ class PydanticAgentDriver:
         else:
             following: Any = await run.next(node)
             if run.result is not None:
-                kept |= {"final": True, "output": to_jsonable_python(run.result.output)}
+                kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
             else:
                 kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
         kept |= KeptMessages.of_run(
@@ -143,16 +144,14 @@ class PydanticAgentDriver:
         text = response.text or ""
         output = kept["output"]
         return InferenceResponse(
-            content=as_text(output) if kept["final"] and output is not None else text,
+            content=text_of_output(output) if kept["final"] else text,
             tool_calls=calls,
             usage=inference_usage(response.usage),
             finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
             model=response.model_name,
             request_id=response.provider_response_id,
             output=None if isinstance(output, str) else output,
-            provider=FrozenDict(
-                {KEY: {name: value for name, value in kept.items() if name not in ("format", "output")}}
-            ),
+            provider=FrozenDict({KEY: _kept_with_message(kept)}),
         )
 
     def check(self) -> None:
@@ -236,6 +235,12 @@ def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, 
         for call in response.tool_calls
         if call.tool_call_id in wanted
     )
+
+
+def _kept_with_message(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an answer that its message keeps; the output is there already, unless it is blank."""
+    left_out = {"format"} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", OUTPUT}
+    return {name: value for name, value in kept.items() if name not in left_out}
 
 
 def _dump_usage(run: AgentRun[Any, Any]) -> dict[str, Any]:

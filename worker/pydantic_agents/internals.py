@@ -21,7 +21,7 @@ def check_installed() -> None:
         ConfigurationError: It has not; the text says which, and what to install.
     """
     import pydantic_ai
-    from pydantic_ai import _agent_graph, _enqueue, _tool_execution, exceptions, tool_manager  # pyright: ignore
+    from pydantic_ai import _agent_graph, _enqueue, _tool_execution, exceptions, run, tool_manager  # pyright: ignore
 
     missing = [
         f"{getattr(owner, '__name__', owner)}.{name}"
@@ -31,6 +31,7 @@ def check_installed() -> None:
             (_agent_graph.GraphAgentDeps, ("tool_manager",)),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
+            (run.AgentRunResult, ("_output_tool_name",)),
             (exceptions, ("ToolFailedError", "ToolRetryError")),
         )
         for name in names
@@ -103,6 +104,12 @@ def counters_of(run: AgentRun[Any, Any], counters: Counters) -> Counters:
 def names_of_outputs(manager: ToolManager[Any]) -> frozenset[str]:
     """The names of the tools that take the final output."""
     return frozenset(name for name, tool in (manager.tools or {}).items() if tool.tool_def.kind == "output")
+
+
+def output_tool(run: AgentRun[Any, Any]) -> str | None:
+    """The name of the output tool that took the output of a run; None where a text is the output."""
+    result: Any = run.result
+    return result._output_tool_name
 
 
 async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
