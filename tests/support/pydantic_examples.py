@@ -298,6 +298,21 @@ def note() -> str:
     return "noted"
 
 
+# --- an output beside calls ----------------------------------------------------------------------------------------
+
+together = Agent(
+    answers([("visit", {"city": "Bern"}), ("output", {"city": "Bern", "country": "Switzerland"})]),
+    output_type=CityLocation,
+    name="together",
+    capabilities=celery(),
+)
+
+
+@together.tool_plain
+def visit(city: str) -> str:
+    return f"{city} visited"
+
+
 # --- history processors ----------------------------------------------------------------------------------------------
 
 
@@ -384,6 +399,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "prepared": ("testing…", {}),
     "jokes": ("Tell me a joke.", {}),
     "queues": ("do it all", {}),
+    "together": ("visit a city, and tell me where it is", {}),
     "recent": ("look around", {}),
 }
 

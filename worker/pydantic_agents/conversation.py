@@ -27,6 +27,7 @@ KEY: Final = "pydantic_ai_agent"
 ANSWER_AGAIN: Final = "answer_again"
 """The call that stands for an answer whose output was rejected: the model is asked again in the next step."""
 
+_NOT_TAKEN: Final = "Output tool not used - the run ended before."
 _PARTS: Final = "pydantic_ai_parts"
 
 
@@ -69,6 +70,8 @@ class Conversation:
         usage: What this execution has used.
         known: How many messages of the history earlier steps have kept; what follows is kept by the next step.
         queued: Messages that tools have enqueued and that no request has carried yet, as JSON.
+        results: The results of the other calls, by their ids, where the history ends in an answer whose outputs are to
+            be taken; else None.
     """
 
     history: list[ModelMessage]
@@ -77,6 +80,7 @@ class Conversation:
     usage: RunUsage
     known: int = 0
     queued: list[Any] = field(default_factory=list[Any])
+    results: Mapping[str, Sequence[ModelRequestPart]] | None = None
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
@@ -192,6 +196,16 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
             history += _convert(message, _read_since(answer, since, execution_id))
         answer, since = message, []
     latest = _read_since(answer, since, execution_id)
+    if latest.takes_outputs:
+        return Conversation(
+            history=history,
+            prompt=None,
+            counters=latest.counters,
+            usage=latest.usage,
+            known=len(history),
+            queued=[*latest.queued, *_enqueued(latest.said)],
+            results=latest.by_call,
+        )
     results, prompt, known = latest.results, None, len(history)
     if latest.goes_on:  # within an execution, what was said meanwhile follows the results
         results = [*results, *(UserPromptPart(content=text) for text in latest.said)]
@@ -205,6 +219,21 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     )
 
 
+def _enqueued(said: Iterable[str]) -> list[Any]:
+    """Texts of the user as messages that the next request carries, also where the output would have ended the run."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    return [
+        {
+            "messages": dump_messages([ModelRequest(parts=[UserPromptPart(content=text)])]),
+            "priority": "asap",
+            "id": f"said-{number}",
+            "call": None,
+        }
+        for number, text in enumerate(said)
+    ]
+
+
 @dataclass(slots=True)
 class _Since:
     """Everything that has come since an answer.
@@ -214,6 +243,8 @@ class _Since:
         said: What the user has said.
         counters, usage, queued: As in `Conversation`, with what the answer has kept.
         goes_on: The answer is one of this execution.
+        by_call: The parts of each result of a tool call, by the id of the call.
+        takes_outputs: The answer has calls of output tools beside others; the next step takes the outputs.
     """
 
     counters: Counters
@@ -222,25 +253,34 @@ class _Since:
     said: list[str] = field(default_factory=list[str])
     queued: list[Any] = field(default_factory=list[Any])
     goes_on: bool = False
+    by_call: dict[str, list[ModelRequestPart]] = field(default_factory=dict[str, "list[ModelRequestPart]"])
+    takes_outputs: bool = False
 
 
 def _read_since(answer: Message | None, since: Sequence[Message], execution_id: str) -> _Since:
     """Read the messages that follow an answer; None: those of the beginning."""
-    from pydantic_ai.messages import SystemPromptPart
+    from pydantic_ai.messages import SystemPromptPart, ToolReturnPart
     from pydantic_ai.usage import RunUsage
 
     kept = None if answer is None else kept_of(answer)
     found = _Since(counters=Counters(), usage=RunUsage())
     if answer is not None and kept is not None:
         found.results = [*load_parts(kept["results"])]
+        outputs = kept.get("outputs", ())
         if answer.metadata.get("execution_id") == execution_id:
             found.goes_on = True
             found.counters = Counters(**thaw(kept["counters"]))
             found.usage = RunUsage(**thaw(kept["usage"]))
             found.queued = list(thaw(kept.get("queued", ())))
+            found.takes_outputs = bool(outputs)
+        else:  # the execution ended before the outputs were taken
+            found.results += [
+                ToolReturnPart(tool_name=name, content=_NOT_TAKEN, tool_call_id=call_id) for call_id, name in outputs
+            ]
     for message in since:
         if message.role is Role.TOOL and message.name != ANSWER_AGAIN:
             result = _PARSED.of(message, read_result)
+            found.by_call[message.tool_call_id or ""] = result.parts
             found.results += result.parts
             found.queued += result.queued
             found.usage.incr(RunUsage(**result.used))

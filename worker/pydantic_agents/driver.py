@@ -34,7 +34,6 @@ USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
 _FORMAT: Final = "pydantic-ai-agent/1"
-_UNUSED: Final = "Output tool not used - the other calls of the answer were carried out first."
 
 
 class _NoStream(Exception):
@@ -45,8 +44,10 @@ class PydanticAgentDriver:
     """Asks once: one model request of the agent's own run, with its prompts, processors, hooks and output rules.
 
     An answer without calls, or with calls of output tools alone, is checked here, by the agent's validators; where it
-    is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words. An output
-    beside other calls comes too early: the calls are carried out, and the model is asked again.
+    is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words.
+
+    Where an answer has outputs beside other calls, the agent's `end_strategy` says what comes first. After the calls,
+    the next step takes the outputs; it asks the model only where none is the final one.
     """
 
     is_async = True
@@ -92,44 +93,63 @@ class PydanticAgentDriver:
             usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
         ) as run:
-            internals.seed_run(run, conversation.counters, run_step=conversation.counters.run_step)
+            counters, takes_outputs = conversation.counters, conversation.results is not None
+            internals.seed_run(run, counters, run_step=counters.run_step - takes_outputs)
             internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
-            node: Any = run.next_node
+            node: Any = await self._begin(run, conversation)
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
-            if conversation.prompt is None:
-                node = await run.next(node)
-                internals.restore_history(run, conversation.history[:-1])
-            while not isinstance(node, CallToolsNode):
+            while run.result is None and not isinstance(node, CallToolsNode):
                 asks = isinstance(node, ModelRequestNode)
                 if text is not None and asks:
                     await _emit(node, run, text)
                 node = await run.next(node)
             return await self._read_answer(run, node, conversation)
 
+    async def _begin(self, run: AgentRun[Any, Any], conversation: Conversation) -> Any:
+        """The node with which a run begins, or goes on from the answer of an earlier step."""
+        node: Any = run.next_node
+        if conversation.prompt is not None:
+            return node
+        node = await run.next(node)
+        if conversation.results is None:
+            internals.restore_history(run, conversation.history[:-1])
+            return node
+        internals.restore_history(run, [*conversation.history[:-1], node.model_response])
+        internals.tool_manager_of(run, conversation.counters)
+        return await internals.take_outputs_after(run, node, conversation.results)
+
     async def _read_answer(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """The answer as it is journaled: what the run has added, and how it goes on."""
-        response: ModelResponse = node.model_response
-        manager = internals.tool_manager_of(run, conversation.counters)
-        outputs = internals.names_of_outputs(manager)
-        early = [call for call in response.tool_calls if call.tool_name in outputs]
         kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
-        if len(early) < len(response.tool_calls):
-            kept["results"] = dump_parts([_make_unused_result(call) for call in early])
-            kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
-        else:
-            following: Any = await run.next(node)
-            if run.result is not None:
-                kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
-            else:
-                kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
-        kept |= KeptMessages.of_run(
-            conversation.history[: conversation.known], run.all_messages(), run.run_id
-        ).to_json()
+        if run.result is None:
+            kept |= await self._go_on(run, node, conversation)
+        if run.result is not None:
+            kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
+        given = conversation.history[: conversation.known]
+        kept |= KeptMessages.of_run(given, run.all_messages(), run.run_id).to_json()
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": _dump_usage(run)}
+
+    async def _go_on(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
+        """Take the output of an answer, unless calls come first; say what follows where that is not the end."""
+        response: ModelResponse = node.model_response
+        names = internals.names_of_outputs(internals.tool_manager_of(run, conversation.counters))
+        outputs = [call for call in response.tool_calls if call.tool_name in names]
+        calls = [call.tool_call_id for call in response.tool_calls if call.tool_name not in names]
+        if not calls:
+            return _after_outputs(run, await run.next(node))
+        if self._agent.end_strategy != "early":
+            taken_later = [[call.tool_call_id, call.tool_name] for call in outputs]
+            return {"calls": calls, "outputs": taken_later} if outputs else {"calls": calls}
+        if not outputs and not response.text and not response.files:
+            return {"calls": calls}
+        following, rejected = await internals.take_outputs_first(run, node)
+        if rejected is None:
+            return _after_outputs(run, following)
+        return {"calls": calls, "results": dump_parts(rejected)}
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
@@ -137,21 +157,28 @@ class PydanticAgentDriver:
             kept: dict[str, Any] = from_json(raw)
             if kept["format"] != _FORMAT:
                 raise ValueError(kept["format"])
-            response: Any = next(each for each in reversed(load_messages(kept["messages"])) if each.kind == "response")
-        except (ValueError, KeyError, TypeError, StopIteration):
+            messages = load_messages(kept["messages"])
+            response: Any = next((each for each in reversed(messages) if each.kind == "response"), None)
+            if response is None and not kept["final"]:
+                raise ValueError(kept["messages"])
+        except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
-        calls = _calls(response, kept)
-        text = response.text or ""
         output = kept["output"]
+        facts: dict[str, Any] = {
+            "output": None if isinstance(output, str) else output,
+            "provider": FrozenDict({KEY: _kept_with_message(kept)}),
+        }
+        if response is None:  # the output is one of an earlier answer, which has been charged
+            return InferenceResponse(content=text_of_output(output), **facts)
+        calls = _calls(response, kept)
         return InferenceResponse(
-            content=text_of_output(output) if kept["final"] else text,
+            content=text_of_output(output) if kept["final"] else response.text or "",
             tool_calls=calls,
             usage=inference_usage(response.usage),
             finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
             model=response.model_name,
             request_id=response.provider_response_id,
-            output=None if isinstance(output, str) else output,
-            provider=FrozenDict({KEY: _kept_with_message(kept)}),
+            **facts,
         )
 
     def check(self) -> None:
@@ -218,10 +245,9 @@ def _as_failure(error: Exception, model: str) -> Exception:
     return as_driver_error(error, model, asked=False)
 
 
-def _make_unused_result(call: Any) -> Any:
-    from pydantic_ai.messages import ToolReturnPart
-
-    return ToolReturnPart(tool_name=call.tool_name, content=_UNUSED, tool_call_id=call.tool_call_id)
+def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
+    """The entries of an answer whose outputs were taken: none at the end, else the model is asked again."""
+    return {} if run.result is not None else {"rejected": True, "results": dump_parts(following.request.parts)}
 
 
 def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -29,7 +29,9 @@ def check_installed() -> None:
             (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages", "message_history")),
             (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
             (_agent_graph.GraphAgentDeps, ("tool_manager",)),
+            (_agent_graph.CallToolsNode, ("tool_call_results", "model_response")),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
+            (tool_manager.ToolManager, ("for_run_step", "validate_tool_call")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
             (run.AgentRunResult, ("_output_tool_name",)),
             (exceptions, ("ToolFailedError", "ToolRetryError")),
@@ -110,6 +112,86 @@ def output_tool(run: AgentRun[Any, Any]) -> str | None:
     """The name of the output tool that took the output of a run; None where a text is the output."""
     result: Any = run.result
     return result._output_tool_name
+
+
+class CallsFirst(BaseException):
+    """Unwinds a run that is about to make calls that have to be journaled; no code of the run may catch it."""
+
+
+async def take_outputs_first(run: AgentRun[Any, Any], node: Any) -> tuple[Any, list[ModelRequestPart] | None]:
+    """Let a run take the output of an answer that has calls of other tools, too; none of those is made.
+
+    Returns:
+        The next node, where an output was taken; else None, and what the model gets of the outputs that were rejected.
+    """
+    _refuse_calls(run.ctx.deps.tool_manager)
+    try:
+        return await run.next(node), None
+    except CallsFirst:
+        interrupted: Any = run.ctx.state.message_history.pop()  # it holds the parts of the outputs before
+        return None, list(interrupted.parts)
+
+
+def _refuse_calls(manager: ToolManager[Any]) -> None:
+    prepare = manager.for_run_step
+
+    async def for_run_step(ctx: Any) -> ToolManager[Any]:
+        following = await prepare(ctx)
+        if following is not manager:
+            _refuse_calls(following)
+        return following
+
+    async def validate_tool_call(*_: Any, **__: Any) -> Any:
+        raise CallsFirst
+
+    changed: Any = manager
+    changed.for_run_step, changed.validate_tool_call = for_run_step, validate_tool_call
+
+
+async def take_outputs_after(
+    run: AgentRun[Any, Any], node: Any, results: Mapping[str, Sequence[ModelRequestPart]]
+) -> Any:
+    """Let a run take the outputs of an answer whose other calls were made before.
+
+    Args:
+        results: The results of the other calls, by their ids.
+    Returns:
+        The next node: the end, or the next request. The run's own rules decide; the parts are those that are given.
+    """
+    usage, messages = run.ctx.state.usage, run.ctx.state.message_history
+    known = len(messages)
+    usage.tool_calls -= len(results)  # the run checks its limit as if the calls were still to be made
+    node.tool_call_results = {
+        call.tool_call_id: _result_of(results[call.tool_call_id]) if call.tool_call_id in results else True
+        for call in node.model_response.tool_calls
+    }
+    following: Any = await run.next(node)
+    usage.tool_calls += len(results)
+    requests: list[Any] = messages[known:] if run.result is not None else [*messages[known:], following.request]
+    for request in requests:
+        request.parts = [
+            results[part.tool_call_id][0] if part.part_kind == "tool-return" and part.tool_call_id in results else part
+            for part in request.parts
+        ]
+    return following
+
+
+def _result_of(parts: Sequence[ModelRequestPart]) -> Any:
+    """A result in the form in which a run takes one from outside."""
+    from pydantic_ai.exceptions import ModelRetry, ToolFailed
+    from pydantic_ai.messages import ToolReturn
+    from pydantic_ai.tools import ToolDenied
+
+    part: Any = parts[0]
+    said = str(part.content)
+    if part.outcome == "retried":
+        return ModelRetry(said)
+    if part.outcome == "denied":
+        return ToolDenied(said)
+    if part.outcome == "failed":
+        return ToolFailed(said)
+    content: Any = next((each.content for each in parts if each.part_kind == "user-prompt"), None)
+    return ToolReturn(return_value=part.content, content=content)
 
 
 async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
