@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,15 +11,13 @@ from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
 from ..tools.effect import Effect
 from . import internals
+from .tool_options import ToolOptions, checked_effect, definitions_in
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.tools import ToolDefinition
 
     from .driver import PydanticAgentDriver
     from .durability import CeleryDurability
-
-_KEY = "celery"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +25,11 @@ class KnownTool:
     """A tool that an agent has when it is found.
 
     Attributes:
+        options: Its effect class and the like.
         parameters: JSON Schema of its arguments.
     """
 
-    effect: Effect
+    options: ToolOptions
     description: str
     parameters: FrozenDict
 
@@ -88,13 +86,14 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     internals.check_installed()
     (options,) = given
     _check_capabilities(agent, options)
-    options.effect = _checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
+    options.effect = checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
+    known = _known_tools(agent, options.effect)
     return PydanticDefinition(
         agent=agent,
         name=agent.name,
         description=agent.description or "",
-        driver=PydanticAgentDriver(agent, options),
-        toolset=PydanticToolSet(agent, options, _known_tools(agent, options.effect)),
+        driver=PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
+        toolset=PydanticToolSet(agent, options, known),
         budget=options.budget,
         queue=options.queue,
     )
@@ -120,33 +119,13 @@ def _check_capabilities(agent: Agent[Any, Any], options: CeleryDurability) -> No
 
 
 def _known_tools(agent: Agent[Any, Any], default: Effect) -> dict[str, KnownTool]:
-    """The tools that the agent has without a run, with the effect classes that their metadata name, by name."""
-    from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
-
-    definitions: list[ToolDefinition] = []
-    for toolset in agent.toolsets:
-        if isinstance(toolset, FunctionToolset):
-            definitions += [tool.tool_def for tool in toolset.tools.values()]
-        elif isinstance(toolset, ExternalToolset):
-            definitions += toolset.tool_defs
+    """The tools that the agent has without a run, by name."""
+    definitions = {each.name: each for each in definitions_in(agent.toolsets)}
     return {
-        each.name: KnownTool(
-            effect=_effect_of(f"agent {agent.name!r}: tool {each.name}", each.metadata or {}, default),
+        name: KnownTool(
+            options=ToolOptions.of(agent.name, each, default),
             description=each.description or "",
             parameters=cast("FrozenDict", freeze(each.parameters_json_schema, "parameters")),
         )
-        for each in definitions
+        for name, each in definitions.items()
     }
-
-
-def _effect_of(tool: str, metadata: Mapping[str, Any], default: Effect) -> Effect:
-    options: Any = metadata.get(_KEY, {})
-    if not isinstance(options, dict) or options.keys() - {"effect"}:
-        raise ConfigurationError(f"{tool}: metadata {_KEY}={options!r:.80} must be like {{'effect': 'keyed'}}")
-    return _checked_effect(tool, cast("dict[str, Any]", options).get("effect", default))
-
-
-def _checked_effect(place: str, effect: Any) -> Effect:
-    if effect not in (Effect.PURE, Effect.KEYED, Effect.UNSAFE):
-        raise ConfigurationError(f"{place}: effect {effect!r:.80} must be 'pure', 'keyed' or 'unsafe'")
-    return Effect(effect)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,14 +15,17 @@ from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
+from ..tools.effect import Effect
 from . import internals
 from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
+from .tool_options import TOOLS, ToolOptions
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.run import AgentRun
+    from pydantic_ai.tool_manager import ToolManager
     from pydantic_ai.usage import UsageLimits
 
     from .durability import CeleryDurability
@@ -52,9 +55,17 @@ class PydanticAgentDriver:
 
     is_async = True
 
-    def __init__(self, agent: Agent[Any, Any], options: CeleryDurability) -> None:
+    def __init__(
+        self, agent: Agent[Any, Any], options: CeleryDurability, known: Mapping[str, ToolOptions] | None = None
+    ) -> None:
+        """Take an agent.
+
+        Args:
+            known: Options of the tools that the agent has without a run; the answers keep those of the others.
+        """
         self._agent = agent
         self._options = options
+        self._known = known or {}
         model: Any = agent.model
         self.name: str = model if isinstance(model, str) else str(getattr(model, "model_name", "pydantic-ai"))
 
@@ -136,20 +147,33 @@ class PydanticAgentDriver:
     async def _go_on(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """Take the output of an answer, unless calls come first; say what follows where that is not the end."""
         response: ModelResponse = node.model_response
-        names = internals.names_of_outputs(internals.tool_manager_of(run, conversation.counters))
+        manager = internals.tool_manager_of(run, conversation.counters)
+        names = internals.names_of_outputs(manager)
         outputs = [call for call in response.tool_calls if call.tool_name in names]
-        calls = [call.tool_call_id for call in response.tool_calls if call.tool_name not in names]
+        calls = [call for call in response.tool_calls if call.tool_name not in names]
         if not calls:
             return _after_outputs(run, await run.next(node))
+        kept: dict[str, Any] = {"calls": [call.tool_call_id for call in calls]}
+        if options := self._options_of({call.tool_name for call in calls}, manager):
+            kept[TOOLS] = options
         if self._agent.end_strategy != "early":
             taken_later = [[call.tool_call_id, call.tool_name] for call in outputs]
-            return {"calls": calls, "outputs": taken_later} if outputs else {"calls": calls}
+            return kept | {"outputs": taken_later} if outputs else kept
         if not outputs and not response.text and not response.files:
-            return {"calls": calls}
+            return kept
         following, rejected = await internals.take_outputs_first(run, node)
-        if rejected is None:
-            return _after_outputs(run, following)
-        return {"calls": calls, "results": dump_parts(rejected)}
+        return kept | {"results": dump_parts(rejected)} if rejected is not None else _after_outputs(run, following)
+
+    def _options_of(self, names: Collection[str], manager: ToolManager[Any]) -> dict[str, Any]:
+        """The options of these tools as the run has them, where they are not those with which the agent was found."""
+        definitions = {name: manager.get_tool_def(name) for name in names}
+        default = Effect(self._options.effect)
+        found = {
+            name: ToolOptions.of(self._agent.name, each, default)
+            for name, each in definitions.items()
+            if each is not None
+        }
+        return {name: options.to_json() for name, options in found.items() if options != self._known.get(name)}
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""

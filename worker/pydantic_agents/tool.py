@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import CeleryAgentsError
 from ..requests import TokenPurpose
-from ..state import DEFAULT, FrozenDict, StopReason, ToolCall, thaw
+from ..state import DEFAULT, FrozenDict, InferenceResponse, StopReason, ToolCall, thaw
 from ..tools import StopExecution, ToolContext, ToolSet
 from ..tools.effect import Effect
 from . import internals
@@ -26,6 +26,7 @@ from .conversation import (
     write_result,
 )
 from .driver import deps_of, limits_of
+from .tool_options import TOOLS, ToolOptions
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -48,12 +49,14 @@ class PydanticTool:
     Attributes:
         name: What the model calls it.
         effect: The effect class, from the tool's metadata.
+        sequential: A call runs while no other call of the answer runs.
     """
 
     agent: Agent[Any, Any]
     options: CeleryDurability
     name: str
     effect: Effect = Effect.UNSAFE
+    sequential: bool = False
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: FrozenDict({"type": "object"}))
     timeout: float | None = None
@@ -140,23 +143,45 @@ class PydanticToolSet(ToolSet):
         self._agent, self._options, self._known = agent, options, known
         super().__init__(self._make(name) for name in known)
 
-    def _make(self, name: str) -> PydanticTool:
+    def _make(self, name: str, options: ToolOptions | None = None) -> PydanticTool:
         known = self._known.get(name)
-        if name == ANSWER_AGAIN or known is None:
-            effect = Effect.PURE if name == ANSWER_AGAIN else Effect(self._options.effect)
-            return PydanticTool(agent=self._agent, options=self._options, name=name, effect=effect)
+        if options is None:
+            options = known.options if known is not None else ToolOptions(Effect(self._options.effect))
+        described: dict[str, Any] = {} if known is None else {"description": known.description, "parameters": known.parameters}
         return PydanticTool(
             agent=self._agent,
             options=self._options,
             name=name,
-            effect=known.effect,
-            description=known.description,
-            parameters=known.parameters,
+            effect=Effect.PURE if name == ANSWER_AGAIN else options.effect,
+            sequential=options.sequential,
+            **described,
         )
+
+    def of_answer(self, response: InferenceResponse) -> ToolSet:
+        """The tools as the run had them that gave this answer; see `ToolSet.of_answer`."""
+        kept: Any = None if response.provider is None else response.provider.get(KEY)
+        if not kept or TOOLS not in kept:
+            return self
+        changed = {name: self._make(name, ToolOptions.read(each)) for name, each in kept[TOOLS].items()}
+        return _ToolsOfAnswer(changed, self)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name; there always is one."""
         return super().get(name) or self._make(name)
+
+
+class _ToolsOfAnswer(ToolSet):
+    """The tools of an answer that were not known when the agent was found, or were changed; else those of the agent."""
+
+    __slots__ = ("_agents", "_changed")
+
+    def __init__(self, changed: Mapping[str, PydanticTool], agents: PydanticToolSet) -> None:
+        self._changed, self._agents = changed, agents
+        super().__init__()
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name; there always is one."""
+        return self._changed.get(name) or self._agents.get(name)
 
 
 def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int) -> None:
