@@ -29,6 +29,7 @@ from ...worker.pydantic_agents.conversation import (
 )
 from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
 from ...worker.pydantic_agents.outputs import UnreadableOutput, output_tool_of, read_output
+from ...worker.pydantic_agents.usages import dump_limits
 from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason
 from .async_client import AsyncAgentClient
 from .client import AgentClient
@@ -235,7 +236,7 @@ def _texts(prompt: object) -> list[str]:
 def _metadata(agent: Agent[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(given.get("metadata", {}))
     if "usage_limits" in given:
-        metadata[USAGE_LIMITS] = asdict(given["usage_limits"])  # None is no limit, and not the default
+        metadata[USAGE_LIMITS] = dump_limits(given["usage_limits"])
     if "deps" in given:
         metadata[DEPS] = _dumped_deps(agent, given["deps"])
     return metadata

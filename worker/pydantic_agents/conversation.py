@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic_core import from_json
 
 from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw
+from .usages import load_usage
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
@@ -270,7 +271,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
         if answer.metadata.get("execution_id") == execution_id:
             found.goes_on = True
             found.counters = Counters(**thaw(kept["counters"]))
-            found.usage = RunUsage(**thaw(kept["usage"]))
+            found.usage = load_usage(kept["usage"])
             found.queued = list(thaw(kept.get("queued", ())))
             found.takes_outputs = bool(outputs)
         else:  # the execution ended before the outputs were taken
@@ -283,7 +284,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             found.by_call[message.tool_call_id or ""] = result.parts
             found.results += result.parts
             found.queued += result.queued
-            found.usage.incr(RunUsage(**result.used))
+            found.usage.incr(load_usage(result.used))
         elif message.role is Role.USER:
             found.said.append(message.content)
         elif message.role is Role.SYSTEM:

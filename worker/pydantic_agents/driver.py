@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import from_json, to_json
 
 from ..drivers import InferenceRequest
+from ..drivers.answers import answer_too_large
 from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
-from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
+from ..drivers.pydantic_ai.response_limit import response_limit
+from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
 from ..tools.effect import Effect
 from . import internals
 from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
+from .prices import has_price, price_of
 from .tool_options import TOOLS, ToolOptions
+from .usages import dump_usage, load_limits
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
     from pydantic_ai.usage import UsageLimits
@@ -36,6 +40,7 @@ DEPS: Final = "deps"
 USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
+_COST: Final = "cost"
 _FORMAT: Final = "pydantic-ai-agent/1"
 
 
@@ -75,13 +80,17 @@ class PydanticAgentDriver:
         conversation = read_conversation(messages, request.execution_id)
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
+        limit = None
         try:
-            try:
-                return to_json(await self._ask(conversation, deps, request))
-            except _NoStream:
-                return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
+            with response_limit(request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)) as limit:
+                try:
+                    return to_json(await self._ask(conversation, deps, request))
+                except _NoStream:
+                    return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
+            if limit is not None and limit.exceeded:  # clients take it for a lost connection
+                failure = answer_too_large(self.name, request.max_answer_bytes)
         raise failure
 
     async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
@@ -138,11 +147,19 @@ class PydanticAgentDriver:
         if run.result is not None:
             kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
         given = conversation.history[: conversation.known]
-        kept |= KeptMessages.of_run(given, run.all_messages(), run.run_id).to_json()
+        messages = KeptMessages.of_run(given, run.all_messages(), run.run_id)
+        kept |= messages.to_json() | {_COST: self._cost_of(messages.added)}
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
-        return kept | {"usage": _dump_usage(run)}
+        return kept | {"usage": dump_usage(run.usage)}
+
+    def _cost_of(self, messages: Sequence[ModelMessage]) -> float | None:
+        """The cost of the answers among these messages; None where one is unknown, and where there is none."""
+        answers = [message for message in messages if message.kind == "response"]
+        costs = [price_of(answer, self._agent.model, self._options.price) for answer in answers]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if answers and len(known) == len(costs) else None
 
     async def _go_on(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """Take the output of an answer, unless calls come first; say what follows where that is not the end."""
@@ -202,6 +219,7 @@ class PydanticAgentDriver:
             finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
             model=response.model_name,
             request_id=response.provider_response_id,
+            cost=kept.get(_COST),
             **facts,
         )
 
@@ -214,9 +232,12 @@ class PydanticAgentDriver:
         if self._agent.model is None:
             raise ConfigurationError(f"agent {self._agent.name!r}: it has no model; give one, as Agent('openai:…', …)")
 
+    price_option = "CeleryDurability(price=TokenPrice(…))"
+    """Where an agent of this driver gets its price, for the error about a cost limit."""
+
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """No: pydantic-ai gives tokens, and a cost limit could not be kept."""
-        return False
+        """Whether answers will have a cost; a session cannot choose another model for such an agent."""
+        return self._options.price is not None or has_price(self._agent.model)
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
@@ -235,10 +256,8 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
 
 def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:
     """The limits that pydantic-ai keeps: those of the run that `durable` has submitted, else those of the agent."""
-    from pydantic_ai.usage import UsageLimits
-
     given: Any = metadata.get(USAGE_LIMITS)
-    return options.usage_limits if given is None else UsageLimits(**thaw(given))
+    return options.usage_limits if given is None else load_limits(given)
 
 
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:
@@ -289,10 +308,5 @@ def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, 
 
 def _kept_with_message(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an answer that its message keeps; the output is there already, unless it is blank."""
-    left_out = {"format"} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", OUTPUT}
+    left_out = {"format", _COST} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", _COST, OUTPUT}
     return {name: value for name, value in kept.items() if name not in left_out}
-
-
-def _dump_usage(run: AgentRun[Any, Any]) -> dict[str, Any]:
-    """The numbers of a run's usage that are not 0."""
-    return {name: value for name, value in to_jsonable_python(run.usage).items() if value}

@@ -7,8 +7,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_jsonable_python
-
 from ..errors import CeleryAgentsError
 from ..requests import TokenPurpose
 from ..state import DEFAULT, FrozenDict, InferenceResponse, StopReason, ToolCall, thaw
@@ -27,6 +25,7 @@ from .conversation import (
 )
 from .driver import deps_of, limits_of
 from .tool_options import TOOLS, ToolOptions
+from .usages import dump_usage, load_usage
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -115,7 +114,7 @@ class PydanticTool:
         async with self.agent.iter(
             message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
-            usage=_read_usage(kept["usage"]),
+            usage=load_usage(kept["usage"]),
             usage_limits=limits,
             conversation_id=ctx.session_id,
             metadata={"celery": _metadata(ctx)},
@@ -131,7 +130,7 @@ class PydanticTool:
             except CallDeferred as deferral:
                 parts = waiter.answer_to(deferral, call)
             queued = internals.queued_messages(run)
-            return write_result(CallResult(parts, _used_since(run, kept["usage"]), queued))
+            return write_result(CallResult(parts, dump_usage(run.usage - load_usage(kept["usage"])), queued))
 
 
 class PydanticToolSet(ToolSet):
@@ -147,7 +146,9 @@ class PydanticToolSet(ToolSet):
         known = self._known.get(name)
         if options is None:
             options = known.options if known is not None else ToolOptions(Effect(self._options.effect))
-        described: dict[str, Any] = {} if known is None else {"description": known.description, "parameters": known.parameters}
+        described: dict[str, Any] = {}
+        if known is not None:
+            described = {"description": known.description, "parameters": known.parameters}
         return PydanticTool(
             agent=self._agent,
             options=self._options,
@@ -205,19 +206,3 @@ def _metadata(ctx: ToolContext) -> dict[str, Any]:
     """The metadata that a tool finds in its context: its key, and a completion token where tokens can be signed."""
     token = ctx.replies.offered_token(TokenPurpose.COMPLETE)
     return {"idempotency_key": ctx.idempotency_key, **({} if token is None else {"completion_token": token})}
-
-
-def _read_usage(kept: Mapping[str, Any]) -> Any:
-    from pydantic_ai.usage import RunUsage
-
-    return RunUsage(**kept)
-
-
-def _used_since(run: AgentRun[Any, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage that a call has added, that of its sub-agents included; numbers only, and none that are 0."""
-    now: dict[str, Any] = to_jsonable_python(run.usage)
-    return {
-        name: value - before.get(name, 0)
-        for name, value in now.items()
-        if isinstance(value, (int, float)) and value != before.get(name, 0)
-    }
