@@ -44,13 +44,25 @@ if TYPE_CHECKING:
 OutputT = TypeVar("OutputT")
 
 _RAISES: Final[tuple[type[AgentRunError], ...]] = (UsageLimitExceeded, UnexpectedModelBehavior)
+_MODULE: Final = "in the module that the workers import"
 _INSTEAD: Final = {
     "cancellation_token": "stop the job instead: client.stop(conversation_id)",
     "event_stream_handler": "follow the job instead: client.stream(conversation_id)",
     "deferred_tool_results": "answer its requests instead: client.answer(conversation_id, …)",
-    "usage": "a run counts its own; limit it with usage_limits= or budget=",
+    "usage": "a run counts its own; limit it with usage_limits= or budget=, and add result.usage to yours",
     "conversation": "give message_history=, or the conversation_id= of an earlier result",
+    "output_type": f"give it to an agent with a name of its own, {_MODULE}",
+    "model": f"give it to the agent, {_MODULE}, or let a function choose it there by the dependencies",
+    "model_settings": f"give them to the agent, {_MODULE}; a function there may choose them by the dependencies",
+    "instructions": f"write a function for @agent.instructions, {_MODULE}, that reads metadata= or deps= of the run",
+    "toolsets": f"give them to the agent, {_MODULE}; a function for @agent.toolset may choose by the dependencies",
+    "retries": f"give them to the agent, {_MODULE}",
 }
+"""What to do instead of an option that stays in this process.
+
+What an agent is told and which model it asks is up to the workers: metadata, by which options travel, is open to each
+client that may submit.
+"""
 
 
 class DurableRunOptions(TypedDict, total=False):
@@ -219,11 +231,38 @@ def _check_names(given: Mapping[str, Any]) -> None:
     theirs = inspect.signature(Agent[Any, Any].run).parameters
     for name, value in given.items():
         if name in DurableRunOptions.__annotations__:
+            _check_kind(name, value)
             continue
         if name not in theirs:
             raise TypeError(f"durable(agent).run has no option {name!r}; Agent.run has none, too")
-        instead = _INSTEAD.get(name, "give it to the agent, in the module that the workers import")
+        instead = _INSTEAD.get(name, f"give it to the agent, {_MODULE}")
         raise InvalidInput(name, cast("type[Any]", type(value)), f"it cannot travel to a worker; {instead}.")
+
+
+def _check_kind(name: str, value: object) -> None:
+    """Refuse an option that is not what its name promises.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    from pydantic_ai.messages import ModelRequest, ModelResponse
+    from pydantic_ai.usage import UsageLimits
+
+    kinds: dict[str, tuple[tuple[type[Any], ...], str]] = {
+        "message_history": ((Sequence,), "give messages of pydantic-ai, such as result.all_messages()."),
+        "usage_limits": ((UsageLimits,), "give UsageLimits(…)."),
+        "metadata": ((Mapping,), "give a mapping with values that JSON has; a function cannot travel to a worker."),
+        "budget": ((ExecutionBudget,), "give ExecutionBudget(…)."),
+        "timeout": ((int, float), "give seconds."),
+        "conversation_id": ((str,), "give the conversation_id of an earlier result."),
+        "run_id": ((str,), "give a text."),
+    }
+    wanted, advice = kinds.get(name, ((object,), ""))
+    fits = isinstance(value, wanted) and not isinstance(value, bool if name == "timeout" else ())
+    if name == "message_history" and fits:
+        fits = all(isinstance(each, (ModelRequest, ModelResponse)) for each in cast("Sequence[object]", value))
+    if not fits:
+        raise InvalidInput(name, cast("type[Any]", type(value)), advice)
 
 
 def _texts(prompt: object) -> list[str]:
