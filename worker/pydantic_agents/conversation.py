@@ -83,6 +83,11 @@ class Conversation:
     queued: list[Any] = field(default_factory=list[Any])
     results: Mapping[str, Sequence[ModelRequestPart]] | None = None
 
+    def with_counted_results(self) -> Conversation:
+        """The same with the counters after the results, once the outputs beside them are taken."""
+        parts = [part for each in (self.results or {}).values() for part in each]
+        return replace(self, counters=self.counters.after(parts))
+
 
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
     """Messages as JSON."""

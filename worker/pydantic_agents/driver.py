@@ -118,6 +118,8 @@ class PydanticAgentDriver:
             internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
             node: Any = await self._begin(run, conversation)
+            if takes_outputs:
+                conversation = conversation.with_counted_results()
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
             while run.result is None and not isinstance(node, CallToolsNode):
                 asks = isinstance(node, ModelRequestNode)

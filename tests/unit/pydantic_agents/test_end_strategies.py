@@ -43,6 +43,7 @@ ANSWERS: dict[str, list[Turn]] = {
     "rejected_then_good": [[BAD, NOTE, GOOD]],
     "rejected": [[NOTE, BAD], [GOOD]],
     "retry_wins": [[PICKY, GOOD], [GOOD]],
+    "retried_again": [[PICKY, GOOD], [PICKY, NOTE, GOOD], [PICKY], [GOOD]],
     "failed_call": [[FAILING, GOOD]],
     "unknown_call": [[UNKNOWN, GOOD]],
     "wrong_arguments": [[("note", {"y": 1}), GOOD], [GOOD]],
