@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from ..drivers.pricing import TokenPrice
 from ..errors import ConfigurationError
 from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
@@ -76,7 +78,8 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     from .tool import PydanticToolSet
 
     agent = cast("Agent[Any, Any]", value)
-    given = [each for each in agent.root_capability.capabilities if isinstance(each, CeleryDurability)]
+    capabilities = list(_capabilities_in(agent.root_capability))
+    given = [each for each in capabilities if isinstance(each, CeleryDurability)]
     if not given:
         return None
     if len(given) > 1:
@@ -85,7 +88,8 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         raise ConfigurationError(f"agent {place}: it has no name; give one, as Agent(…, name='helpdesk')")
     internals.check_installed()
     (options,) = given
-    _check_capabilities(agent, options)
+    _check_options(agent.name, options)
+    _check_capabilities(agent.name, options, capabilities)
     options.effect = checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
     known = _known_tools(agent, options.effect)
     return PydanticDefinition(
@@ -99,21 +103,58 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     )
 
 
-def _check_capabilities(agent: Agent[Any, Any], options: CeleryDurability) -> None:
+def _capabilities_in(capability: Any) -> Iterator[Any]:
+    """A capability with all that it holds: those that it combines, and the one that it wraps."""
+    yield capability
+    for each in (*getattr(capability, "capabilities", ()), getattr(capability, "wrapped", None)):
+        if each is not None:
+            yield from _capabilities_in(each)
+
+
+def _check_options(agent: str, options: CeleryDurability) -> None:
+    """Refuse options that are not what their names promise; the agent's budget and queue are checked with it."""
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.usage import UsageLimits
+
+    made_anew: Any = options.made_anew
+    is_list = isinstance(made_anew, (list, tuple))
+    kinds: list[Any] = list(made_anew) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
+    expected = (
+        ("deps", "a function of the session's metadata", options.deps is None or callable(options.deps)),
+        ("usage_limits", "a UsageLimits", _is_kind(options.usage_limits, UsageLimits)),
+        ("price", "a TokenPrice", _is_kind(options.price, TokenPrice)),
+        (
+            "made_anew",
+            "a list of classes of capabilities",
+            is_list and all(isinstance(kind, type) and issubclass(kind, AbstractCapability) for kind in kinds),
+        ),
+    )
+    for name, kind, fits in expected:
+        if not fits:
+            raise ConfigurationError(
+                f"agent {agent!r}: CeleryDurability: {name}={getattr(options, name)!r:.80} must be {kind}"
+            )
+
+
+def _is_kind(value: object, kind: type[Any]) -> bool:
+    return value is None or isinstance(value, kind)
+
+
+def _check_capabilities(agent: str, options: CeleryDurability, capabilities: Iterable[Any]) -> None:
     """Refuse capabilities that cannot work where each step is a run of its own, in any worker."""
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.durable_exec import BaseDurabilityCapability
 
-    for each in agent.root_capability.capabilities:
-        kind = type(each)
+    for each in capabilities:
+        kind = cast("type[Any]", type(each))
         if isinstance(each, BaseDurabilityCapability):
             raise ConfigurationError(
-                f"agent {agent.name!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
+                f"agent {agent!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
             )
         keeps_state = kind.for_run is not AbstractCapability.for_run and not kind.__module__.startswith("pydantic_ai.")
         if keeps_state and not isinstance(each, tuple(options.made_anew)):
             raise ConfigurationError(
-                f"agent {agent.name!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
+                f"agent {agent!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
                 f"is a run of its own; keep it in a store, or allow it: CeleryDurability(made_anew=[{kind.__name__}])"
             )
 

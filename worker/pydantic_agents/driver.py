@@ -231,7 +231,7 @@ class PydanticAgentDriver:
         Raises:
             ConfigurationError: It has not, or the agent has no model.
         """
-        if self._agent.model is None:
+        if self._agent.model is None and self._agent.root_capability.get_model() is None:
             raise ConfigurationError(f"agent {self._agent.name!r}: it has no model; give one, as Agent('openai:…', …)")
 
     price_option = "CeleryDurability(price=TokenPrice(…))"
