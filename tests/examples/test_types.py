@@ -19,7 +19,8 @@ from support.documents import ROOT, read_document
 from support.types import check_with_mypy, check_with_pyright
 
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
-    "quickstart", "agents", "capabilities", "runs", "people", "services", "testing", "replace-your-task", "sessions", "mcp", "pydantic-ai",
+    "quickstart", "agents", "capabilities", "runs", "people", "services", "testing", "replace-your-task", "sessions", "mcp",
+    "pydantic-ai",
 )))  # fmt: skip
 
 
