@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -211,3 +212,39 @@ async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approv
         result, call=call, tool_kind=definition.tool_kind if definition is not None else None
     )
     return [part] if content is None else [part, UserPromptPart(content=content)]
+
+
+async def tell_of_call(
+    run: AgentRun[Any, Any], call: ToolCallPart, make: Callable[[], Awaitable[list[ModelRequestPart]]]
+) -> list[ModelRequestPart]:
+    """Make a call, and let the capabilities of the run that take its events see those of the call.
+
+    Args:
+        make: Makes the call; it is made once, also where a capability takes no event.
+    """
+    capability, ctx = run.ctx.deps.root_capability, run.ctx.deps.tool_manager.ctx
+    if ctx is None or not (capability.has_wrap_run_event_stream or capability.has_on_event):
+        return await make()
+    ended: list[list[ModelRequestPart] | BaseException] = []
+
+    async def events() -> AsyncIterator[Any]:
+        from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
+
+        yield FunctionToolCallEvent(call)
+        try:
+            parts: list[Any] = await make()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below: not through the capabilities, which may group it
+            ended.append(error)
+            return
+        ended.append(parts)
+        content: Any = parts[1].content if len(parts) > 1 else None
+        yield FunctionToolResultEvent(parts[0], content=content)
+
+    async for _ in capability.wrap_run_event_stream(ctx, stream=events()):
+        pass
+    result = ended[0] if ended else await make()
+    if isinstance(result, BaseException):
+        raise result
+    return result

@@ -126,7 +126,10 @@ class PydanticTool:
             manager = internals.tool_manager_of(run, counters)
             call = _with_arguments(ctx.calls[ctx.index], bound["args"])
             try:
-                parts = await internals.parts_of_call(manager, call, approved=ctx.approval is not None)
+                approved = ctx.approval is not None
+                parts = await internals.tell_of_call(
+                    run, call, lambda: internals.parts_of_call(manager, call, approved=approved)
+                )
             except CallDeferred as deferral:
                 parts = waiter.answer_to(deferral, call)
             queued = internals.queued_messages(run)
