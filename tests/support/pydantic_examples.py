@@ -244,6 +244,13 @@ def click(x: int, y: int) -> ToolReturn:
     )
 
 
+clicks_twice = Agent(
+    answers([("click", {"x": 1, "y": 2}), ("click", {"x": 3, "y": 4})], "clicked twice"),
+    name="clicks_twice",
+    tools=[click],
+    capabilities=celery(),
+)
+
 prepared = Agent(
     answers([("hitchhiker", {"answer": "42"})], "12"), deps_type=int, name="prepared",
     capabilities=[CeleryDurability(deps=lambda _: 42, effect="pure")],
@@ -396,6 +403,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "users": ("Send a message to John Doe asking for coffee next week", {}),
     "unknown": ("do what you cannot", {}),
     "clicks": ("click there", {}),
+    "clicks_twice": ("click there, and there", {}),
     "prepared": ("testing…", {}),
     "jokes": ("Tell me a joke.", {}),
     "queues": ("do it all", {}),
