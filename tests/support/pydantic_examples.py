@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, Field
-from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, ToolReturn
-from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, Tool, ToolReturn
+from pydantic_ai.capabilities import Capability, ProcessHistory
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -285,6 +285,37 @@ async def joke_factory(ctx: RunContext[None], count: int) -> list[str]:
     return re.split(", ", made.output)
 
 
+# --- tools that are revealed, and capabilities that are loaded ------------------------------------------------------
+
+
+def hidden(x: int) -> str:
+    """A tool that the model does not see at first."""
+    return f"found {x}"
+
+
+def reveal() -> ToolReturn:
+    """Reveal the hidden tool."""
+    return ToolReturn(return_value="use it", tools=["hidden"])
+
+
+reveals = Agent(
+    answers([("reveal", {}), ("reveal", {})], [("hidden", {"x": 1}), ("reveal", {})], "done"),
+    name="reveals",
+    tools=[reveal, Tool(hidden, defer_loading=True)],
+    capabilities=celery(),
+)
+loads = Agent(
+    answers([("load_capability", {"id": "extra"})], [("hidden", {"x": 1})], "done"),
+    name="loads",
+    capabilities=[
+        *celery(),
+        Capability(
+            id="extra", description="More.", tools=[Tool(hidden)], instructions="Use hidden.", defer_loading=True
+        ),
+    ],
+)
+
+
 # --- queued messages -----------------------------------------------------------------------------------------------
 
 queues = Agent(
@@ -408,6 +439,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "jokes": ("Tell me a joke.", {}),
     "queues": ("do it all", {}),
     "together": ("visit a city, and tell me where it is", {}),
+    "reveals": ("find it", {}),
+    "loads": ("find it", {}),
     "recent": ("look around", {}),
 }
 

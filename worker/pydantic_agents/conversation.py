@@ -294,7 +294,21 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             found.said.append(message.content)
         elif message.role is Role.SYSTEM:
             found.results.append(SystemPromptPart(content=message.content))
+    found.results = _without_repetitions(found.results)
     return found
+
+
+def _without_repetitions(parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
+    """The parts, where the first of several results that reveal a tool is the one that does."""
+    revealed: set[str] = set()
+    kept: list[ModelRequestPart] = []
+    for part in parts:
+        if part.part_kind != "tool-availability-delta":
+            kept.append(part)
+        elif names := [name for name in part.tools_added if name not in revealed]:
+            revealed.update(names)
+            kept.append(replace(part, tools_added=names))
+    return kept
 
 
 def kept_of(message: Message) -> Any:

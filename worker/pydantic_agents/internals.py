@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -34,6 +34,7 @@ def check_installed() -> None:
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
             (tool_manager.ToolManager, ("for_run_step", "validate_tool_call")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
+            (_tool_execution, ("_reject_unloaded_capability_reveals",)),
             (run.AgentRunResult, ("_output_tool_name",)),
             (exceptions, ("ToolFailedError", "ToolRetryError")),
         )
@@ -192,14 +193,19 @@ def _result_of(parts: Sequence[ModelRequestPart]) -> Any:
     if part.outcome == "failed":
         return ToolFailed(said)
     content: Any = next((each.content for each in parts if each.part_kind == "user-prompt"), None)
-    return ToolReturn(return_value=part.content, content=content)
+    revealed = next((each.tools_added for each in parts if each.part_kind == "tool-availability-delta"), None)
+    return ToolReturn(return_value=part.content, content=content, tools=revealed)
 
 
 async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
     """Validate and make a call; what the model gets of it, as the run itself would have put it."""
-    from pydantic_ai._tool_execution import build_tool_return_part, tool_bound_retry_part  # pyright: ignore
+    from pydantic_ai._tool_execution import (  # pyright: ignore
+        _reject_unloaded_capability_reveals,  # pyright: ignore
+        build_tool_return_part,
+        tool_bound_retry_part,
+    )
     from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
-    from pydantic_ai.messages import UserPromptPart
+    from pydantic_ai.messages import ToolAvailabilityDeltaPart, ToolCallPart, UserPromptPart
 
     try:
         result = await manager.handle_call(call, approved=approved)
@@ -208,10 +214,22 @@ async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approv
     except ToolFailedError as error:
         return [error.tool_failed]
     definition = manager.get_tool_def(call.tool_name)
-    part, content, _ = build_tool_return_part(
+    part, content, revealed = build_tool_return_part(
         result, call=call, tool_kind=definition.tool_kind if definition is not None else None
     )
-    return [part] if content is None else [part, UserPromptPart(content=content)]
+    parts: list[ModelRequestPart] = [part]
+    known = _revealed_in(manager.ctx.messages) if revealed and manager.ctx is not None else ()
+    if revealed := [name for name in dict.fromkeys(revealed or ()) if name not in known]:
+        loaded = getattr(ToolCallPart.narrow_type(call), "capability_id", None)
+        _reject_unloaded_capability_reveals(revealed, manager, activating_capability_id=loaded)
+        parts.append(ToolAvailabilityDeltaPart(tools_added=revealed, tool_call_id=call.tool_call_id))
+    return parts if content is None else [*parts, UserPromptPart(content=content)]
+
+
+def _revealed_in(messages: Iterable[ModelMessage]) -> frozenset[str]:
+    """The names of the tools that results have revealed."""
+    deltas = (part for each in messages for part in each.parts if part.part_kind == "tool-availability-delta")
+    return frozenset(name for delta in deltas for name in delta.tools_added)
 
 
 async def tell_of_call(
@@ -239,7 +257,7 @@ async def tell_of_call(
             ended.append(error)
             return
         ended.append(parts)
-        content: Any = parts[1].content if len(parts) > 1 else None
+        content: Any = next((part.content for part in parts if part.part_kind == "user-prompt"), None)
         yield FunctionToolResultEvent(parts[0], content=content)
 
     async for _ in capability.wrap_run_event_stream(ctx, stream=events()):

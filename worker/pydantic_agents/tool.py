@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CeleryAgentsError
@@ -29,7 +29,7 @@ from .usages import dump_usage, load_usage
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.usage import UsageLimits
 
@@ -124,7 +124,7 @@ class PydanticTool:
             internals.restore_history(run, history)
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
-            call = _with_arguments(ctx.calls[ctx.index], bound["args"])
+            call = _with_arguments(ctx.calls[ctx.index], bound["args"], history[-1])
             try:
                 approved = ctx.approval is not None
                 parts = await internals.tell_of_call(
@@ -200,9 +200,13 @@ def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int
         limits.check_before_tool_call(projected)
 
 
-def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str) -> ToolCallPart:
-    """The call of the answer; with other arguments, where a person or a hook has changed them."""
-    return call_part(ToolCall(id=call.id, name=call.name, args=args))
+def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str, answer: ModelMessage) -> ToolCallPart:
+    """The call as it is in the answer; with other arguments, where a person or a hook has changed them."""
+    changed = call_part(ToolCall(id=call.id, name=call.name, args=args))
+    for part in answer.parts:
+        if part.part_kind == "tool-call" and part.tool_call_id == call.id:
+            return part if part.args_as_json_str() == changed.args_as_json_str() else replace(part, args=changed.args)
+    return changed
 
 
 def _metadata(ctx: ToolContext) -> dict[str, Any]:
