@@ -26,11 +26,35 @@ from engines.parent_agents import CHILDREN, STEPS
 from engines.product import product
 from waiting import idle_cpu, wait_until
 from yardstick.running import Running
+from yardstick.sections import Row, Section
 
 ROUNDS = 5
 PARENTS = 1000
 # The default of `max_children`.
 AT_A_TIME = 8
+
+SECTION = Section(
+    title="Agents that call agents",
+    text="""A parent starts 64 children of 10 steps in one step, all at once or 8 at a time, which is the
+    default. Beside it, in the same run, 64 sessions of their own. *As many at a time*: the caller
+    has no more of them under way than the parent has children. Then 1 000 parents wait for a child
+    which waits for a person. `make bench-children` measures this.""",
+    rows=(
+        Row(title="steps/s of the children over 64 sessions, all at once", key="together_ratio", at_least=0.6),
+        Row(title="steps/s, 8 at a time, over sessions 8 at a time", key="few_at_a_time_ratio", at_least=0.6),
+        Row(title="… with a model that takes 50 ms", key="few_at_a_time_ratio_with_latency", at_least=0.6),
+        Row(title="steps/s, 8 at a time, over 64 sessions all at once", key="few_at_a_time_to_all_at_once_ratio"),
+        Row(title="the last child's end to the parent's next request, ms (median)", key="last_end_to_request_ms"),
+        Row(title="… over a step of 64 calls", key="join_to_step_of_as_many_calls_ratio", at_most=3),
+        Row(title="… over a step of one call", key="join_to_step_ratio"),
+        Row(title="slots that 1 000 waiting parents hold", key="slots_of_waiting_parents", at_most=0),
+        Row(title="messages of 1 000 waiting parents", key="messages_of_waiting_parents", at_most=0),
+        Row(title="CPU of the worker before, percent of a core", key="worker_cpu_percent_nobody_waits"),
+        Row(title="CPU of the worker while 1 000 parents wait", key="worker_cpu_percent_parents_wait"),
+        Row(title="CPU of Redis before", key="redis_cpu_percent_nobody_waits"),
+        Row(title="CPU of Redis while 1 000 parents wait", key="redis_cpu_percent_parents_wait"),
+    ),
+)
 
 
 def children_figures(rounds: int, parents: int) -> dict[str, object]:
@@ -170,9 +194,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--parents", type=int, default=PARENTS)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     asked = parser.parse_args()
-    print("CHILDREN " + json.dumps(children_figures(asked.rounds, asked.parents)))
+    figures = children_figures(asked.rounds, asked.parents)
+    print("CHILDREN " + json.dumps(figures))
+    if asked.write:
+        SECTION.write(figures)
     return 0
 
 

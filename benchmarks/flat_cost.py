@@ -19,9 +19,29 @@ from pathlib import Path
 
 from engines.product import product
 from yardstick.running import Running
+from yardstick.sections import Row, Section
 
 EARLY, LATE = (5, 55), (955, 1005)
 _PATIENCE_SECONDS = 300.0
+
+SECTION = Section(
+    title="Late steps",
+    text="""One session of 1 005 steps alone on a worker: an agent without capabilities, one with those of a
+    run, and one with those of a long task. What a step costs around step 1 000, over what one costs
+    around step 10. `make bench-flat` measures this.""",
+    rows=tuple(
+        Row(title=f"{what}, {of}", key=f"{agent}_{key}", at_most=most)
+        for of, agent in (
+            ("without capabilities", "plain"),
+            ("with those of a run", "capable"),
+            ("with those of a long task", "smart"),
+        )
+        for what, key, most in (
+            ("CPU of a late step over an early one", "cpu_ratio", 1.3),
+            ("bytes of a late step over an early one", "bytes_ratio", 1.1),
+        )
+    ),
+)
 
 
 def flat_figures(rounds: int) -> dict[str, object]:
@@ -73,7 +93,12 @@ def _measure(url: str, agent: str, folder: Path, number: int) -> dict[str, float
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    print(json.dumps(flat_figures(parser.parse_args().rounds), indent=1))
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
+    asked = parser.parse_args()
+    figures = flat_figures(asked.rounds)
+    print(json.dumps(figures, indent=1))
+    if asked.write:
+        SECTION.write(figures)
     return 0
 
 

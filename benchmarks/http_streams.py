@@ -25,11 +25,25 @@ import psutil
 from engines.product import product
 from waiting import wait_until
 from yardstick.running import Running
+from yardstick.sections import Row, Section
 
 STREAMS = 1000
 FOLLOWED = 40
 # Until then the streams of the sessions that run are open.
 DELAY = timedelta(seconds=1.5)
+
+SECTION = Section(
+    title="Streams over HTTP",
+    text="""1 000 streams of events are open on one process of `celery-agents serve`, of sessions that wait;
+    40 more follow sessions that run. `make bench-http` measures this.""",
+    rows=(
+        Row(title="memory of the process before, MB", key="memory_before_mb"),
+        Row(title="… with 1 000 streams", key="memory_with_streams_mb"),
+        Row(title="its CPU while nothing happens, percent of a core", key="idle_cpu_percent"),
+        Row(title="event in Redis to its reader, ms (median)", key="event_to_reader_ms_median"),
+        Row(title="… 95th percentile", key="event_to_reader_ms_p95"),
+    ),
+)
 
 
 def http_figures(streams: int) -> dict[str, object]:
@@ -129,8 +143,13 @@ async def _follow(port: int, session: str) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    print("HTTP " + json.dumps(http_figures(parser.parse_args().streams)))
+    asked = parser.parse_args()
+    figures = http_figures(asked.streams)
+    print("HTTP " + json.dumps(figures))
+    if asked.write:
+        SECTION.write(figures)
     return 0
 
 

@@ -24,6 +24,7 @@ from engines.product import product
 from http_streams import serve_streams
 from waiting import wait_until
 from yardstick.running import Running
+from yardstick.sections import Row, Section
 
 SESSIONS = 100
 ROUNDS = 3
@@ -31,6 +32,22 @@ SECONDS = 8.0
 READERS = 10
 # Until then all sessions are followed.
 DELAY = timedelta(seconds=2)
+
+SECTION = Section(
+    title="Live text",
+    text="""100 sessions of one worker write 50 pieces a second each, in turns followed by nobody and by
+    somebody. Then 10 readers, by the client and by Server-Sent Events. `make bench-live` measures
+    this.""",
+    rows=(
+        Row(title="CPU of the worker while all are followed, over nobody", key="cpu_watched_share", at_most=1.5),
+        Row(title="pieces emitted", key="pieces_emitted"),
+        Row(title="entries written to Redis for them", key="entries_written"),
+        Row(title="emit to the client's reader, ms (median)", key="emit_to_client_ms_median"),
+        Row(title="… 99th percentile", key="emit_to_client_ms_p99"),
+        Row(title="emit to a reader of Server-Sent Events, ms (median)", key="emit_to_sse_ms_median"),
+        Row(title="… 99th percentile", key="emit_to_sse_ms_p99"),
+    ),
+)
 
 
 def live_figures(sessions: int, rounds: int) -> dict[str, object]:
@@ -155,10 +172,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=SESSIONS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     asked = parser.parse_args()
     figures = live_figures(asked.sessions, asked.rounds)
     print("LIVE " + json.dumps(figures))
+    if asked.write:
+        SECTION.write(figures)
     return 0 if figures["cpu_watched_share"] <= 1.5 else 1  # type: ignore[operator]
 
 

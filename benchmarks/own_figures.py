@@ -8,7 +8,6 @@ from typing import Any
 
 import redis
 from engines.product import product
-from waiting import waiting_figures
 from yardstick.memory import SCORE_BYTES, payload_bytes
 from yardstick.running import Running
 
@@ -35,7 +34,7 @@ def own_figures() -> dict[str, object]:
     with Running(product("keyed")) as running:
         url = running.store.environment()["BENCH_REDIS"]
         figures |= many_sessions(url, running)
-    return {**figures, **waiting_figures(LATER)}
+    return figures
 
 
 def event_times(url: str) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from engines.dbos import dbos
 from engines.dramatiq import dramatiq
 from engines.floor import floor
@@ -30,7 +32,7 @@ CURVE = (Load(20, 10, at_once=False), Load(5, 50, at_once=False), Load(1, 200), 
 THOUSAND = Load(1000, 10)
 QUICK_MODEL = Load(100, 50, 0.05)
 SLOW_MODEL = Load(1000, 10, 1.0)
-SLOW_SLOTS = 500
+SLOW_SLOTS, MORE_SLOTS = 500, 1000
 
 
 def floors(*, events: bool = False) -> tuple[Engine, ...]:
@@ -72,6 +74,12 @@ def one_session() -> tuple[Engine, ...]:
     return (product("keyed"), product("pure"))
 
 
+def with_more_slots() -> Engine:
+    """This product with a slot for each session of the slow model."""
+    engine = product("keyed", MORE_SLOTS)
+    return dataclasses.replace(engine, name="product_keyed_more", title=f"{engine.title}, {MORE_SLOTS} slots")
+
+
 def full_plans() -> tuple[Plan, ...]:
     """Three rounds of what ratios are taken of; one of the rest."""
     return (
@@ -97,6 +105,7 @@ def once_plans() -> tuple[Plan, ...]:
         Plan(naive(SLOTS), CURVE),
         Plan(product("keyed"), (*CURVE, THOUSAND, QUICK_MODEL)),
         Plan(product("keyed", SLOW_SLOTS), (SLOW_MODEL,)),
+        Plan(with_more_slots(), (SLOW_MODEL,)),
         Plan(product("pure"), CURVE),
         Plan(product("burst"), CURVE),
         Plan(dbos("postgres", "1"), CURVE),

@@ -24,7 +24,7 @@ import redis
 from engines.product import product
 from yardstick.memory import SCORE_BYTES, payload_bytes
 from yardstick.running import Running
-from yardstick.waiting_section import replace_waiting_section
+from yardstick.sections import Row, Section
 
 IDLE_SECONDS = 20.0
 PAIRS = 40
@@ -37,6 +37,28 @@ PATIENCE_SECONDS = 1800.0
 _OF_THE_CALLER = frozenset({"request_answered", "execution_resumed", "execution_submitted", "message_joined"})
 # Commands that the idle worker and this script send meanwhile; a page of the inbox needs none of them.
 _WORKERS_OWN = frozenset(f"cmdstat_{name}" for name in ("info", "blpop", "brpop", "ping", "time", "eval", "evalsha"))
+
+SECTION = Section(
+    title="Sessions that wait",
+    text="""10 000 sessions of one worker wait for an approval at the same time. Then one client approves
+    all of them, and they complete. `make bench-waiting` measures this.""",
+    rows=(
+        Row(title="answer to the woken step's first event, ms (median)", key="answer_to_event_ms"),
+        Row(title="submit to an ordinary step's first event, ms (median)", key="submit_to_event_ms"),
+        Row(title="the first over the second", key="answer_to_submit_ratio", at_most=3),
+        Row(title="CPU of the worker before, percent of a core", key="worker_cpu_percent_nobody_waits"),
+        Row(title="CPU of the worker while all wait", key="worker_cpu_percent_all_wait"),
+        Row(title="CPU of Redis before", key="redis_cpu_percent_nobody_waits"),
+        Row(title="CPU of Redis while all wait", key="redis_cpu_percent_all_wait"),
+        Row(title="messages in the queue while all wait", key="waiting_messages", at_most=0),
+        Row(title="leases while all wait", key="waiting_leases", at_most=0),
+        Row(title="memory of a waiting session, bytes", key="waiting_memory"),
+        Row(title="… beyond what it has written", key="waiting_memory_overhead", at_most=2048),
+        Row(title="a page of 50 of the inbox, ms (median)", key="inbox_page_ms"),
+        Row(title="… commands to Redis", key="inbox_page_commands", at_most=1),
+        Row(title="sessions answered and completed in a second", key="answered_and_complete_per_second"),
+    ),
+)
 
 
 def waiting_figures(sessions: int, pairs: int = PAIRS) -> dict[str, object]:
@@ -202,7 +224,7 @@ def main() -> int:
     figures = waiting_figures(asked.sessions, asked.pairs)
     print("WAITING " + json.dumps(figures))
     if asked.write:
-        replace_waiting_section(figures)
+        SECTION.write(figures)
     return 0
 
 

@@ -6,9 +6,10 @@ environment. Durations carry their unit in the name. A wrong or unknown value st
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -110,9 +111,14 @@ class Settings(BaseSettings):
         3, ge=1, description="From this attempt on a step runs alone in its process, so it takes no neighbours along."
     )
     driver_attempts: int = Field(4, ge=1, description="Requests for one answer within a step before it retries later.")
-    retry_delay_seconds: float = Field(0.5, gt=0, description="First pause between driver attempts; full jitter.")
-    retry_delay_max_seconds: float = Field(20.0, gt=0, description="Longest pause between driver attempts in a step.")
-    retry_later_seconds: float = Field(15.0, gt=0, description="First 'retry later'; doubles with each.")
+    retry_delay_seconds: float = Field(0.25, gt=0, description="First pause between driver attempts; full jitter.")
+    retry_delay_max_seconds: float = Field(
+        2.0,
+        gt=0,
+        description="Longest pause between driver attempts in a step. A provider that asks for a longer one delays the "
+        "step, which every reader sees.",
+    )
+    retry_later_seconds: float = Field(5.0, gt=0, description="First 'retry later'; doubles with each.")
     retry_later_max_seconds: float = Field(600.0, gt=0, description="Longest 'retry later'.")
     retry_later_limit_seconds: float = Field(86_400.0, gt=0, description="After this long of retrying later it fails.")
     steps_per_task: int = Field(
@@ -321,8 +327,7 @@ class Settings(BaseSettings):
         values = dict(_read_variables(source))
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
-            names = ", ".join(PREFIX + name.upper() for name in unknown)
-            raise SettingsError(f"unknown setting {names}; known are {_list_names(cls)}. Correct the name or unset it.")
+            raise SettingsError(_describe_unknown(unknown, cls.model_fields))
         if default_redis_url is not None:
             values.setdefault("redis_url", default_redis_url)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -375,8 +380,15 @@ def _split_names(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-def _list_names(cls: type[Settings]) -> str:
-    return ", ".join(PREFIX + name.upper() for name in sorted(cls.model_fields))
+def _describe_unknown(unknown: Sequence[str], known: Iterable[str]) -> str:
+    """Name unknown settings with the known ones that look like them; all known ones where none does."""
+    names = sorted(known)
+    alike = [near for name in unknown for near in difflib.get_close_matches(name, names, 3, 0.75)]
+    listed = ", ".join(PREFIX + name.upper() for name in dict.fromkeys(alike) or names)
+    hint = f"did you mean {listed}?" if alike else f"known are {listed}."
+    return (
+        f"unknown setting {', '.join(PREFIX + name.upper() for name in unknown)}; {hint} Correct the name or unset it."
+    )
 
 
 def _describe(error: ValidationError) -> str:

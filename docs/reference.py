@@ -95,8 +95,10 @@ def reasons() -> str:
 
 
 def _ends_as(reason: StopReason) -> str:
-    if reason is StopReason.ERROR_FORBADE:
+    if reason in (StopReason.ERROR_FORBADE, StopReason.RETRY_LIMIT_REACHED):
         return "failed"
+    if reason is StopReason.TIME_LIMIT_REACHED:
+        return "timed out"
     if reason is StopReason.FINISH_REASON_RECEIVED:
         return "cut"
     return "stopped" if reason.was_force_stopped() else "completed"
@@ -105,6 +107,7 @@ def _ends_as(reason: StopReason) -> str:
 _KIND_OF_END: Final = {
     "failed": "failed",
     "stopped": "stopped",
+    "timed out": "stopped; failed where it was a step's own time that ran out",
     "completed": "completed",
     "cut": "stopped where the answer is cut short, completed otherwise",
 }

@@ -119,6 +119,7 @@ class Runtime:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "slots": self.settings.concurrency,
+            "lease_ms": round(self.settings.lease_seconds * 1000),
             "running": self.keeper.running,
             "abandoned": self.keeper.abandoned,
             "draining": self.runner.draining,

@@ -123,8 +123,8 @@ def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: date
         (StopReason.TIME_LIMIT_REACHED, budget.max_seconds, elapsed, "elapsedSeconds", "maxSeconds"),
     ]
     signals = [
-        _signal(reason, {mine: amount, theirs: limit}, f"{theirs} of {limit} reached")
-        for reason, limit, amount, mine, theirs in used
+        _signal(reason, {name: amount, label: limit}, f"{label} of {limit} reached")
+        for reason, limit, amount, name, label in used
         if limit is not None and amount >= limit
     ]
     if budget.deadline is not None and now >= budget.deadline:

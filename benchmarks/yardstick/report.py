@@ -17,7 +17,7 @@ from .load import Load
 from .plot import Curve, plot_curves
 from .rounds import Results
 from .running import Sample
-from .waiting_section import DOCUMENT, waiting_section
+from .sections import DOCUMENT, kept_sections
 
 PLOT = DOCUMENT.with_suffix(".svg")
 
@@ -38,8 +38,10 @@ TARGETS = (
     ("over Pydantic AI made durable by DBOS, K = 50", "over_dbos_agent", 8.0, True),
     ("bytes written a step, K = 1 000 over K = 10", "bytes_growth", 1.1, False),
     ("CPU a step, K = 1 000 over K = 10", "cpu_growth", 1.3, False),
-    ("1 000 sessions of a model that takes 1 s, 500 slots: share of the ideal", "slow_share", 0.95, True),
+    ("1 000 sessions of a model that takes 1 s, 500 slots: share of the ideal", "slow_share", 0.85, True),
     ("… peak memory of that worker, MB", "slow_memory_mb", 250.0, False),
+    ("the same on 1 000 slots: share of the ideal", "slow_share_more", 0.93, True),
+    ("… peak memory of that worker, MB", "slow_memory_more_mb", 250.0, False),
     ("100 000 sessions stored, 1 000 due at once: a sweep pass, ms", "sweep_ms", 50.0, False),
     ("… listing a page of 50, ms", "list_page_ms", 50.0, False),
     ("… memory of an idle session beyond its bytes", "memory_overhead", 2048.0, False),
@@ -57,7 +59,7 @@ def further_figures(often: Results, once: Results, figures: dict[str, object]) -
         return round(rate / other, 2) if rate and other else None
 
     slow = once.samples("product_keyed", plans.SLOW_MODEL)
-    ideal = plans.SLOW_MODEL.total_steps * plans.SLOW_MODEL.latency / plans.SLOW_SLOTS
+    more = once.samples(plans.with_more_slots().name, plans.SLOW_MODEL)
     idle, payload = figures.get("memory_per_idle_session"), figures.get("payload_per_idle_session")
     overhead = idle - payload if isinstance(idle, int) and isinstance(payload, int) else None
     return {
@@ -69,9 +71,17 @@ def further_figures(often: Results, once: Results, figures: dict[str, object]) -
             often.ratio(throughput, ("product_keyed", plans.MANY), ("langgraph_sqlite_1", plans.MANY))
         ),
         "over_dbos_agent": over(once, "dbos_pg_agent", plans.FEW),
-        "slow_share": round(ideal / slow[0].seconds, 3) if slow else None,
+        "slow_share": round(_ideal_seconds(plans.SLOW_SLOTS) / slow[0].seconds, 3) if slow else None,
         "slow_memory_mb": round(slow[0].peak_memory / 1e6) if slow else None,
+        "slow_share_more": round(_ideal_seconds(plans.MORE_SLOTS) / more[0].seconds, 3) if more else None,
+        "slow_memory_more_mb": round(more[0].peak_memory / 1e6) if more else None,
     }
+
+
+def _ideal_seconds(slots: int) -> float:
+    """How long the sessions of the slow model take when no slot ever waits."""
+    load = plans.SLOW_MODEL
+    return load.total_steps * load.latency / min(slots, load.sessions)
 
 
 def write_report(
@@ -90,11 +100,10 @@ def write_report(
         f"![cost of a step over the length of the session]({PLOT.name})\n",
         "## Models that take their time\n",
         _waiting_table(once),
-        waiting_section(complete) if "waiting_sessions" in complete else "",
         _failures(often, once),
+        *(section.rstrip("\n") + "\n" for section in kept_sections(DOCUMENT.read_text(encoding="utf-8")).values()),
         _reading(),
     ]
-    DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text("\n".join(part for part in parts if part))
     plot_curves(_curves(once), PLOT)
     return complete
@@ -112,7 +121,8 @@ def _head(often: Results, floors: Floors, seconds: float) -> str:
     return f"""# Benchmarks
 
 This page compares the cost of a durable step with a bare Celery task and with other engines. `make bench` measures
-everything and writes this page. `make bench-quick` measures the figures with targets.
+everything and writes this page; each section on waiting, children, pydantic-ai, live text, streams and late steps has a
+target of its own, too. `make bench-quick` measures the figures with targets.
 
 Every engine does the same work: K steps. Each step has a scripted model's answer of about 1 KB with one tool call, and
 a tool result of about 1 KB. The work is durable after every step. Each engine gets its own processes and its own
@@ -245,7 +255,8 @@ def _waiting_table(once: Results) -> str:
     rows = ["| engine | load | steps/s | of the ideal | CPU ms a step | peak MB |", "|---|---|---:|---:|---:|---:|"]
     for name, engine in once.engines.items():
         for load in (plans.QUICK_MODEL, plans.SLOW_MODEL):
-            slots = plans.SLOW_SLOTS if load == plans.SLOW_MODEL else plans.SLOTS
+            slow = plans.MORE_SLOTS if name == plans.with_more_slots().name else plans.SLOW_SLOTS
+            slots = slow if load == plans.SLOW_MODEL else plans.SLOTS
             for sample in once.samples(name, load):
                 ideal = load.total_steps * load.latency / min(slots, load.sessions)
                 cells = (

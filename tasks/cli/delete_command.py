@@ -57,7 +57,9 @@ def delete(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Delete a session with all that is stored of it and of the sessions that its agents have started.
+    """Delete a session and everything that is stored of it.
+
+    The sessions that its agents have started are deleted, too.
 
     What runs is stopped first. Callbacks not made yet are not made. The id is not used again for the retention.
 

@@ -27,7 +27,7 @@ def demo(
         Path | None, typer.Option(help="Keep Redis's data and the logs here; default: a temporary folder.")
     ] = None,
 ) -> None:
-    """Kill the worker of a support agent while it refunds an order, and see that it refunds once.
+    """See a refund happen once, though its worker is killed.
 
     The same job runs beside it as an ordinary Celery task, which refunds twice. Everything is real: an embedded Redis,
     a ledger in a process of its own, four workers, kill -9. It needs no key and takes less than a minute.

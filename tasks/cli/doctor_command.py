@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...worker.errors import ConfigurationError, StoreForbidden, StoreUnavailable
+from ...worker.errors import StoreForbidden, StoreUnavailable
 from .exits import ExitCode
+from .named_app import choose_app, chosen_app
 from .options import AsJson, RedisUrl, settings_for
 from .views import as_json, clean, finding_value, one_line, plural
 
@@ -44,7 +45,9 @@ def doctor(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Look at Redis, broker, workers, agents, backlog and provider keys, and say what to do about each problem.
+    """Look for problems of the installation, and say what to do about each.
+
+    It looks at Redis, broker, workers, agents, backlog and provider keys.
 
     Ends with 0 when nothing failed, 1 when something did, 3 when Redis is not reachable. Warnings do not count. Agents
     and provider keys are looked at where CELERY_AGENTS_AGENTS names modules: run it in the environment of a worker.
@@ -81,18 +84,9 @@ def doctor(
 def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:
     """Import the app of `--app` and read the settings agents were installed with; without it, the environment's."""
     sys.path.append(str(Path.cwd()))  # modules of agents are found here too, as by a worker
-    if name is None:
-        return None, settings_for(redis_url)
-    from celery.app.utils import find_app
-
-    from ..producer import settings_of
-
-    try:
-        found: Celery = find_app(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"--app {name}: it cannot be imported: {one_line(str(error))}") from error
-    settings = settings_of(found)
-    return found, settings if redis_url is None else settings.model_copy(update={"redis_url": redis_url})
+    if name is not None:
+        choose_app(name)
+    return chosen_app(), settings_for(redis_url)
 
 
 def _format(findings: Sequence[Finding]) -> list[str]:

@@ -85,7 +85,7 @@ def _describe_recovery(event: Event) -> str:
 
 def _describe_failed_call(event: Event) -> str:
     why = str(event.data.get("message") or event.data.get("kind", ""))
-    return f"step {event.step}: the model gave no usable answer; next try {_next_try(event)}: {why}"
+    return f"step {event.step}: the model call failed; next try {_next_try(event)}: {why}"
 
 
 def _describe_delay(event: Event) -> str:
@@ -151,7 +151,10 @@ def _describe_end(event: Event) -> str:
     why = data.get("error") or (data.get("reason") if data.get("status") == "stopped" else None)
     if why is None and data.get("finish_reason") in _CUT_SHORT:
         why = f"the answer was cut short: {data['finish_reason']}"
-    return f"{data.get('status', 'ended')}{': ' if numbers else ''}{', '.join(numbers)}{f' ({why})' if why else ''}"
+    status = data.get("status", "ended")
+    if not numbers:
+        return f"{status}: {why}" if why else str(status)
+    return f"{status}: {', '.join(numbers)}{f' ({why})' if why else ''}"
 
 
 def _describe_capability(event: Event) -> str:

@@ -32,7 +32,9 @@ def health(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Tell whether this machine's worker takes work, for the probes of Docker, Kubernetes and systemd.
+    """Tell whether this machine's worker takes work.
+
+    It is for the probes of Docker, Kubernetes and systemd.
 
     Ends with 0 when it does, 1 when it does not (also while it drains), 3 when Redis is not reachable. With --alive it
     ends with 1 only when a restart would help.

@@ -51,7 +51,7 @@ def suspend(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Hold a session: its running step ends, and nothing begins after it until it is resumed.
+    """Hold a session until it is resumed. Its running step ends, and nothing begins after it.
 
     Answers are kept and do not wake it; `stop` ends it all the same. At the end of --for the execution is stopped.
 
@@ -85,7 +85,7 @@ def resume(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Let a held session go on, with the answers that came meanwhile.
+    """Let a held session go on. The answers that came meanwhile are used.
 
     \b
     Examples:

@@ -156,7 +156,9 @@ def retry(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Retry a failed or stopped execution from the step it ended at. Steps before it are not run again.
+    """Retry a failed or stopped execution from the step where it ended.
+
+    Steps before it are not run again.
 
     \b
     Examples:

@@ -12,6 +12,15 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Start": ("demo", "new", "up", "worker", "serve", "flower"),
+    "Jobs": ("submit", "send", "watch", "show", "list", "stop", "retry"),
+    "People": ("requests", "approve", "deny", "answer"),
+    "Sessions": ("suspend", "resume", "fork", "clear", "snapshot", "restore", "trace", "delete"),
+    "Operation": ("doctor", "health", "workers"),
+}
+"""The commands as the help lists them."""
+
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "run_commands": ("up", "worker", "flower"),
     "serve_command": ("serve",),
@@ -27,10 +36,12 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "new_command": ("new",),
     "demo_command": ("demo",),
 }
-"""The modules of this room that register commands, with the names of these, in the order of the help."""
+"""The modules of this room that register commands, with the names of these."""
 
 COMMANDS: Final[Mapping[str, str]] = {name: module for module, names in MODULES.items() for name in names}
 """The module of each command."""
+
+_HELP_WIDTH: Final = 80
 
 
 class LazyCommands(TyperGroup):
@@ -38,7 +49,17 @@ class LazyCommands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the names of all commands."""
-        return list(COMMANDS)
+        return [name for names in SECTIONS.values() for name in names]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into the help, by section, each with the first sentence of its own help."""
+        widest = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl(
+                    [(name.ljust(widest), each.get_short_help_str(_HELP_WIDTH)) for name, each in commands]
+                )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a command; None for an unknown name, for which the group suggests others."""

@@ -16,7 +16,9 @@ def register(program: typer.Typer) -> None:
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its new folder.")],
 ) -> None:
-    """Write a small project that runs: an agent with two tools, its test, settings and a compose file.
+    """Write a small project that runs.
+
+    It has an agent with two tools, its test, settings and a compose file.
 
     An existing folder is never changed.
 

@@ -11,6 +11,7 @@ import typer
 
 from ...config.settings import Settings
 from .hidden_arguments import HIDDEN_REDIS_URL
+from .named_app import chosen_app
 
 if TYPE_CHECKING:
     from ..client.client import AgentClient
@@ -67,23 +68,32 @@ def duration(text: str) -> timedelta:
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:
-    """Read the settings of the environment; options of the command line replace them.
+    """Read the settings of the environment, or those of the app that `--app` names; further options replace them.
 
     Raises:
         SettingsError: One of them is wrong.
+        ConfigurationError: The app cannot be imported, or has no agents.
     """
-    return Settings.from_environment(redis_url=redis_url, **overrides)
+    existing = chosen_app()
+    if existing is None:
+        return Settings.from_environment(redis_url=redis_url, **overrides)
+    from ..producer import settings_of
+
+    given = {name: value for name, value in {"redis_url": redis_url, **overrides}.items() if value is not None}
+    settings = settings_of(existing)
+    return Settings.build(**{**settings.model_dump(exclude_unset=True), **given}) if given else settings
 
 
 def client_for(redis_url: str | None) -> AgentClient:
-    """Make a client for the Redis that the option or the environment names.
+    """Make a client for the Redis that `--redis-url`, the app of `--app` or the environment names.
 
     Raises:
         SettingsError: A setting is wrong.
+        ConfigurationError: The app cannot be imported, or has no agents.
     """
     from ..client.client import AgentClient
 
-    return AgentClient(settings=settings_for(redis_url))
+    return AgentClient(settings=settings_for(redis_url), app=chosen_app())
 
 
 def find_session(client: AgentClient, text: str) -> str:

@@ -15,6 +15,7 @@ from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 from .lazy_commands import LazyCommands
+from .named_app import choose_app
 
 _EPILOG = """\b
 Environment (each setting of the product is CELERY_AGENTS_<NAME>):
@@ -24,7 +25,7 @@ Environment (each setting of the product is CELERY_AGENTS_<NAME>):
   OPENAI_API_KEY and so on   keys of model providers, read by the provider's own client
 
 \b
-Exit codes: 0 done, 1 the execution failed, 2 usage, 3 Redis not reachable.
+Exit codes: 0 done, 1 the execution failed, 2 usage, 3 Redis not reachable, 4 not ended in time.
 
 \b
 A first try:
@@ -57,8 +58,20 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            "-A",
+            metavar="MODULE",
+            help="An existing Celery app with agents installed, as for celery -A: its Redis and broker are used.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Durable AI-agent jobs on Celery and Redis."""
+    del version  # printed by its callback
+    choose_app(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

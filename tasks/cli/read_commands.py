@@ -51,7 +51,9 @@ def watch(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Watch a session's execution until it ends, and end as it ended. Ctrl-C only stops watching.
+    """Watch a session's execution until it ends.
+
+    The exit code says how it ended. Ctrl-C only stops watching.
 
     With --json each event is an object on a line and the result the last; an event's id, given to --from, resumes after
     it.
@@ -91,7 +93,9 @@ def show(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show a session: why it waits, its steps with model, cost and tool calls, what was said, and what went wrong.
+    """Show a session: why it waits, its steps, and what went wrong.
+
+    Each step has its model, cost and tool calls; what was said follows.
 
     \b
     Examples:
@@ -157,5 +161,6 @@ def list_sessions(
     else:
         lines = table(HEAD, [row(each) for each in rows])
         lines += [f"more with: --cursor {page.cursor}"] if page.cursor else []
+        lines = lines if rows else ["no sessions"]
     for line in lines:
         print(line)

@@ -83,7 +83,9 @@ def requests(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """List what sessions wait for: approvals, questions, results of services. The oldest comes first.
+    """List the approvals, questions and results that sessions wait for.
+
+    The oldest comes first.
 
     With --json each request is an object on a line; where there are more, the last one holds the cursor.
 
@@ -227,18 +229,22 @@ def _find(client: AgentClient, session: str, name: str | None, kind: Kind | None
     """Find the request that is meant: the one that is named, or the only one that is open.
 
     Raises:
-        InvalidInput: Several are open, or several begin like this.
+        ActionRefused: None is open.
+        typer.BadParameter: Several are open.
+        InvalidInput: Several begin like this.
     """
-    from ...worker.errors import InvalidInput, RequestNotFound
+    from ...worker.errors import ActionRefused, InvalidInput, RequestNotFound
 
     session = find_session(client, session)
     wanted = None if kind is None else kind.value
     found = client.requests(session, kind=wanted if name is None else None, limit=1000).requests
     open_ids = ", ".join(each.summary.id for each in found) or "(none)"
     if name is None:
-        if len(found) != 1:
-            raise InvalidInput("REQUEST", None, f"name one; open are: {open_ids}.")
-        chosen = found[0].summary
+        if len(found) > 1:
+            raise typer.BadParameter(f"name one of the open requests: {open_ids}", param_hint="REQUEST")
+        chosen = next((each.summary for each in found), None)
+        if chosen is None:
+            raise ActionRefused(f"nothing of session {session} waits for an answer")
     else:
         matching = [each for each in found if each.summary.id.startswith(name.rstrip(".…"))]
         if len(matching) > 1:

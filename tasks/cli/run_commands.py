@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed, http_is_installed
+from .named_app import refuse_app
 from .options import RedisUrl, settings_for
 
 Agents = Annotated[
@@ -54,7 +55,9 @@ def up(
         bool, typer.Option("--http/--no-http", help="Start the HTTP interface when it is installed.")
     ] = True,
 ) -> None:
-    """Run everything on this machine: an embedded Redis, a worker, the HTTP interface and Flower. Ctrl-C ends it.
+    """Run everything on this machine. Ctrl-C ends it.
+
+    That is an embedded Redis, a worker, the HTTP interface and Flower.
 
     What ends by itself is started again. The data stay in the folder of --data-dir: a job that was not done goes on
     when the command runs the next time. Everything listens on the loopback interface only. Flower gets a generated
@@ -68,6 +71,7 @@ def up(
     from ..local.development import Development
     from ..local.file_watcher import FileWatcher
 
+    refuse_app("up", "run the project's workers with celery -A as before")
     settings = settings_for(None, agents=agents, concurrency=concurrency)
     offered = settings.agents or _DEMO_AGENTS
     drain_seconds = min(settings.drain_seconds, _RELOAD_DRAIN_SECONDS) if reload else settings.drain_seconds
@@ -139,6 +143,7 @@ def worker(
     """
     from ..local.worker import run_worker
 
+    refuse_app("worker", "start a worker of the project: celery -A MODULE worker --pool=threads")
     settings = settings_for(redis_url, agents=agents, concurrency=concurrency, pool=pool, queues=queues)
     raise typer.Exit(run_worker(settings, name))
 

@@ -22,7 +22,7 @@ def serve(
     ] = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Serve the HTTP interface, for other languages and browsers. Any number of processes may serve the same Redis.
+    """Serve the HTTP interface for other languages and browsers. Any number of processes may serve the same Redis.
 
     Beyond this machine callers need a token: CELERY_AGENTS_HTTP_TOKEN_SECRETS=<token>:<scope>+<scope>, of the scopes
     submit, read, answer, stop and admin.

@@ -22,7 +22,9 @@ def fork(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Copy a session as it stands after its last commit, and print the id of the copy. The original goes on.
+    """Copy a session and print the id of the copy.
+
+    The copy is the session as it stands after its last commit. The original goes on.
 
     \b
     Example:
@@ -34,7 +36,9 @@ def fork(
 
 
 def clear(session: SessionArgument, json: AsJson = False, redis_url: RedisUrl = None) -> None:
-    """Remove the conversation of a session of which nothing runs; prompt, model and metadata stay.
+    """Remove the conversation of a session of which nothing runs.
+
+    Prompt, model and metadata stay.
 
     \b
     Example:
@@ -51,7 +55,7 @@ def snapshot(
     tag: Annotated[str, typer.Option(help="A name of yours, kept with it.", show_default=False)] = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Print a session as one JSON document, with which another Redis can go on.
+    """Print a session as JSON, to restore it on another Redis.
 
     \b
     Example:
@@ -69,7 +73,7 @@ def restore(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Create a session from a snapshot; an execution that had not ended goes on.
+    """Create a session from a snapshot. An execution that had not ended goes on.
 
     \b
     Example:
@@ -84,7 +88,9 @@ def trace(
     data: Annotated[bool, typer.Option("--data/--no-data", help="With what was said, given and returned.")] = True,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Print the trace of a session's latest execution as JSON, as a sink of `Tracing` gets it.
+    """Print the trace of a session's latest execution as JSON.
+
+    It is what a sink of `Tracing` gets.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from .views import age, one_line
 if TYPE_CHECKING:
     from ..observability.listed_sessions import ListedSession
 
-HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "WAITS FOR")
+HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "REASON")
 _FIRST_CHARS: Final = 40
 _REASON_CHARS: Final = 100
 

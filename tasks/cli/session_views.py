@@ -47,7 +47,7 @@ def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bo
     ]
     lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
     lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
-    lines += [f"waits: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
+    lines += [f"now: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
     if state.execution is not None:
         lines += ["", *_execution_lines(header, state.execution, text)]
     return [*lines, "", *_conversation_lines(state, text)]
@@ -96,7 +96,8 @@ def _execution_lines(header: Header, execution: ExecutionState, text: _Text) -> 
     for done in execution.step_executions:
         yield from _step_lines(done, text)
     for error in execution.errors:
-        yield f"  error: {_describe_error(error, text)}"
+        if signal is None or error.message != signal.message:
+            yield f"  error: {_describe_error(error, text)}"
 
 
 def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
@@ -147,7 +148,8 @@ def _calls_without_result(step: AgentStep) -> Sequence[str]:
 
 
 def _describe_error(error: ErrorInfo, text: _Text) -> str:
-    return text.line(f"{error.kind}: {error.message}")
+    named = error.message.startswith(f"{error.kind}: ") or error.message == error.kind
+    return text.line(error.message if named else f"{error.kind}: {error.message}")
 
 
 def _describe_finish(reason: FinishReason) -> str:

@@ -63,6 +63,7 @@ class AsyncJob:
         self._threads = threads
         self.session_id = job.session_id
         self.operation_id = job.operation_id
+        self.notice = job.notice
 
     async def execution_id(self) -> str:
         """The execution; "" as long as the message waits behind a running step."""

@@ -101,11 +101,10 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             StoreUnavailable: No answer. Ask again with the same idempotency key.
         """
         check_agent_name(agent)
-        first = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
         submission = Submission(
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
-            message=first,
+            message=read_message(message, self.settings.max_message_bytes),
             operation_id=derive_id(idempotency_key, "operation"),
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             budget=budget,
@@ -120,9 +119,10 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         queue = self._queues.queue_of(agent)
         if session_id is not None and self._check_owner(submission.session, agent):
             return self._send(submission)
-        if queue is None:
-            warnings.warn(self._queues.describe_unknown(agent), stacklevel=2)
-        return self._submit_new(submission, agent, queue, may_exist=session_id is not None)
+        job = self._submit_new(submission, agent, queue, may_exist=session_id is not None)
+        if job.notice:
+            warnings.warn(job.notice, stacklevel=2)
+        return job
 
     def _submit_new(self, submission: Submission, agent: str, queue: str | None, *, may_exist: bool) -> Job:
         """Create the session of a submission.
@@ -149,9 +149,11 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             self._check_owner(submission.session, agent)
             return self._send(submission)
         self._publish(applied.publish)
-        return Job(
+        job = Job(
             self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )
+        job.notice = self._queues.describe_unknown(agent) if queue is None else ""
+        return job
 
     def send_message(
         self,
@@ -242,7 +244,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         try:
             applied = self.store.sessions.retry(read_session_id(session_id), retry_transition(budget, by), by=by)
         except InvalidTransition as error:
-            raise ActionRefused(f"session {session_id} cannot be retried: {error}") from error
+            why = f"its execution is {error.before}; only failed and stopped ones can be retried"
+            raise ActionRefused(f"session {session_id}: {why}") from error
         self._publish(applied.publish)
         return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id)
 

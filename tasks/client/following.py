@@ -7,16 +7,11 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
-from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store import EXECUTION_ENDS, Event, EventType, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from .stream_items import DeltaFilter, StreamItem
 
-_STEP_IS_DONE: Final = (
-    EventType.STEP_COMMITTED,
-    EventType.EXECUTION_COMPLETED,
-    EventType.EXECUTION_STOPPED,
-    EventType.EXECUTION_FAILED,
-)
+_STEP_IS_DONE: Final = EXECUTION_ENDS | {EventType.STEP_COMMITTED}
 _BLOCK_SECONDS: Final = 2.0
 _LOST_CONNECTION_SECONDS: Final = 0.5
 FOLLOW_MARK_SECONDS: Final = 20.0
@@ -46,7 +41,7 @@ class SessionReader:
         self._may_mark = True
 
     def begin(self) -> list[StreamItem]:
-        """Say that somebody reads, and look what the reader cannot get by reading on.
+        """Register the reader and check for lost events.
 
         Returns:
             A snapshot where events that it lacks are not stored any more; else nothing.
@@ -58,13 +53,13 @@ class SessionReader:
         last = None if self._after is None else self._store.live.event_at(self._session_id, self.position.event)
         if last is not None:  # text of the steps before may still come, and the reader has their commits
             self._filter.note_committed(last.execution_id, last.step - (last.type not in _STEP_IS_DONE))
-        if not self._has_gap():
+        if not has_gap(self._store, self._session_id, None if self._after is None else self.position.event):
             return []
         stored = self._store.sessions.load(self._session_id)
         return [StreamItem(cursor=self.position.cursor, snapshot=stored)]
 
     def keep_followed(self) -> None:
-        """Say that somebody reads, where that was said long ago.
+        """Renew the reader's mark when it is old.
 
         Raises:
             SessionExpired: Nothing of the session is left.
@@ -99,18 +94,23 @@ class SessionReader:
             text = texts.get(entry.id, "")
             rest = self._filter.rest_of(entry, text) if entry.type == EventType.STEP_COMMITTED else None
             self._filter.note(entry)
-            told = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
-            return [*told, StreamItem(cursor=cursor, event=entry, text=text)]
+            missed = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
+            return [*missed, StreamItem(cursor=cursor, event=entry, text=text)]
         return [StreamItem(cursor=cursor, delta=entry)] if self._filter.accepts(entry) else []
 
-    def _has_gap(self) -> bool:
-        """Whether events after the reader's last one were there and are not stored any more."""
-        first = self._store.sessions.events(self._session_id, None, 1)
-        if not first:
-            return self._after is not None
-        if first[0].type == EventType.EXECUTION_SUBMITTED:
-            return False
-        return self._after is None or entry_order(self.position.event) < entry_order(first[0].id)
+
+def has_gap(store: Store, session_id: str, after: str | None) -> bool:
+    """Whether events behind a reader's last one were there and are not stored any more.
+
+    Args:
+        after: Id of the last event that the reader has; None: it has none.
+    """
+    first = store.sessions.events(session_id, None, 1)
+    if not first:
+        return after is not None
+    if first[0].type == EventType.EXECUTION_SUBMITTED:
+        return False
+    return after is None or entry_order(after) < entry_order(first[0].id)
 
 
 def committed_texts(store: Store, session_id: str, entries: Sequence[Entry]) -> dict[str, str]:

@@ -7,13 +7,12 @@ from collections.abc import Generator
 from typing import Final
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
-from ...worker.store import Event, Result, Store, StreamPosition
+from ...worker.store import EXECUTION_ENDS, Event, Result, Store, StreamPosition
 from .following import follow_session
 from .inputs import check_position, check_seconds
 from .stream_items import StreamItem
 
 _BLOCK_SECONDS: Final = 2.0
-_ENDINGS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 _LOST_CONNECTION_SECONDS: Final = 0.5
 
 
@@ -23,6 +22,7 @@ class Job:
     Attributes:
         session_id: The session.
         operation_id: The submit or message that made the job; the job follows it to its execution.
+        notice: Why the job cannot begin yet, for its caller: no worker has registered the agent. "" otherwise.
     """
 
     def __init__(self, store: Store, session_id: str, operation_id: str, execution_id: str = "") -> None:
@@ -30,6 +30,7 @@ class Job:
         self._execution_id = execution_id
         self.session_id = session_id
         self.operation_id = operation_id
+        self.notice = ""
 
     @property
     def execution_id(self) -> str:
@@ -61,14 +62,14 @@ class Job:
         while True:
             found = self._read_events(position, deadline)
             ended = not found
-            mine: list[Event] = []
+            own: list[Event] = []
             for event in found:
                 position = event.id
                 self._note_execution(event)
                 if event.execution_id == self._execution_id:
-                    mine.append(event)
-                    ended = event.type in _ENDINGS  # not the end where a retry follows
-            yield mine
+                    own.append(event)
+                    ended = event.type in EXECUTION_ENDS  # not the end where a retry follows
+            yield own
             if ended and self._check_ended():
                 return
             if deadline is not None and time.monotonic() >= deadline:
@@ -95,11 +96,11 @@ class Job:
         """Follow the stream in batches; a batch is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for batch in follow_session(self._store, self.session_id, after, deadline):
-            mine, ended = [item for item in batch if self._is_mine(item)], not batch
-            for item in mine:
+            own, ended = [item for item in batch if self._is_mine(item)], not batch
+            for item in own:
                 if item.event is not None:
-                    ended = item.event.type in _ENDINGS  # not the end where a retry follows
-            yield mine
+                    ended = item.event.type in EXECUTION_ENDS  # not the end where a retry follows
+            yield own
             if ended and self._check_ended():
                 return
         raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
@@ -141,8 +142,8 @@ class Job:
             return []
 
     def _note_execution(self, event: Event) -> None:
-        mine = event.data.get("operation") == self.operation_id
-        if mine and event.type in ("execution_submitted", "message_joined"):
+        own = event.data.get("operation") == self.operation_id
+        if own and event.type in ("execution_submitted", "message_joined"):
             self._execution_id = event.execution_id
 
     def _check_ended(self) -> bool:

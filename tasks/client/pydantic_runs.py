@@ -135,9 +135,9 @@ class DurableAgent(Generic[OutputT]):
             AgentRunError: The run was stopped or has failed otherwise; the text says why.
             StoreUnavailable: No answer from Redis.
         """
-        order = _Order.of(self._agent, user_prompt, cast("dict[str, Any]", options))
+        submission = _RunSubmission.of(self._agent, user_prompt, cast("dict[str, Any]", options))
         client = self._client()
-        job = await client.submit(self._agent.name or "", order.prompt, **order.arguments)
+        job = await client.submit(self._agent.name or "", submission.prompt, **submission.arguments)
         result = await job.result()
         return await client.run(lambda plain: self._read(plain, job.session_id, result))
 
@@ -188,14 +188,14 @@ class DurableAgent(Generic[OutputT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _RunSubmission:
     """The submission of a run."""
 
     prompt: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
-    def of(cls, agent: Agent[Any, Any], prompt: object, options: Mapping[str, Any]) -> _Order:
+    def of(cls, agent: Agent[Any, Any], prompt: object, options: Mapping[str, Any]) -> _RunSubmission:
         """Check what was given to a run.
 
         Raises:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ...worker.store import Event, EventType, LiveDelta
+from ...worker.store import EXECUTION_ENDS, Event, EventType, LiveDelta
 from ...worker.store.sessions.loading import StoredSession
 
-_ENDS: Final = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED)
 _TEXT: Final = "text"
 
 
@@ -155,7 +154,7 @@ class Transcript:
         elif event.type == EventType.STEP_COMMITTED:
             self.committed[event.execution_id, event.step] = text
             self._keep(lambda piece: piece.execution_id != event.execution_id or piece.step > event.step)
-        elif event.type in _ENDS:
+        elif event.type in EXECUTION_ENDS:
             self._keep(lambda piece: piece.execution_id != event.execution_id)
 
     def _keep(self, is_kept: Callable[[LiveDelta], bool]) -> None:

@@ -19,7 +19,7 @@ def collect_rarely() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-def spare_what_is_loaded(**_: object) -> None:
+def freeze_loaded_objects(**_: object) -> None:
     """Exempt everything loaded so far from collection: modules and classes live as long as the process."""
     gc.collect()
     gc.freeze()

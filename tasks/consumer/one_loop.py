@@ -23,7 +23,7 @@ from ...worker.store.redis.multiplexed import AWAKE_SECONDS
 from .celery_internals import buffer_all_events, has_loop
 from .features import ONE_LOOP
 from .kombu_internals import descriptor_of
-from .pool import TaskPool, wait_among_signals
+from .pool import TaskPool, wait_handling_signals
 
 
 class OneLoop(bootsteps.StartStopStep):
@@ -63,7 +63,7 @@ class _SharedLoop:
                 hub=hub,
                 descriptor=descriptor_of(hub.poller),
                 loop=loop,
-                stays_awake=self._pool.next_may_be_near,
+                stays_awake=self._pool.expects_next_step,
             )
             self._pool.consumer = task_consumer
             try:
@@ -75,7 +75,7 @@ class _SharedLoop:
         if not descriptor_of(hub.poller):
             return consume()
         consumed = self._pool.loop.run_between_turns(consume_in_thread_of_steps)
-        wait_among_signals((consumed,))
+        wait_handling_signals((consumed,))
         return consumed.result()
 
 

@@ -24,7 +24,7 @@ from .threads_pool import FutureResult, ThreadsPool
 _WAKE_UP_SECONDS: Final = 0.25
 
 
-def wait_among_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
+def wait_handling_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
     """Wait until all futures are done, in the main thread, which alone may handle signals.
 
     A signal that another thread takes does not wake this one, nor does one that comes just before it sleeps. So it
@@ -62,7 +62,7 @@ class TaskPool(ThreadsPool):
         """True when every step that was taken has ended."""
         return not self._unfinished
 
-    def next_may_be_near(self) -> bool:
+    def expects_next_step(self) -> bool:
         """Tell whether the last step ended since the last call: the message of the next one is then on its way."""
         has_ended, self._has_just_ended = self._has_just_ended, False
         return has_ended and self.is_idle
@@ -100,7 +100,7 @@ class TaskPool(ThreadsPool):
 
     def on_stop(self) -> None:
         """Wait for the steps that were taken, then for the threads."""
-        wait_among_signals(self._unfinished)
+        wait_handling_signals(self._unfinished)
         super().on_stop()
         self._blocking_threads.shutdown(cancel_futures=True)
         self.loop.close()

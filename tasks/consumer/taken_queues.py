@@ -25,10 +25,10 @@ class TakenQueues:
     """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
-        """Choose the queues of a worker that is about to start, from those that Celery was told to consume.
+        """Choose the queues of a worker that is about to start, from those that Celery consumes.
 
         A worker that consumes the common queue takes the queues of all agents that the settings let it offer. One that
-        was told to consume queues of agents only (`-Q celery_agents.steps.gpu`) offers the agents of these.
+        consumes queues of agents only (`-Q celery_agents.steps.gpu`) offers the agents of these.
 
         Raises:
             ConfigurationError: The worker would take steps, and knows no agent.
@@ -36,23 +36,23 @@ class TakenQueues:
         self._queues: Final[Any] = app.amqp.queues
         self._control = settings.control_queue
         consumed: list[str] = list(self._queues.consume_from)
-        told = {name: queue for queue in consumed if (name := settings.queue_name(queue)) is not None}
+        chosen = {name: queue for queue in consumed if (name := settings.queue_name(queue)) is not None}
         self.settings = settings
         self.steps: dict[str, str] = {}
-        if not told:
+        if not chosen:
             return
-        if "" not in told and settings.chosen_queues is None:
-            named = [name for name in told if not name.startswith(GROUP_MARK)]
+        if "" not in chosen and settings.chosen_queues is None:
+            named = [name for name in chosen if not name.startswith(GROUP_MARK)]
             self.settings = settings.model_copy(update={"queues": ",".join(sorted(named))})
         if not settings.agent_modules:
             raise ConfigurationError(
-                f"a worker that consumes {min(told.values())} needs agents: name modules in CELERY_AGENTS_AGENTS, "
+                f"a worker that consumes {min(chosen.values())} needs agents: name modules in CELERY_AGENTS_AGENTS, "
                 "or choose its queues with -Q"
             )
         agents = import_agents(self.settings)
         common = self._queues.consume_from.get(settings.queue)
         may_be_unacknowledged = bool(app.conf.worker_disable_prefetch) if common is None else common.no_ack
-        self._queues.deselect(list(told.values()))
+        self._queues.deselect(list(chosen.values()))
         for name in sorted(agents.queues | {agents.group}):
             queue = step_queue(settings, name, may_be_unacknowledged=may_be_unacknowledged)
             known = common if not name and common is not None else queue

@@ -1,4 +1,4 @@
-"""AG-UI 1.0, the protocol between agents and user interfaces: a run is a message or answers, told until its end."""
+"""AG-UI 1.0, the protocol between agents and user interfaces: a run takes a message or answers, and sends events."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def run_agent(call: Call) -> Response:
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
         try:
-            async with contextlib.aclosing(run.tell(events)) as told:
-                async for some, cursor in told:
+            async with contextlib.aclosing(run.stream(events)) as sent:
+                async for some, cursor in sent:
                     for number, event in enumerate(some, 1):
                         text = redact_known(event.model_dump_json(by_alias=True))
                         yield ServerSentEvent(text, id=cursor if number == len(some) else None, sep=_DATA_END)
@@ -71,7 +71,7 @@ async def describe_agent(call: Call) -> Response:
 
 
 async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> AguiRun:
-    """Do what the run asks for, once for each run id, and find from where it is told.
+    """Do what the run asks for, once for each run id, and find the event after which it begins.
 
     Args:
         cursor: Id of the last event that the caller has seen; None: it does not say.
@@ -95,7 +95,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
         cursor = waits[-1] if waits else None
     run.with_history = run.with_history or cursor is None
     run.begin_after(cursor or (stored[-1].id if stored else "0"), stored)
-    if is_new:  # how it goes on is told as it comes, unless others are asked, too
+    if is_new:  # the events that follow end the run, unless other requests are open, too
         run.looks_first = bool(open_before - {entry.interrupt_id for entry in given.resume or ()})
     run.waits = True
     return run

@@ -41,7 +41,7 @@ def events_of_messages(
     Args:
         skipped: Ids of messages that the reader has.
         written: Id of the message whose text the reader has got while it was written: the first of the assistant's.
-            None: it has got none, and the step is told from its beginning.
+            None: it has got none, and the step is sent from its beginning.
     """
     if written is None:
         yield step_started(step)
@@ -62,12 +62,12 @@ def step_started(step: int) -> core.BaseEvent:
 
 
 def step_finished(step: int) -> core.BaseEvent:
-    """The end of a step, or of what a run tells of it."""
+    """The end of a step, or of the part of it that a run shows."""
     return core.StepFinishedEvent(step_name=f"step {step}")
 
 
 def snapshot(messages: Sequence[Message], without: Sequence[Message] = ()) -> core.MessagesSnapshotEvent:
-    """The whole conversation; without the messages of a step that is told on its own."""
+    """The whole conversation; without the messages of a step that is sent on its own."""
     left_out = {message_id for _, message_id in _with_ids(without)}
     found = [(message, name) for message, name in _with_ids(messages) if name not in left_out]
     return core.MessagesSnapshotEvent(messages=[_message(each, name) for each, name in found])

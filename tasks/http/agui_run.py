@@ -11,26 +11,25 @@ from typing import Any, Final
 from ag_ui import core
 
 from ...worker.state import AgentState
-from ...worker.store import Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
+from ...worker.store import EXECUTION_ENDS, Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
 from ..client.async_client import AsyncAgentClient
 from ..client.stream_items import StreamItem
 from . import agui_events
 from .agui_text import WrittenText
 
 _LOOK_SECONDS: Final = 1.0
-_ENDS: Final = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED)
 _JOINS: Final = (EventType.EXECUTION_SUBMITTED, EventType.MESSAGE_JOINED)
-_STOPS: Final = (*_ENDS, EventType.EXECUTION_WAITING)
-_OWN_NAMES: Final = frozenset({*_ENDS, EventType.EXECUTION_SUBMITTED, EventType.EXECUTION_STARTED})
-"""Events that AG-UI tells in words of its own."""
+_STOPS: Final = (*EXECUTION_ENDS, EventType.EXECUTION_WAITING)
+_OWN_NAMES: Final = frozenset({*EXECUTION_ENDS, EventType.EXECUTION_SUBMITTED, EventType.EXECUTION_STARTED})
+"""Events for which AG-UI has events of its own."""
 
-Told = tuple[list[core.BaseEvent], str | None]
+Sent = tuple[list[core.BaseEvent], str | None]
 """Events of AG-UI, and the cursor after which a reader may continue; None: as before."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AguiRun:
-    """A run, and how far it is told.
+    """A run, and how far its events have been sent.
 
     Attributes:
         operation_id: Of the message that the run sends; "" when it sends none.
@@ -56,11 +55,11 @@ class AguiRun:
     with_history: bool = False
     children: dict[str, Event] = field(default_factory=dict[str, Event])
     _seen: set[str] = field(default_factory=set[str])
-    _told: tuple[str, int] = ("", 0)
+    _last_step: tuple[str, int] = ("", 0)
     _written: WrittenText = field(default_factory=WrittenText)
 
     def begin_after(self, cursor: str, stored: Sequence[Event]) -> None:
-        """Tell what comes after this cursor.
+        """Begin behind this cursor.
 
         Args:
             stored: All events of the session.
@@ -69,14 +68,14 @@ class AguiRun:
         seen = [event for event in stored if entry_order(event.id) <= order]
         later = [event for event in stored[len(seen) :] if event.execution_id == self.execution_id]
         commits = [event for event in seen if event.type == EventType.STEP_COMMITTED]
-        self._told = (commits[-1].execution_id, commits[-1].step) if commits else ("", 0)
+        self._last_step = (commits[-1].execution_id, commits[-1].step) if commits else ("", 0)
         self.after = cursor
         self.children = agui_events.open_children(seen, self.execution_id)
         self.has_joined = not self.operation_id or any(self._is_join(event) for event in seen)
         self.looks_first = self.has_joined and not any(event.type in _STOPS for event in later)
 
-    async def tell(self, items: AsyncGenerator[StreamItem | None]) -> AsyncGenerator[Told]:
-        """Tell the run, from the stream of its session.
+    async def stream(self, items: AsyncGenerator[StreamItem | None]) -> AsyncGenerator[Sent]:
+        """Translate the stream of the session into the events of the run.
 
         The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
         Last-Event-ID goes on.
@@ -89,10 +88,10 @@ class AguiRun:
             return
         async with contextlib.aclosing(_with_looks(items)) as found:
             async for item in found:
-                told = await self._tell_one(item)
-                if told[0]:
-                    yield told
-                if told[0] and isinstance(told[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
+                sent = await self._translate_item(item)
+                if sent[0]:
+                    yield sent
+                if sent[0] and isinstance(sent[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
                     return
 
     def _make_start(self) -> core.BaseEvent:
@@ -106,9 +105,9 @@ class AguiRun:
         return [*history, *(agui_events.child_started(event) for event in self.children.values())]
 
     async def _history(self) -> core.BaseEvent:
-        """The conversation as far as it is told: steps that were committed since then are told by their events."""
+        """The conversation up to the last step that was sent; later steps are sent as events."""
         stored = await self.client.show(self.thread_id)
-        found = self._conversation(stored.state, self._told[1] if self._told[0] == self.execution_id else 0)
+        found = self._conversation(stored.state, self._last_step[1] if self._last_step[0] == self.execution_id else 0)
         self._seen = {message.id for message in found.messages}
         return found
 
@@ -118,32 +117,32 @@ class AguiRun:
         later = [message for step, messages in by_step.items() if step > last_step for message in messages]
         return agui_events.snapshot(state.store.section().messages, without=later)
 
-    async def _tell_one(self, item: StreamItem | None) -> Told:
+    async def _translate_item(self, item: StreamItem | None) -> Sent:
         if item is None:
             return (await self._interruption() if self.waits else []), None
         if item.snapshot is not None:
             self.has_joined, execution = bool(self.execution_id), item.snapshot.state.execution
             if execution is not None and execution.step_executions:
-                self._told = (execution.execution_id, execution.step_executions[-1].step.number)
+                self._last_step = (execution.execution_id, execution.step_executions[-1].step.number)
             return [await self._history(), *(await self._end() if self.has_joined else [])], None
         if item.delta is not None:
-            return self._tell_delta(item.delta), None
+            return self._translate_delta(item.delta), None
         event = item.event
         if event is None:
             return [], None
         if event.type == EventType.STEP_COMMITTED:
-            self._told = (event.execution_id, event.step)
+            self._last_step = (event.execution_id, event.step)
         if not self._belongs(event):
             return [], None
         self.waits = event.type == EventType.EXECUTION_WAITING or (
             self.waits and event.type != EventType.EXECUTION_RESUMED
         )
-        told = await self._translate(event)
+        sent = await self._translate(event)
         if event.type == EventType.EXECUTION_WAITING:
-            told += await self._interruption()
-        return told, item.cursor
+            sent += await self._interruption()
+        return sent, item.cursor
 
-    def _tell_delta(self, delta: LiveDelta) -> list[core.BaseEvent]:
+    def _translate_delta(self, delta: LiveDelta) -> list[core.BaseEvent]:
         if not self.has_joined or delta.execution_id != self.execution_id:
             return []
         if not delta.call:
@@ -152,17 +151,17 @@ class AguiRun:
             return []
         return self._written.write(delta)
 
-    async def _tell_step(self, event: Event) -> list[core.BaseEvent]:
-        """Tell a committed step: what of it was not told while it was written, and the conversation if that differs."""
+    async def _translate_step(self, event: Event) -> list[core.BaseEvent]:
+        """Translate a committed step: parts that were not sent yet, and the conversation if the sent text differs."""
         stored = await self.client.show(self.thread_id)
         messages = agui_events.messages_by_step(stored.state, self.execution_id).get(event.step, [])
         adopted, was_open = self._written.adopted_by(messages), self._written.is_open
-        told = self._written.close()
+        sent = self._written.close()
         if was_open and adopted is None:
-            told.append(self._conversation(stored.state, event.step - 1))
+            sent.append(self._conversation(stored.state, event.step - 1))
         following = list(agui_events.events_of_messages(messages, event.step, self._seen, adopted))
         has_begun = self._written.has_begun(event.step)
-        return [*told, *(each for each in following if not (has_begun and isinstance(each, core.StepStartedEvent)))]
+        return [*sent, *(each for each in following if not (has_begun and isinstance(each, core.StepStartedEvent)))]
 
     def _belongs(self, event: Event) -> bool:
         """Whether the event is one of the run's: of its execution, once its message is part of that."""
@@ -176,24 +175,24 @@ class AguiRun:
     async def _translate(self, event: Event) -> list[core.BaseEvent]:
         match event.type:
             case EventType.STEP_COMMITTED:
-                return await self._tell_step(event)
+                return await self._translate_step(event)
             case EventType.ATTEMPT_VOIDED:
-                return await self._tell_void(event)
+                return await self._translate_void(event)
             case EventType.CHILD_STARTED | EventType.CHILD_ENDED:
-                return self._tell_child(event)
-            case kind if kind in _ENDS:
+                return self._translate_child(event)
+            case kind if kind in EXECUTION_ENDS:
                 return await self._end()
             case kind:
                 return [] if kind in _OWN_NAMES else [agui_events.custom_event(event)]
 
-    def _tell_child(self, event: Event) -> list[core.BaseEvent]:
+    def _translate_child(self, event: Event) -> list[core.BaseEvent]:
         if event.type == EventType.CHILD_STARTED:
             self.children[str(event.data["session"])] = event
             return [agui_events.child_started(event)]
         known = self.children.pop(str(event.data["session"]), None)
         return [] if known is None else [agui_events.child_ended(event)]
 
-    async def _tell_void(self, event: Event) -> list[core.BaseEvent]:
+    async def _translate_void(self, event: Event) -> list[core.BaseEvent]:
         """Take back the message that an event voids: the conversation as it is stored does not have it."""
         ended = self._written.void(event)
         return [*ended, *([await self._history()] if ended else []), agui_events.custom_event(event)]
@@ -232,8 +231,8 @@ class AguiRun:
     async def _cut_text(self) -> list[core.BaseEvent]:
         """End a text that is not committed when the run ends; it comes again with its commit, in the run after this."""
         was_open = self._written.is_open
-        told = self._written.close_step()
-        return [*told, await self._history()] if was_open else told
+        sent = self._written.close_step()
+        return [*sent, await self._history()] if was_open else sent
 
     async def _read_requests(self) -> list[FoundRequest]:
         """Read those requests in full."""

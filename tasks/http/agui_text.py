@@ -13,7 +13,7 @@ from . import agui_events
 
 
 class WrittenText:
-    """The message that is being written, if any, and what was told of it."""
+    """The message that is being written, if any, and its text that was sent."""
 
     def __init__(self) -> None:
         self._first: LiveDelta | None = None
@@ -22,28 +22,28 @@ class WrittenText:
 
     @property
     def is_open(self) -> bool:
-        """Whether a message is being told."""
+        """Whether a message has begun and not ended."""
         return self._first is not None
 
     def write(self, delta: LiveDelta) -> list[core.BaseEvent]:
-        """Tell a piece; another attempt or call than that of the pieces before begins another message."""
-        told: list[core.BaseEvent] = []
+        """Translate a piece; another attempt or call than that of the pieces before begins another message."""
+        events: list[core.BaseEvent] = []
         if self._first is None or _place(self._first) != _place(delta):
-            told += self.close()
+            events += self.close()
             if self._step != delta.step:
                 self._step = delta.step
-                told.append(agui_events.step_started(delta.step))
+                events.append(agui_events.step_started(delta.step))
             self._first, self._text = delta, ""
-            told.append(core.TextMessageStartEvent(message_id=_id(delta), role="assistant"))
+            events.append(core.TextMessageStartEvent(message_id=_id(delta), role="assistant"))
         self._text += delta.text
-        return [*told, core.TextMessageContentEvent(message_id=_id(delta), delta=delta.text)]
+        return [*events, core.TextMessageContentEvent(message_id=_id(delta), delta=delta.text)]
 
     def void(self, event: Event) -> list[core.BaseEvent]:
         """End the message that an event takes back; nothing where it is about another one."""
         return self.close() if self._first is not None and is_void(event, self._first) else []
 
     def close(self) -> list[core.BaseEvent]:
-        """End the message that is being told; its step goes on."""
+        """End the message that has begun; its step goes on."""
         if self._first is None:
             return []
         end = core.TextMessageEndEvent(message_id=_id(self._first))
@@ -52,19 +52,19 @@ class WrittenText:
 
     def close_step(self) -> list[core.BaseEvent]:
         """End the message, and the step that it has begun."""
-        told = self.close()
+        events = self.close()
         if self._step is not None:
-            told.append(agui_events.step_finished(self._step))
+            events.append(agui_events.step_finished(self._step))
         self._step = None
-        return told
+        return events
 
     def adopted_by(self, messages: Sequence[Message]) -> str | None:
-        """The id of the message that is told, where the messages of its step say the same; None where they do not."""
+        """The id of the message that has begun, if the messages of its step have the same text; None otherwise."""
         is_same = self._first is not None and self._text == agui_events.text_of(messages)
         return _id(self._first) if is_same and self._first is not None else None
 
     def has_begun(self, step: int) -> bool:
-        """Whether this step is told as begun; from now on it is not."""
+        """Whether the beginning of this step was sent; forgets it."""
         has_begun, self._step = self._step == step, None
         return has_begun
 

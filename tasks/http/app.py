@@ -66,7 +66,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
         )
     routes = [Route(each.path, interface.handler_of(each), methods=[each.method]) for each in ENDPOINTS]
     return Starlette(
-        routes=[*routes, Route("/openapi.json", interface.show_document)],
+        routes=[*routes, Route("/openapi.json", interface.show_document), Route("/", _show_index)],
         middleware=middleware,
         exception_handlers={HTTPException: _refuse_route, HttpProblem: _refuse, Exception: _fail},
         lifespan=interface.lifespan,
@@ -132,6 +132,11 @@ class _Interface:
         except HttpProblem as problem:
             return respond(problem)
         return send(self._document)
+
+
+async def _show_index(request: Request) -> Response:
+    """Say what is served here, for somebody who opens the address in a browser."""
+    return send({"name": "celery-agents", "described_at": str(request.url_for("show_document"))})
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
-from ...worker.store import Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store import Event, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from ..client.async_client import AsyncAgentClient
-from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts
+from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts, has_gap
 from ..client.stream_items import StreamItem
 from .problems import HttpProblem
 
@@ -37,7 +37,7 @@ class Gap:
     """Stands for events that are not stored any more."""
 
 
-_Told = tuple[Entry, str]
+_Delivery = tuple[Entry, str]
 """An event or a piece of live text, and with a committed step its whole text."""
 
 
@@ -58,14 +58,14 @@ class _Reader:
     """The events and the live text that wait for one subscriber."""
 
     def __init__(self, *, is_live: bool) -> None:
-        self.waiting: asyncio.Queue[_Told] = asyncio.Queue(_MOST_WAITING)
+        self.waiting: asyncio.Queue[_Delivery] = asyncio.Queue(_MOST_WAITING)
         self.is_behind = False
         self.is_live = is_live
 
-    def put(self, told: _Told) -> None:
+    def put(self, delivery: _Delivery) -> None:
         """Add an entry; a subscriber that is too far behind gets no further ones."""
         try:
-            self.waiting.put_nowait(told)
+            self.waiting.put_nowait(delivery)
         except asyncio.QueueFull:
             self.is_behind = True
 
@@ -154,11 +154,11 @@ class EventHub:
         try:
             for item in await self._client.run(lambda _: reader.read(None)):
                 yield item
-            async for told in self._live(session_id, waiting):
-                if told is None:
+            async for delivery in self._live(session_id, waiting):
+                if delivery is None:
                     yield None
-                elif reader.position.is_before(told[0].id, is_event=isinstance(told[0], Event)):
-                    for item in reader.items_of(told[0], {told[0].id: told[1]}):
+                elif reader.position.is_before(delivery[0].id, is_event=isinstance(delivery[0], Event)):
+                    for item in reader.items_of(delivery[0], {delivery[0].id: delivery[1]}):
                         yield item
         finally:
             self._detach(session_id, waiting)
@@ -170,7 +170,7 @@ class EventHub:
 
     async def _follow(self, session_id: str, after: str | None) -> AsyncGenerator[Event | Gap | None]:
         position = after or "0"
-        if await self._has_gap(session_id, after):
+        if await self._client.run(lambda client: has_gap(client.store, session_id, after)):
             yield Gap()
         while page := await self._read_page(session_id, position):
             for event in page:
@@ -183,8 +183,8 @@ class EventHub:
             for event in await self._read_page(session_id, position):
                 position = event.id
                 yield event
-            async for told in self._live(session_id, reader):
-                event = None if told is None else told[0]
+            async for delivery in self._live(session_id, reader):
+                event = None if delivery is None else delivery[0]
                 if event is None:
                     yield None
                 elif isinstance(event, Event) and entry_order(event.id) > entry_order(position):
@@ -193,24 +193,15 @@ class EventHub:
         finally:
             self._detach(session_id, reader)
 
-    async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Told | None]:
+    async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Delivery | None]:
         while not (reader.is_behind and reader.waiting.empty()):
             try:
-                told = await asyncio.wait_for(reader.waiting.get(), _CHECK_SECONDS)
+                delivery = await asyncio.wait_for(reader.waiting.get(), _CHECK_SECONDS)
             except TimeoutError:
                 if not await self._is_there(session_id):
                     return
-                told = None
-            yield told
-
-    async def _has_gap(self, session_id: str, after: str | None) -> bool:
-        """Whether events after this one were there and are not stored any more."""
-        first = await self._client.run(lambda client: client.store.sessions.events(session_id, None, 1))
-        if not first:
-            return after is not None
-        if after is None:
-            return first[0].type != EventType.EXECUTION_SUBMITTED
-        return entry_order(after) < entry_order(first[0].id) and first[0].type != EventType.EXECUTION_SUBMITTED
+                delivery = None
+            yield delivery
 
     async def _read_page(self, session_id: str, position: str) -> list[Event]:
         return await self._client.run(lambda client: client.store.sessions.events(session_id, position, _PAGE))
@@ -246,14 +237,14 @@ class EventHub:
         try:
             while self._topics:
                 positions = {session_id: topic.position for session_id, topic in self._topics.items()}
-                for session_id, told in (await self._read_once(positions)).items():
-                    self._hand_out(session_id, told)
+                for session_id, deliveries in (await self._read_once(positions)).items():
+                    self._deliver(session_id, deliveries)
         finally:  # without readers, or because of a bug: then their streams end, and they come back
             for topic in self._topics.values():
                 for reader in topic.readers:
                     reader.is_behind = True
 
-    async def _read_once(self, positions: Mapping[str, StreamPosition]) -> dict[str, list[_Told]]:
+    async def _read_once(self, positions: Mapping[str, StreamPosition]) -> dict[str, list[_Delivery]]:
         live = [session_id for session_id, topic in self._topics.items() if topic.is_live]
         try:
             return await self._client.run(lambda client: self._read_entries(client.store, positions, live))
@@ -264,7 +255,7 @@ class EventHub:
 
     def _read_entries(
         self, store: Store, positions: Mapping[str, StreamPosition], live: Sequence[str]
-    ) -> dict[str, list[_Told]]:
+    ) -> dict[str, list[_Delivery]]:
         """Read what is new, and say of sessions whose live text is read that somebody follows them."""
         now = time.monotonic()
         self._followed_at = {name: at for name, at in self._followed_at.items() if name in positions}
@@ -274,21 +265,21 @@ class EventHub:
                 with contextlib.suppress(StoreForbidden):
                     store.live.keep_followed(session_id)
         found = store.live.follow(positions, _BLOCK_MS)
-        told: dict[str, list[_Told]] = {}
+        deliveries: dict[str, list[_Delivery]] = {}
         for session_id, entries in found.items():
             texts = committed_texts(store, session_id, entries) if session_id in live else {}
-            told[session_id] = [(entry, texts.get(entry.id, "")) for entry in entries]
-        return told
+            deliveries[session_id] = [(entry, texts.get(entry.id, "")) for entry in entries]
+        return deliveries
 
-    def _hand_out(self, session_id: str, found: list[_Told]) -> None:
+    def _deliver(self, session_id: str, deliveries: list[_Delivery]) -> None:
         topic = self._topics.get(session_id)
         if topic is None:
             return
-        for told in found:
-            is_event = isinstance(told[0], Event)
-            if not topic.position.is_before(told[0].id, is_event=is_event):
+        for delivery in deliveries:
+            is_event = isinstance(delivery[0], Event)
+            if not topic.position.is_before(delivery[0].id, is_event=is_event):
                 continue  # the topic was given up and begun again meanwhile
-            topic.position = moved_on(topic.position, told[0])
+            topic.position = moved_on(topic.position, delivery[0])
             for reader in topic.readers:
                 if is_event or reader.is_live:
-                    reader.put(told)
+                    reader.put(delivery)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from ...worker.store import Event
+from ...worker.store import EXECUTION_ENDS, Event
 from ..client.json_values import result_value
 from . import bodies, replies
 from .access import Scope
@@ -17,7 +17,6 @@ from .endpoints import Call, Endpoint, send
 if TYPE_CHECKING:
     from ..client.async_client import AsyncJob
 
-_ENDS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 _KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
 
 
@@ -120,6 +119,7 @@ async def _reply_to(call: Call, job: AsyncJob) -> Response:
         "execution_id": execution_id,
         "status": "submitted" if result is None else result["status"],
         "result": result,
+        "notice": job.notice or None,
     }
     return send(value, 202 if result is None else 200, headers)
 
@@ -137,7 +137,7 @@ async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), call.hub.subscribe(session_id, None) as events:
             async for event in events:
-                if isinstance(event, Event) and event.type in _ENDS and (result := await read()) is not None:
+                if isinstance(event, Event) and event.type in EXECUTION_ENDS and (result := await read()) is not None:
                     return result
     return await read()
 

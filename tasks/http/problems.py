@@ -39,7 +39,7 @@ _STATUS: Final[tuple[tuple[type[BaseException], int], ...]] = (
 )
 
 EXPECTED: Final = (errors.CeleryAgentsError, SettingsError)
-"""Errors that are told to the caller. Any other is a bug, and its text stays in the log."""
+"""Errors whose text the caller gets. Any other is a bug, and its text stays in the log."""
 
 
 class HttpProblem(Exception):

@@ -44,6 +44,7 @@ class JobReply(Reply):
     execution_id: str = Field(description="Empty as long as the message waits behind a running step.")
     status: str | None = None
     result: ResultReply | None = Field(None, description="When it ended within `wait`.")
+    notice: str | None = Field(None, description="Why it cannot begin yet: no worker has registered the agent.")
 
 
 class SessionReply(Reply):

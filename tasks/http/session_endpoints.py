@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
-from ...worker.store import Event, StreamPosition
+from ...worker.store import EXECUTION_ENDS, Event, StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import waiting_reason
@@ -32,7 +32,6 @@ _RETRY_MS: Final = 1000
 # A reader who takes nothing for so long is dropped; it comes back with the last id that it has seen.
 _SEND_SECONDS: Final = 30
 _DELETE_SECONDS: Final = 20.0
-_ENDS: Final = frozenset({"execution_completed", "execution_stopped", "execution_failed"})
 
 
 async def list_sessions(call: Call) -> Response:
@@ -108,7 +107,7 @@ async def follow_events(call: Call) -> Response:
             async for event in events:
                 if isinstance(event, Event):
                     yield ServerSentEvent(_text(event_value(event)), event=str(event.type), id=event.id)
-                    if query.until == "end" and event.type in _ENDS and await _has_ended(call):
+                    if query.until == "end" and event.type in EXECUTION_ENDS and await _has_ended(call):
                         return
                 elif isinstance(event, Gap):
                     snapshot = await call.client.run(lambda client: _read_session(client, call.session_id))
@@ -137,7 +136,7 @@ async def _follow_live(call: Call, after: str | None, *, until_end: bool) -> Res
                 elif item.event is not None:
                     value = {**event_value(item.event), **({"text": item.text} if item.text else {})}
                     yield ServerSentEvent(_text(value), event=str(item.event.type), id=item.cursor)
-                    if until_end and item.event.type in _ENDS and await _has_ended(call):
+                    if until_end and item.event.type in EXECUTION_ENDS and await _has_ended(call):
                         return
         finally:
             await subscription.__aexit__(None, None, None)

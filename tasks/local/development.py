@@ -166,6 +166,7 @@ class Development:
             worker, _ = self._start_worker()
         except ConfigurationError as error:
             raise ChildEnded(f"cannot start: {error}") from error
+        self._follower.skip()
         self._say(f"the worker is ready again (process {worker.pid})")
         return worker
 

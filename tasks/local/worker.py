@@ -9,7 +9,7 @@ from typing import Final
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
 from ..agent_modules import import_agents
-from ..consumer.garbage_collection import collect_rarely, spare_what_is_loaded
+from ..consumer.garbage_collection import collect_rarely, freeze_loaded_objects
 
 # A computing thread releases the interpreter after this long, and each waiting thread asks for it that often: with
 # hundreds of slots, Python's default of 5 ms costs a quarter of a core (docs/decisions/0006).
@@ -46,7 +46,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         agent.answering.check()
     collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    worker_ready.connect(spare_what_is_loaded, weak=False)
+    worker_ready.connect(freeze_loaded_objects, weak=False)
     worker = create_worker(create_app(settings), settings, name)
     worker.start()
     return int(worker.exitcode or 0)

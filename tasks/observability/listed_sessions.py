@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...worker.errors import CeleryAgentsError
+from ...worker.store import SessionState
 from ..client.json_values import header_value
 from .waiting_reasons import waiting_reason
 
@@ -20,7 +21,7 @@ class ListedSession:
 
     Attributes:
         summary: None where it cannot be read.
-        reason: Why it has not ended yet; "" when it has.
+        reason: Why it has not ended yet, or why it failed or was stopped; "" when it was completed.
     """
 
     header: Header
@@ -35,11 +36,22 @@ def listed_sessions(store: Store, headers: Sequence[Header]) -> list[ListedSessi
     found: list[ListedSession] = []
     for header in headers:
         try:
-            reason = waiting_reason(store, header, workers)
+            reason = waiting_reason(store, header, workers) or _ending_reason(store, header)
         except CeleryAgentsError as error:  # of one session, and the others are to be seen
             reason = str(error)
         found.append(ListedSession(header=header, summary=summaries.get(header.session_id), reason=reason))
     return found
+
+
+def _ending_reason(store: Store, header: Header) -> str:
+    """Say why a session failed or was stopped."""
+    if header.status not in (SessionState.FAILED, SessionState.STOPPED):
+        return ""
+    result = store.sessions.outcome(header.session_id, header.execution_id)
+    if result is None:
+        return ""
+    last_error = result.errors[-1] if result.errors and header.status is SessionState.FAILED else ""
+    return last_error or result.stop_message or str(result.stop_reason or "")
 
 
 def listed_value(listed: ListedSession) -> dict[str, Any]:

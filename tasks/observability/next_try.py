@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+_AT_ONCE_MS: Final = 500
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
 
 
@@ -14,6 +15,8 @@ def read_time(value: object) -> int | None:
 
 
 def describe_next_try(next_try_ms: int, now_ms: int) -> str:
-    """Write a time to come for people: "in 12 s (12:00:30 UTC)"."""
+    """Write a time to come for people: "in 12 s (12:00:30 UTC)", or "at once" where it is less than half a second."""
+    if next_try_ms - now_ms < _AT_ONCE_MS:
+        return "at once"
     at = datetime.fromtimestamp(next_try_ms / 1000, UTC)
-    return f"in {max(0.0, (next_try_ms - now_ms) / 1000):.0f} s ({at:%H:%M:%S} UTC)"
+    return f"in {(next_try_ms - now_ms) / 1000:.0f} s ({at:%H:%M:%S} UTC)"

@@ -134,6 +134,12 @@ def _explain_claim(session: WaitingSession) -> str | None:
     if step.lease_ms is None:
         due_in = "" if step.due_ms is None else f" within {session.seconds_until(step.due_ms):.0f} s"
         return f"step {step.step}: worker {step.worker} is gone or cut off; another one takes the step over{due_in}"
+    silent_ms = session.workers.get(step.worker, {}).get("lease_ms", 0) - step.lease_ms
+    if silent_ms > step.lease_ms:  # it renews its lease at least twice in the lease's life
+        return (
+            f"step {step.step}: worker {step.worker} was not heard of for {silent_ms / 1000:.0f} s; another one takes "
+            f"the step over {step.lease_ms / 1000:.0f} s from now"
+        )
     if step.is_stopping:
         return f"step {step.step}: worker {step.worker} was asked to stop it"
     return _explain_provider(session) or f"step {step.step} runs on worker {step.worker}"
@@ -148,7 +154,7 @@ def _explain_provider(session: WaitingSession) -> str | None:
     if next_try_ms is None or next_try_ms < session.step.now_ms:
         return None
     when = describe_next_try(next_try_ms, session.step.now_ms)
-    return f"step {last.step} waits for the provider: {_end(str(last.data.get('message', '')))} Next try {when}"
+    return f"step {last.step} waits for the provider, next try {when}: {_end(str(last.data.get('message', '')))}"
 
 
 def _explain_delay(session: WaitingSession) -> str | None:
@@ -158,7 +164,7 @@ def _explain_delay(session: WaitingSession) -> str | None:
     when = describe_next_try(step.not_before_ms, step.now_ms)
     if not step.delays:
         return f"step {step.step} begins {when}"
-    return f"step {step.step} was delayed: {_end(step.reason or 'no reason was given')} Next try {when}"
+    return f"step {step.step} was delayed, next try {when}: {_end(step.reason or 'no reason was given')}"
 
 
 def _explain_missing_worker(session: WaitingSession) -> str | None:

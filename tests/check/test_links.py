@@ -13,6 +13,7 @@ from support.product import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE_PAGE = ROOT / "docs" / "code.md"
+DECISION_PARTS = ["Context", "Decision", "Consequences", "Tried and left"]
 
 
 def prose(text: str) -> str:
@@ -56,6 +57,19 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         "page.md points to #no-heading, which page.md has no heading for",
         "page.md points to gone.md, which does not exist",
     ]
+
+
+def test_the_list_of_decisions_has_the_title_of_each_and_all_have_the_same_parts() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| (.+?) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    pages = sorted(page for page in folder.glob("*.md") if page.name != "README.md")
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in pages]
+    assert [(name, f"# {number}. {title}") for number, name, title in listed] == [
+        (page.name, title) for page, title in zip(pages, titles, strict=True)
+    ]
+    for page in pages:
+        parts = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert parts in (DECISION_PARTS, DECISION_PARTS[:3]), page.name
 
 
 def named_places() -> list[tuple[str, str]]:

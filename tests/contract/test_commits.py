@@ -268,7 +268,7 @@ def test_a_claim_that_slept_before_it_read_finds_the_stop_meanwhile(database: Da
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_session_of_which_only_the_control_fields_are_left_is_not_made_anew(database: Database, step: int) -> None:
+def test_a_session_of_which_only_the_control_fields_are_left_is_not_recreated(database: Database, step: int) -> None:
     bench = Bench(database)
     bench.follow_up()
     if step == 2:

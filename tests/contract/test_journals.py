@@ -71,15 +71,15 @@ def test_the_first_result_of_a_call_wins(bench: Bench) -> None:
 
 def test_a_call_begins_once_for_each_claim(bench: Bench) -> None:
     first = bench.claim().claim
-    assert bench.store.steps.begin_calls(first, {0: 1000, 1: 1000}, 5).mine == {0, 1}
-    assert bench.store.steps.begin_calls(first, {0: 1000}, 5).mine == {0}
+    assert bench.store.steps.begin_calls(first, {0: 1000, 1: 1000}, 5).own == {0, 1}
+    assert bench.store.steps.begin_calls(first, {0: 1000}, 5).own == {0}
     bench.end_lease(first)
     second = bench.claim().claim
     begun = bench.store.steps.begin_calls(second, {0: 1000, 2: 1000}, 9)
-    assert begun.mine == {2}
+    assert begun.own == {2}
     assert {index: each.claim for index, each in begun.others.items()} == {0: first.id}
     again = bench.store.steps.begin_calls(second, {0: 1000}, 9, again=(0,))
-    assert again.mine == {0}
+    assert again.own == {0}
 
 
 def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
@@ -87,7 +87,7 @@ def test_a_call_that_has_a_result_does_not_begin(bench: Bench) -> None:
     bench.store.steps.record_results(claim, {0: b"done"})
     begun = bench.store.steps.begin_calls(claim, {0: 1000, 1: 1000}, 5)
     assert begun.results == {0: b"done"}
-    assert begun.mine == {1}
+    assert begun.own == {1}
     bench.end_lease(claim)
     assert set(bench.claim().loaded.journal.begun) == {1}
 
@@ -97,7 +97,7 @@ def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
     bench.store.sessions.stop(bench.session, None, stop_transition)
     begun = bench.store.steps.begin_calls(claim, {0: 1000}, 5)
     assert begun.cancel == bench.execution
-    assert begun.mine == frozenset()
+    assert begun.own == frozenset()
     bench.end_lease(claim)
     assert not bench.claim().loaded.journal.begun
 

@@ -41,7 +41,7 @@ RARE = {
     "round trip submit.exec",
     "round trip stop.now",
     "round trip load.all",
-    "round trip journal.mine",
+    "round trip journal.own",
     "round trip journal.full",
     "round trip restore.exec",
     "answer stop.exec aborted",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,32 @@ def test_the_redis_broker_of_a_project_is_the_store_and_agents_are_found_in_the_
     project.python("from proj.tasks import greet; greet.delay('world')")
     assert client.submit("clerk", "look it up").result(timeout=20).final_response == "found: AGENTS"
     wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+
+
+def test_commands_and_clients_of_an_existing_project_use_its_redis(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    """The environment names no Redis: what `install` was given counts."""
+    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": redis_url})
+    running(_start_in_pool(project, "threads"))
+    AgentClient(redis_url).wait_for_agent("clerk")
+    command = [sys.executable, "-m", "celery_agents", "--app", "proj"]
+    said = project.run([*command, "submit", "clerk", "look it up", "--wait"])
+    assert "found: AGENTS" in said
+    (line,) = project.run([*command, "list", "--json"]).splitlines()
+    assert json.loads(line)["agent"] == "clerk"
+    script = (
+        "from proj.celery import app; from celery_agents import AgentClient; "
+        "print(AgentClient(app=app).submit('clerk', 'look it up').result(timeout=20).final_response)"
+    )
+    assert project.python(script).strip() == "found: AGENTS"
+
+
+def test_a_command_that_starts_processes_of_its_own_refuses_an_existing_app(
+    tmp_path: Path, running: Callable[..., Process]
+) -> None:
+    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": "redis://127.0.0.1:1/0"})
+    running(project.process("worker", "celery_agents", "--app", "proj", "worker"), "celery -A MODULE worker")
 
 
 @pytest.mark.parametrize("pool", POOLS)

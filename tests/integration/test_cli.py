@@ -103,7 +103,9 @@ def test_a_failed_execution_ends_with_1_and_can_be_retried(shell: Shell, worker:
     assert result["status"] == "failed"
     assert result["errors"]
     session = result["session_id"]
-    assert [line["session_id"] for line in lines_of(shell("list", "--status", "failed", "--json"))] == [session]
+    (listed,) = lines_of(shell("list", "--status", "failed", "--json"))
+    assert listed["session_id"] == session
+    assert listed["reason"] in result["errors"], "a listing says why it failed"
 
     named = shell("retry", "--failed", "--since", "1h", "--agent", "planned", "--dry-run")
     assert session in named.stdout
@@ -113,7 +115,7 @@ def test_a_failed_execution_ends_with_1_and_can_be_retried(shell: Shell, worker:
     assert shell("send", session, plan(answer="now it works"), "--wait").stdout == "now it works\n"
     refused = shell("retry", session)
     assert refused.returncode == 1
-    assert "cannot be retried" in refused.stderr
+    assert "its execution is completed; only failed and stopped ones can be retried" in refused.stderr
 
 
 def test_a_retry_can_be_waited_for(shell: Shell, worker: WorkerProcess) -> None:
@@ -121,7 +123,7 @@ def test_a_retry_can_be_waited_for(shell: Shell, worker: WorkerProcess) -> None:
     done = shell("retry", session, "--wait", "--timeout", "30s")
     assert done.returncode == 1
     assert "step 1 is tried again" in done.stderr
-    assert "failed (" in done.stderr.splitlines()[-1]
+    assert "failed: " in done.stderr.splitlines()[-1]
 
 
 def test_events_can_be_resumed_after_an_id(shell: Shell, worker: WorkerProcess) -> None:

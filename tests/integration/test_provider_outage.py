@@ -115,10 +115,10 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     assert [(each.level.value, "HTTP 500" in each.what) for each in findings] == [("warn", True)]
     wait_until(lambda: "task-retried" in events.of(f"{job.execution_id}.2"), "Celery tells of a retry", 2)
     shown = _command(lab, "show", job.session_id[:10]).stdout
-    waits = next(line for line in shown.splitlines() if line.startswith("waits:"))
+    waits = next(line for line in shown.splitlines() if line.startswith("now:"))
     assert "step 2 was delayed" in waits
     assert "HTTP 500" in waits
-    assert "Next try in " in waits
+    assert "next try in " in waits
     store = lab.client.store
     (listed,) = listed_sessions(store, lab.client.list().items)
     assert "step 2 was delayed" in listed.reason
@@ -135,7 +135,7 @@ def test_every_reader_knows_what_is_waited_for_and_until_when_and_nothing_is_pai
     ]  # fmt: skip
     watched = _command(lab, "watch", job.session_id).stdout
     assert "step 2: delayed; next try in 12 s" in watched
-    assert "step 2: the model gave no usable answer; next try in" in watched
+    assert "step 2: the model call failed; next try" in watched
 
 
 def _seconds_since(at_ms: int, lab: Lab) -> float:
@@ -172,6 +172,31 @@ def test_every_reader_knows_within_two_seconds_that_a_step_was_delay(lab: Lab, p
         assert delay.data["next_try_ms"] - delay.at_ms > 10_000, "the next try is still to come"
     finally:
         watch.end(patience=5.0)
+
+
+def test_a_rate_limit_with_a_time_is_known_at_once_and_kept_with_the_settings_as_they_come(
+    tmp_path: Path, provider: Provider
+) -> None:
+    """A worker without settings of its own gives the slot back when the provider asks for fifteen seconds."""
+    provider.plan("after the pause", faults=[{"fault": "status", "code": 429, "retry_after": 15, "times": 1}])
+    with Lab(
+        tmp_path / "lab", agents="support.model_agents", env={PROVIDER_URL: provider.base_url, KEY_NAME: "sk-not-a-key"}
+    ) as lab:
+        lab.worker()
+        job = lab.client.submit("model", "hello")
+        wait_until(lambda: len(provider.ledger()) == 1, "the first request", 20)
+        wait_until(lambda: _command_text(lab, "list", "--json").count("was delayed") == 1, "a reader knows", 4)
+        findings = [each for each in examine(lab.client.settings) if each.name == "steps put off"]
+        assert [each.level.value for each in findings] == ["warn"]
+        delay = next(event for event in job.events(timeout=30) if event.type == EventType.STEP_DELAYED)
+        assert 14_000 < delay.data["next_try_ms"] - delay.at_ms <= 15_000, "the provider's own time is kept"
+        assert job.result(timeout=40).final_response == "after the pause"
+        assert len(provider.ledger()) == 2
+        assert len(provider.paid()) == 1
+
+
+def _command_text(lab: Lab, *arguments: str) -> str:
+    return CliRunner().invoke(program, [*arguments, "--redis-url", lab.store_url]).output
 
 
 def test_a_refused_request_shows_the_providers_code_and_request_id_and_not_its_body(

@@ -14,6 +14,7 @@ import pytest
 
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.names import STEP
+from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 
 from support.agents import call, driver_key
 from support.lab import Lab
@@ -79,6 +80,31 @@ def test_a_worker_killed_in_a_driver_call_or_a_tool_or_a_lost_message_costs_ten_
     assert asked[driver_key(in_driver.execution_id, 1)] == 2
     assert verdict.counts["deliveries_again"] == 2
     assert verdict.counts["unknown_unsafe"] == 1
+
+
+def test_a_killed_worker_is_not_said_to_work_while_its_lease_lives(new_lab: Callable[..., Lab]) -> None:
+    lab = new_lab(quick=False)  # leases of six seconds
+    doomed = lab.worker()
+    job = lab.submit(["keyed"], gate="driver")
+    store = lab.client.store
+
+    def reason() -> str:
+        return waiting_reason(store, store.sessions.header(job.session_id))
+
+    wait_until(lambda: f"runs on worker {lab_worker(lab)}" in reason(), "the step runs", 20)
+    doomed.kill()
+    killed_at = time.monotonic()
+    wait_until(lambda: "was not heard of for" in reason(), "the reason says that the worker is silent", 5)
+    assert time.monotonic() - killed_at < 4.5
+    lab.ledger.open("driver")
+    lab.worker()
+    lab.wait_for_jobs(30)
+
+
+def lab_worker(lab: Lab) -> str:
+    """Name of the one live worker."""
+    (name,) = lab.client.store.registry.workers()
+    return name
 
 
 @pytest.mark.alone

@@ -89,6 +89,7 @@ def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: 
     up.wait_for_text("the worker was killed by SIGKILL; it starts again in 0.5 s", 10)
     up.wait_for_text("the worker is ready again", 30)
     assert up.run("submit", "echo", "again", "--wait") == "you said again\n"
+    assert "[queues]" not in up.text(), "Celery's banner stays in the log file, after a restart, too"
 
     redis_pid = int(re.findall(r"process_id:(\d+)", _info(up.port))[0])
     os.kill(redis_pid, signal.SIGKILL)

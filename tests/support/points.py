@@ -35,7 +35,7 @@ class Points:
     JOURNAL_ADOPT: Final = "journal.adopt"
     JOURNAL_BEGIN: Final = "journal.begin"
     JOURNAL_AGAIN: Final = "journal.again"
-    JOURNAL_MINE: Final = "journal.mine"
+    JOURNAL_OWN: Final = "journal.own"
     JOURNAL_UNBEGIN: Final = "journal.unbegin"
     JOURNAL_PAST: Final = "journal.past"
     JOURNAL_BURY: Final = "journal.bury"
@@ -133,7 +133,7 @@ OF_CLIENTS: Final = (
 
 # Small or seldom round trips: no fault is planned for them, and many seeds pass each of them.
 BESIDE: Final = (
-    Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_MINE, Points.JOURNAL_PAST,
+    Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_OWN, Points.JOURNAL_PAST,
     Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
 )  # fmt: skip
 

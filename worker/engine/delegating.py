@@ -40,8 +40,8 @@ class Delegator:
         Returns:
             The run, with the errors of calls that cannot be delegated; and the calls that this worker runs.
         """
-        mine = [each for each in planned if not is_delegating(each.tool)]
-        if run.is_stopping or len(mine) == len(planned):
+        local_calls = [each for each in planned if not is_delegating(each.tool)]
+        if run.is_stopping or len(local_calls) == len(planned):
             return run, list(planned)
         wanted: list[Wanted] = []
         for each in planned:
@@ -61,7 +61,7 @@ class Delegator:
                 requests.append((each, self._request(run, each, delegation, budget)))
             except InvalidInput as error:  # of the arguments
                 run = self._opener.refuse(run, each, str(error))
-        return self._opener.open(run, requests), mine
+        return self._opener.open(run, requests), local_calls
 
     def open_spawned(self, run: Run, planned: PlannedCall, needs: NeedsChildren) -> Run:
         """Open the requests for the children that a running tool wants, all or none."""

@@ -123,16 +123,16 @@ class ToolCalls:
         """Run calls side by side; those that may not begin any more are recorded as not run."""
         if not run.is_stopping:
             run = self._check_interruption(run)
-        going: Sequence[PlannedCall] = ()
+        runnable: Sequence[PlannedCall] = ()
         if run.outcome is None and not run.is_stopping:
-            run, going = self._begin_calls(run, batch)
+            run, runnable = self._begin_calls(run, batch)
         if run.outcome is not None:
             return run
         for planned in batch:
-            if planned not in going and planned.index not in run.records and planned.index not in run.started:
+            if planned not in runnable and planned.index not in run.records and planned.index not in run.started:
                 begun = run.journal.begun.get(planned.index)
                 run = run.with_record(planned.index, self._begun_calls.record_stopped(run, planned, begun))
-        run = self._runner.run_calls(run, going, is_final=is_final)
+        run = self._runner.run_calls(run, runnable, is_final=is_final)
         if run.outcome is not None:
             return run
         return resolve_interruption(run, self._services) if run.has_unfinished_calls else run
@@ -173,8 +173,8 @@ class ToolCalls:
             return give_back(run, self._store, "the journal was written by another claim"), ()
         # Asked again: the round trip of the begin records may have taken long.
         run = self._check_interruption(run)
-        going = [each for each in batch if each.index not in timeouts or each.index in begun.mine]
-        return run, () if run.outcome is not None or run.is_stopping else going
+        runnable = [each for each in batch if each.index not in timeouts or each.index in begun.own]
+        return run, () if run.outcome is not None or run.is_stopping else runnable
 
     def _adopt_result(self, run: Run, index: int, record: CallRecord) -> Run:
         return run.with_started(index, record) if has_later_result(run, index) else run.with_record(index, record)

@@ -116,15 +116,15 @@ def _check_options(agent: str, options: CeleryDurability) -> None:
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.usage import UsageLimits
 
-    made_anew: Any = options.made_anew
-    is_list = isinstance(made_anew, (list, tuple))
-    kinds: list[Any] = list(made_anew) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
+    recreated: Any = options.recreated
+    is_list = isinstance(recreated, (list, tuple))
+    kinds: list[Any] = list(recreated) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
     expected = (
         ("deps", "a function of the session's metadata", options.deps is None or callable(options.deps)),
         ("usage_limits", "a UsageLimits", _is_kind(options.usage_limits, UsageLimits)),
         ("price", "a TokenPrice", _is_kind(options.price, TokenPrice)),
         (
-            "made_anew",
+            "recreated",
             "a list of classes of capabilities",
             is_list and all(isinstance(kind, type) and issubclass(kind, AbstractCapability) for kind in kinds),
         ),
@@ -152,10 +152,10 @@ def _check_capabilities(agent: str, options: CeleryDurability, capabilities: Ite
                 f"agent {agent!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
             )
         keeps_state = kind.for_run is not AbstractCapability.for_run and not kind.__module__.startswith("pydantic_ai.")
-        if keeps_state and not isinstance(each, tuple(options.made_anew)):
+        if keeps_state and not isinstance(each, tuple(options.recreated)):
             raise ConfigurationError(
                 f"agent {agent!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
-                f"is a run of its own; keep it in a store, or allow it: CeleryDurability(made_anew=[{kind.__name__}])"
+                f"is a run of its own; keep it in a store, or allow it: CeleryDurability(recreated=[{kind.__name__}])"
             )
 
 

@@ -29,7 +29,7 @@ class CeleryDurability(AbstractCapability[Any]):
         effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
         price: The price of the model's tokens, for one that no price list knows. None: that of the list.
-        made_anew: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
+        recreated: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
             run of its own.
     """
 
@@ -39,7 +39,7 @@ class CeleryDurability(AbstractCapability[Any]):
     effect: Effect | str = Effect.UNSAFE
     queue: str | None = None
     price: TokenPrice | None = None
-    made_anew: Sequence[type[AbstractCapability[Any]]] = ()
+    recreated: Sequence[type[AbstractCapability[Any]]] = ()
 
     def get_ordering(self) -> CapabilityOrdering:
         """Inside of all others, which may choose the model."""

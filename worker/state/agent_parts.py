@@ -49,10 +49,10 @@ class AgentWithParts(AgentWithContext):
     @property
     def part_lists(self) -> Mapping[str, PartList]:
         """Every list of every capability by the name it is stored under: an execution's list is `<name>.x`."""
-        mine, execution = self.parts, self.execution
-        if mine is None and (execution is None or execution.parts is None):
+        parts, execution = self.parts, self.execution
+        if parts is None and (execution is None or execution.parts is None):
             return _NO_LISTS
-        lists: dict[str, PartList] = dict(mine.lists) if mine is not None else {}
+        lists: dict[str, PartList] = dict(parts.lists) if parts is not None else {}
         if execution is not None and execution.parts is not None:
             lists.update({f"{name}{_OF_EXECUTION}": each for name, each in execution.parts.lists.items()})
         return lists

@@ -3,7 +3,7 @@
 from .children.links import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .children.trees import TreeNode
-from .event_records import Event, EventType, NewEvent
+from .event_records import EXECUTION_ENDS, Event, EventType, NewEvent
 from .housekeeping.agent_queues import AgentQueues
 from .housekeeping.registry import offered_queues
 from .housekeeping.sweeps import QueueSnapshot
@@ -59,6 +59,7 @@ from .steps.waits import RefusedWait, StoredWait, WaitResult
 from .store import Store, memory_store, redis_store
 
 __all__ = [
+    "EXECUTION_ENDS",
     "LAST_STEP",
     "NO_CHILDREN",
     "REQUEST_TASK",

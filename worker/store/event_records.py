@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class EventType(StrEnum):
@@ -89,6 +89,12 @@ class EventType(StrEnum):
     SESSION_SAVED = "session_saved"
     ATTEMPT_VOIDED = "attempt_voided"
     CAPABILITY = "capability"
+
+
+EXECUTION_ENDS: Final = frozenset(
+    {EventType.EXECUTION_COMPLETED, EventType.EXECUTION_STOPPED, EventType.EXECUTION_FAILED}
+)
+"""The types of the event that ends an execution."""
 
 
 @dataclass(frozen=True, slots=True)

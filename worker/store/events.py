@@ -19,7 +19,7 @@ def event_commands(scope: SessionScope, events: Iterable[NewEvent], *, is_late: 
     """Commands that append events to the session's stream.
 
     Args:
-        is_late: The session may have been deleted; then its stream is not made anew.
+        is_late: The session may have been deleted; then its stream is not recreated.
     """
     options = ("NOMKSTREAM",) if is_late else ()
     return [

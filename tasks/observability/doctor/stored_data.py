@@ -58,9 +58,9 @@ def check_refused(installation: Installation) -> Iterator[Finding]:
     """No worker has refused anything that came from the broker, and none has found a problem of Redis."""
     for name, facts in sorted(installation.workers.items()):
         for source, refused in sorted(facts["refused"].items()):
-            told = cast("dict[str, Any]", refused) if isinstance(refused, dict) else {}
-            last = redact(str(told.get("reason")))[:_REASON_SHOWN]
-            what = f"worker {name}: {told.get('count')} times, {str(source)[:_TEXT_SHOWN]}; the last: {last}"
+            fact = cast("dict[str, Any]", refused) if isinstance(refused, dict) else {}
+            last = redact(str(fact.get("reason")))[:_REASON_SHOWN]
+            what = f"worker {name}: {fact.get('count')} times, {str(source)[:_TEXT_SHOWN]}; the last: {last}"
             yield Finding.warn("refused", what, "find out who writes to the broker; nothing of it was carried out")
         for problem in facts["problems"]:
             what = f"worker {name}: {redact(str(problem))[:_REASON_SHOWN]}"

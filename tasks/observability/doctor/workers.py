@@ -95,7 +95,7 @@ def check_agents(installation: Installation) -> Iterator[Finding]:
 def check_backlog(installation: Installation) -> Iterator[Finding]:
     """No session has been due for long."""
     total, late, oldest_ms = installation.store.housekeeping.backlog()
-    text = f"{total} sessions due, {late} overdue"
+    text = f"{total} {'session' if total == 1 else 'sessions'} due, {late} overdue"
     if oldest_ms > _OVERDUE_SECONDS * 1000:
         what = f"{text}, the oldest by {oldest_ms / 1000:.0f} s"
         yield Finding.warn("due", what, "start more workers or slots")

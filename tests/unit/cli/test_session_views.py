@@ -26,7 +26,7 @@ HEADER = Header(
     session_id="s1", agent="clerk", status=SessionState.COMPLETED, execution_id="e1", step=3, version=4,
     created_ms=0, updated_ms=0,
 )  # fmt: skip
-LONG = "line one\nwaits: not this program\n" + "x" * 5_000
+LONG = "line one\nnow: not this program\n" + "x" * 5_000
 
 
 def _state() -> AgentState:
@@ -62,12 +62,12 @@ def test_a_session_is_shown_step_by_step_with_its_calls() -> None:
 
 def test_what_others_wrote_never_stands_in_the_first_column() -> None:
     lines = session_lines(HEADER, _state(), "it waits for a slot: 1 of 1 are busy")
-    assert [line for line in lines if line.startswith("waits:")] == ["waits: it waits for a slot: 1 of 1 are busy"]
-    assert not any(line.startswith("waits: not") for line in session_lines(HEADER, _state(), "", verbose=True))
+    assert [line for line in lines if line.startswith("now:")] == ["now: it waits for a slot: 1 of 1 are busy"]
+    assert not any(line.startswith("now: not") for line in session_lines(HEADER, _state(), "", verbose=True))
 
 
 def test_names_from_a_model_and_a_provider_stay_on_their_line_and_steer_nothing() -> None:
-    forged = "x\nwaits: not this program\x1b[2J\u202e"
+    forged = "x\nnow: not this program\x1b[2J\u202e"
     asked, refused = call(forged, {}, "c1"), call(forged, {}, "c2")
     error = ErrorInfo(kind="unknown_tool", message=forged)
     step = AgentStep.from_inference(
@@ -83,8 +83,8 @@ def test_names_from_a_model_and_a_provider_stay_on_their_line_and_steer_nothing(
         printed = "\n".join(lines)
         assert printed.isprintable() is False  # its line breaks
         assert printed.replace("\n", "").isprintable()
-        assert "waits: not" in printed
-        assert not any(line.startswith("waits:") for line in printed.splitlines())
+        assert "now: not" in printed
+        assert not any(line.startswith("now:") for line in printed.splitlines())
 
 
 def test_one_step_and_verbose_shorten_nothing() -> None:

@@ -101,7 +101,7 @@ def test_ends_say_why() -> None:
     assert told(
         event("execution_failed", 1, status="failed", steps=1, error="no key"),
         event("execution_stopped", 1, status="stopped", reason="user_requested"),
-    ) == ["   0.00 s  failed: 1 step (no key)", "   0.00 s  stopped (user_requested)"]
+    ) == ["   0.00 s  failed: 1 step (no key)", "   0.00 s  stopped: user_requested"]
 
 
 def test_an_event_of_a_newer_version_is_told_by_its_name() -> None:
@@ -115,7 +115,7 @@ def test_an_outage_is_told_with_its_reason_and_the_next_try() -> None:
         event("step_delayed", 2, 2.0, reason="server_error: it failed (HTTP 500).", next_try_ms=at_ms + 17_000),
         event("step_resumed", 2, 17.0, worker="w1"),
     ) == [
-        "   0.00 s  step 2: the model gave no usable answer; next try in 1 s (03:04:06 UTC): it failed (HTTP 500).",
+        "   0.00 s  step 2: the model call failed; next try in 1 s (03:04:06 UTC): it failed (HTTP 500).",
         "   2.00 s  step 2: delayed; next try in 15 s (03:04:22 UTC): server_error: it failed (HTTP 500).",
         "  17.00 s  step 2: tried again by w1",
     ]

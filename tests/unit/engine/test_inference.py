@@ -76,7 +76,7 @@ def test_an_outage_is_retried_later_with_growing_delays_and_no_attempt_counted(n
         assert isinstance(outcome, RetryLater)
         delays.append(outcome.seconds)
         bench.clock.go_on(outcome.seconds + 0.1)
-    assert delays == [15, 30, 60, 120, 240, 480, 600, 600]
+    assert delays == [5, 10, 20, 40, 80, 160, 320, 600]
     assert len(driver.requests) == 16
 
 

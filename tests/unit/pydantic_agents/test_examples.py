@@ -159,7 +159,7 @@ def test_a_model_may_come_from_a_capability_and_is_missed_otherwise() -> None:
 
 def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
     agent = PydanticAgent(
-        TestModel(), name="counting", capabilities=[CeleryDurability(made_anew=[Counting]), Counting()]
+        TestModel(), name="counting", capabilities=[CeleryDurability(recreated=[Counting]), Counting()]
     )
     assert definition_of(agent, "module.agent") is not None
 
@@ -183,7 +183,7 @@ def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
         ),
         (
             lambda: PydanticAgent(TestModel(), name="counting", capabilities=[CeleryDurability(), Counting()]),
-            r"Counting keeps state for a run .*made_anew=\[Counting\]",
+            r"Counting keeps state for a run .*recreated=\[Counting\]",
         ),
         (
             lambda: PydanticAgent(TestModel(), name="both", capabilities=[CeleryDurability(), OtherEngine()]),
@@ -192,8 +192,8 @@ def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
         (lambda: with_options(deps=5), r"CeleryDurability: deps=5 must be a function of the session's metadata"),
         (lambda: with_options(usage_limits=7), "usage_limits=7 must be a UsageLimits"),
         (lambda: with_options(price=0.5), "price=0.5 must be a TokenPrice"),
-        (lambda: with_options(made_anew=Counting), "made_anew=.* must be a list of classes of capabilities"),
-        (lambda: with_options(made_anew=[5]), "made_anew=.* must be a list of classes of capabilities"),
+        (lambda: with_options(recreated=Counting), "recreated=.* must be a list of classes of capabilities"),
+        (lambda: with_options(recreated=[5]), "recreated=.* must be a list of classes of capabilities"),
         (lambda: with_options(effect="lookup"), "effect 'lookup' must be 'pure', 'keyed' or 'unsafe'"),
         (
             lambda: PydanticAgent(

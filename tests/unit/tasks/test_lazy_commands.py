@@ -24,12 +24,6 @@ def test_a_wrong_name_gets_a_suggestion_from_all_commands() -> None:
     assert "submit" in result.output
 
 
-def test_the_help_lists_every_command_in_order() -> None:
-    listed = CliRunner().invoke(program, ["--help"]).output.partition("Commands:")[2]
-    places = [listed.index(f"\n  {name} ") for names in MODULES.values() for name in names]
-    assert places == sorted(places)
-
-
 def test_a_worker_imports_no_other_commands_and_not_celerys_command_line() -> None:
     code = (
         "import sys\n"

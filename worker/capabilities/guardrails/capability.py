@@ -160,8 +160,8 @@ class Guardrails(Capability):
             message=message,
             index=index,
         )
-        mine = [each for each in self.guardrails if phase in each.phases]
-        return list(chain.from_iterable(each.judge(judged) for each in mine))
+        asked = [each for each in self.guardrails if phase in each.phases]
+        return list(chain.from_iterable(each.judge(judged) for each in asked))
 
     def _notice(self, response: InferenceResponse, blocking: GuardrailIncident) -> InferenceResponse:
         """The answer in place of one that is blocked; what was paid for stays."""

@@ -165,14 +165,14 @@ class Guardrail:
         """
         for place, rule in enumerate(self.rules):
             name = _name_of(rule, place)
-            mine = _with_key(context, f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
+            own = _with_key(context, f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
             try:
-                verdict = self._ask(rule, mine)
+                verdict = self._ask(rule, own)
             except (DriverError, ModelCallRefused) as error:
-                raise NotJudged(error, _incident(self.name, name, mine, self._judge_failure(error))) from error
+                raise NotJudged(error, _incident(self.name, name, own, self._judge_failure(error))) from error
             if verdict.disposition is Disposition.ALLOW:
                 continue
-            incident = self._decide(_incident(self.name, name, mine, verdict), mine)
+            incident = self._decide(_incident(self.name, name, own, verdict), own)
             yield incident
             if incident.disposition is Disposition.BLOCK and self.halt_on_violation:
                 return

@@ -55,7 +55,7 @@ class Delivery:
 
     def __init__(self, sinks: Sequence[TraceSink]) -> None:
         self.failures = Failures()
-        self._lines = [_Line(sink, self.failures) for sink in sinks]
+        self._queues = [_SinkQueue(sink, self.failures) for sink in sinks]
 
     def stream(self, execution_id: str, step: int, make: Callable[[int], Trace]) -> None:
         """Send the events of a step; the first one that this process sends brings the beginning, and earlier steps.
@@ -63,24 +63,26 @@ class Delivery:
         Args:
             make: Makes the trace from a step on, in the thread of the sink.
         """
-        for line in self._lines:
-            line.put(execution_id, functools.partial(line.append, execution_id, step, make))
+        for sink_queue in self._queues:
+            sink_queue.put(execution_id, functools.partial(sink_queue.append, execution_id, step, make))
 
     def finish(self, execution_id: str, make: Callable[[], Trace]) -> None:
         """Send a whole trace; when a sink fails at it, the others get the trace once more, as a partial one."""
-        ending = _Ending(len(self._lines), self.failures, make)
-        for line in self._lines:
-            line.put(execution_id, functools.partial(ending.write, line))
+        ending = _Ending(len(self._queues), self.failures, make)
+        for sink_queue in self._queues:
+            sink_queue.put(execution_id, functools.partial(ending.write, sink_queue))
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is sent, no longer than so many seconds; False when something is left."""
+        """Wait until everything is sent, for `seconds` at most; False when something is left."""
         ends = time.monotonic() + seconds
-        waited = [line.flush(ends) for _ in range(2) for line in self._lines]  # the last job of one may correct others
+        waited = [
+            sink_queue.flush(ends) for _ in range(2) for sink_queue in self._queues
+        ]  # the last job of one may correct others
         return all(waited)
 
 
-class _Line:
-    """The jobs for one sink, in order."""
+class _SinkQueue:
+    """The jobs for one sink, in order, and the thread that runs them."""
 
     def __init__(self, sink: TraceSink, failures: Failures) -> None:
         self.sink = sink
@@ -153,26 +155,26 @@ class _Line:
 
 
 class _Ending:
-    """The end of one trace: what each sink was told, until all have been told the same."""
+    """The end of one trace: the trace that each sink was sent, until all have the same."""
 
     def __init__(self, sinks: int, failures: Failures, make: Callable[[], Trace]) -> None:
         self._left = sinks
         self._failures = failures
         self._make = make
         self._lock = threading.Lock()
-        self._told: list[tuple[_Line, Trace]] = []
+        self._sent: list[tuple[_SinkQueue, Trace]] = []
 
-    def write(self, line: _Line) -> None:
-        """Send the whole trace to one sink; the last one corrects what the others were told."""
+    def write(self, sink_queue: _SinkQueue) -> None:
+        """Send the whole trace to one sink; the last one corrects the traces that the others were sent."""
         trace = self._make().redacted()
         trace = trace.with_failures(self._failures.of(trace.execution_id))
-        was_written = line.write(trace)
+        was_written = sink_queue.write(trace)
         with self._lock:
             self._left -= 1
             if was_written:
-                self._told.append((line, trace))
-            told = self._told if not self._left else []
+                self._sent.append((sink_queue, trace))
+            done = self._sent if not self._left else []
         now = trace.with_failures(self._failures.of(trace.execution_id))
-        for other, sent in told:
+        for other, sent in done:
             if sent.failed_sinks != now.failed_sinks:
                 other.put(trace.execution_id, functools.partial(other.write, now))

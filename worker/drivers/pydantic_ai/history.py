@@ -22,7 +22,7 @@ _KEPT_OF_RESPONSE: Final = (
 )
 """What adapters look at when they decide whether the parts may go back to the provider."""
 
-_TOLD_ELSEWHERE: Final = frozenset({"finish_reason", "timestamp"})
+_KEPT_ELSEWHERE: Final = frozenset({"finish_reason", "timestamp"})
 """Details of a response that are in the step already."""
 
 _KEPT_OF_PART: Final = ("id", "provider_name", "provider_details", "tool_kind")
@@ -125,8 +125,8 @@ def _kept_parts(parts: Iterable[ModelResponsePart], dumped: Iterable[dict[str, A
 def _kept_of_response(dumped: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: dumped[name] for name in _KEPT_OF_RESPONSE if dumped.get(name)}
     details: dict[str, Any] = kept.pop("provider_details", {})
-    told = {name: value for name, value in details.items() if name not in _TOLD_ELSEWHERE}
-    return {**kept, "provider_details": told} if told else kept
+    other = {name: value for name, value in details.items() if name not in _KEPT_ELSEWHERE}
+    return {**kept, "provider_details": other} if other else kept
 
 
 def _is_plain(parts: Iterable[ModelResponsePart]) -> bool:

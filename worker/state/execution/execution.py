@@ -252,8 +252,8 @@ class ExecutionState(Value):
             return self.with_current_step_completed(started_at).with_current_step(step, started_at)
         charged = self.with_charge(step.inference_response.usage, step.inference_response.cost)
         if charged.charged_calls:
-            mine = tuple(name for name in charged.charged_calls if name.startswith(f"{step.number}:"))
-            charged = charged._with(charged_calls=mine)
+            own = tuple(name for name in charged.charged_calls if name.startswith(f"{step.number}:"))
+            charged = charged._with(charged_calls=own)
         return charged._with(current_step=step, current_step_started_at=started_at, step_count=self.step_count + 1)
 
     def with_current_step_completed(self, now: datetime, claim: str = "") -> ExecutionState:

@@ -53,7 +53,7 @@ def _shift_to_utc(moment: datetime) -> datetime:
 
 
 def default_from(factory: Callable[[], D]) -> D:
-    """A field's default that is made anew for each value, and is stored whatever it is.
+    """A field's default that is made for each value on its own, and is always stored.
 
     A factory that takes an argument, as pydantic offers, is not asked again when a value is serialized to leave out
     what is at its default.

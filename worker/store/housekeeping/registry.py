@@ -16,7 +16,7 @@ from ..keys import AGENTS, WORKERS
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "host": "", "pid": 0, "pool": "", "slots": 0, "running": 0, "abandoned": 0, "draining": False,
-    "agents": {}, "missing": [], "webhooks": True, "queues": [""], "agent_queues": {}, "group": "",
+    "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""], "agent_queues": {}, "group": "",
     "refused": {}, "problems": [], "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}

@@ -90,7 +90,7 @@ class _Sweep:
         return self._examine_unclaimed(sid, session, found)
 
     def _examine_unclaimed(self, sid: bytes, session: str, found: Sequence[Any]) -> bool:
-        execution, step, _, _, published, nudges, retries, queue, mark, legs, held, cancel = found
+        execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel = found
         until = _time(held) or 0
         if until > self.now and cancel != execution:
             self._look_again(sid, until)
@@ -108,7 +108,7 @@ class _Sweep:
             return True
         if len(self.lost) >= self.capacity:
             return False
-        count, left = _number_in(nudges, 1e6), b""
+        count, left = _number_in(republished, 1e6), b""
         self.run(("HSET", f"{session}:ctl", "published", self.now, "nudges", int(count + 1)))
         if moves and queues:
             left, name = name, queues[0]

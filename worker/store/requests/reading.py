@@ -115,9 +115,9 @@ class StoredRequests:
             yield from self.committed()
             return
         committed = list(self.committed())
-        told = {found.summary.id for found in committed}
+        committed_ids = {found.summary.id for found in committed}
         yield from committed
-        yield from (found for found in here if found.summary.id not in told)
+        yield from (found for found in here if found.summary.id not in committed_ids)
 
     def refusal(self, found: FoundRequest) -> RequestNotOpen | None:
         """Why a request cannot be answered; None while it is open."""

@@ -67,13 +67,13 @@ class _Deletion:
                     return self.written or ActionResult("again", "", 0)
                 raise missing_error(scope.context, scope.session_id)
             self._check(found)
-            told = _tell_parent(scope, found, watched)
+            parent_answer = _tell_parent(scope, found, watched)
             commands = list(_delete_commands(scope, found, watched))
-            self.written = ActionResult("changed", "", found.version, publish=told.publish)
+            self.written = ActionResult("changed", "", found.version, publish=parent_answer.publish)
             try:
-                watched.commit("delete.exec", [*commands, *told.commands])
+                watched.commit("delete.exec", [*commands, *parent_answer.commands])
             except StoreFull:
-                if told.commands:  # an answer needs memory
+                if parent_answer.commands:  # an answer needs memory
                     raise
                 self._delete_when_full(found, commands)
             return self.written

@@ -88,8 +88,8 @@ def _unlist_requests(scope: SessionScope, control: Reply, watched: WatchedTransa
         return remove_commands(shard, decoding.journal(journal).all_requests)
     except StateUnreadable:
         (entries,) = watched.pipeline("park.index", [("ZRANGEBYSCORE", shard.requests, "-inf", "+inf")])
-        mine = [entry for entry in entries if (read := read_entry(entry)) and read.session_id == scope.session_id]
-        return [("ZREM", shard.requests, *mine)] if mine else []
+        own = [entry for entry in entries if (read := read_entry(entry)) and read.session_id == scope.session_id]
+        return [("ZREM", shard.requests, *own)] if own else []
 
 
 def _waits_for(control: Reply, ref: StepRef) -> bool:

@@ -129,14 +129,14 @@ class _Stop:
         control = found.control
         forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
         publish = None if save.is_published else save.next
-        told = self._tell_parent(found, next_state, watched)
-        publish = told.publish if told is not None else publish
+        parent_answer = self._tell_parent(found, next_state, watched)
+        publish = parent_answer.publish if parent_answer is not None else publish
         self.written = ActionResult(
             outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
         )
         waited = end_waiting(self.scope, control)
         commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
-        commands += told.commands if told is not None else ()
+        commands += parent_answer.commands if parent_answer is not None else ()
         watched.commit("stop.exec", commands)
         return self.written
 

@@ -248,8 +248,8 @@ def _exists(session_id: str, version: int, stored: int) -> SessionConflict:
 def _events(before: AgentState | None, saved: WholeSession, operation_id: str) -> tuple[NewEvent, ...]:
     """Tell of the save, and of an execution that begins with it."""
     execution = saved.state.execution
-    told = {"status": saved.status, "version": saved.version}
-    event = NewEvent(type="session_saved", execution_id="", step=0, data=told)
+    data = {"status": saved.status, "version": saved.version}
+    event = NewEvent(type="session_saved", execution_id="", step=0, data=data)
     if execution is None or not is_active(saved.state) or (before is not None and is_active(before)):
         return (event,)
     data = {"operation": execution.operation_id or operation_id}

@@ -185,7 +185,7 @@ class _Commit:
         next_state = self.transition(snapshot)
         if next_state.keep_journal:  # it has to hold the results first
             return None
-        if is_child and ended_state(next_state) is not None:  # its parent is to be told
+        if is_child and ended_state(next_state) is not None:  # its parent gets an answer
             return None
         found = _FoundBeside(bookkeeping=base.session.bookkeeping, legs=base.legs)
         prepared = self._prepare(next_state, found, 0, now_ms)
@@ -248,9 +248,9 @@ class _Commit:
         link, ended = read_link(stored.bookkeeping.parent), ended_state(next_state)
         if link is None or ended is None:
             return prepared
-        told = answer_parent(self.scope, link, ended, stored.now_ms, watched)
-        committed = replace(prepared.committed, woken=told.publish)
-        return replace(prepared, commands=[*prepared.commands, *told.commands], committed=committed)
+        parent_answer = answer_parent(self.scope, link, ended, stored.now_ms, watched)
+        committed = replace(prepared.committed, woken=parent_answer.publish)
+        return replace(prepared, commands=[*prepared.commands, *parent_answer.commands], committed=committed)
 
     def _check(self, stored: _Stored) -> None:
         """Refuse a commit whose claim is gone, or whose session was saved."""

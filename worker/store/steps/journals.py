@@ -35,13 +35,13 @@ class BeginResult:
     """The tool calls that may begin.
 
     Attributes:
-        mine: Indexes of the calls that this claim began now, or had begun under the same claim.
+        own: Indexes of the calls that this claim began now, or had begun under the same claim.
         others: Calls that another claim began before, with their records.
         results: Calls that have a result meanwhile.
         cancel: A stop was asked for; nothing may begin and nothing was recorded.
     """
 
-    mine: frozenset[int]
+    own: frozenset[int]
     others: Mapping[int, BeginRecord]
     results: Mapping[int, bytes]
     cancel: str | None
@@ -96,8 +96,8 @@ class StepJournal:
     def record_failure(self, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
         """Store a driver attempt that gave no answer. See `StepStore.record_failure`."""
         record: Command = ("HSETNX", self.key, f"err:{self.claim.id}:{number}", failure)
-        told = event_commands(self.scope, events, is_late=True)
-        self.expire_if_past(self.scope.database.transaction("journal.failure", [record, *told, self._place()])[-1])
+        writes = [record, *event_commands(self.scope, events, is_late=True)]
+        self.expire_if_past(self.scope.database.transaction("journal.failure", [*writes, self._place()])[-1])
 
     def record_auxiliary(self, key: str, raw: bytes) -> bytes:
         """Store the raw answer of an auxiliary call. See `StepStore.record_auxiliary`."""
@@ -181,16 +181,16 @@ class StepJournal:
         open_calls = {
             i: decoding.begun_record(value) for i, value in zip(wanted, begun, strict=True) if i not in finished
         }
-        mine = (i for i, record in open_calls.items() if record.claim == self.claim.id and not is_stopped)
+        own = (i for i, record in open_calls.items() if record.claim == self.claim.id and not is_stopped)
         return BeginResult(
-            mine=frozenset(mine),
+            own=frozenset(own),
             others={i: record for i, record in open_calls.items() if record.claim != self.claim.id},
             results=finished,
             cancel=self.claim.ref.execution_id if is_stopped else None,
         )
 
     def _begin_again(self, commands: Sequence[Command]) -> list[Reply]:
-        """Overwrite records of an earlier claim; the claim must be mine in the very transaction that does it."""
+        """Overwrite records of an earlier claim; the same transaction checks that the claim is stored."""
         ctl = self.scope.keys.ctl
         with self.scope.database.watch("journal.again", (ctl,), [("HGET", ctl, "claim")]) as watched:
             if fields.text(watched.replies[0]) != self.claim.id:
@@ -198,7 +198,7 @@ class StepJournal:
             return watched.commit("journal.begin", commands)
 
     def _withdraw(self, records: Mapping[int, str]) -> None:
-        """Delete begin records of calls that do not begin, as long as they are still mine."""
+        """Delete begin records of calls that do not begin, as long as they are still this claim's."""
         if not records:
             return
         names = {f"t{i}:s": record for i, record in records.items()}
@@ -206,7 +206,7 @@ class StepJournal:
         # After a conflict somebody else writes there; a record that stays reads as a call that may have happened.
         with (
             contextlib.suppress(Changed),
-            self.scope.database.watch("journal.mine", (self.key,), reads) as watched,
+            self.scope.database.watch("journal.own", (self.key,), reads) as watched,
         ):
             stored = zip(names.items(), watched.replies[0], strict=True)
             still = [name for (name, record), value in stored if fields.text(value) == record]

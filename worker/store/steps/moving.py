@@ -40,10 +40,10 @@ def _give_up(context: StoreContext, claim: Claim, writes: Sequence[Command]) -> 
     """Give a claim up and write more with it; False: another worker has the claim by now, and nothing was written."""
     scope, ref = context.session(claim.ref.session_id), claim.ref
     keys = scope.keys
-    mine: Guard = (("HMGET", keys.ctl, "execution", "step", "claim"), (ref.execution_id, ref.step, claim.id))
+    own_claim: Guard = (("HMGET", keys.ctl, "execution", "step", "claim"), (ref.execution_id, ref.step, claim.id))
     given_up: list[Command] = [
         ("HSET", keys.ctl, "claim", "", "worker", "", "attempts", max(0, claim.attempt - 1)),
         ("HDEL", keys.journal(ref.execution_id, ref.step), f"try:{claim.id}"),
         ("DEL", keys.shard.lease(claim.id)),
     ]
-    return scope.database.compare_and_apply("move.attempt", [mine], [*given_up, *writes]) is not None
+    return scope.database.compare_and_apply("move.attempt", [own_claim], [*given_up, *writes]) is not None

@@ -91,9 +91,9 @@ class StepStore(Protocol):
         """Record that tool calls begin now (Redis ms), and learn which of them may run.
 
         Args:
-            again: Calls that an earlier claim began and that may be run again; their record becomes mine.
+            again: Calls that an earlier claim began and that may be run again; their record becomes this claim's.
         Raises:
-            ClaimLost: Another worker took over; no record of mine stays.
+            ClaimLost: Another worker took over; no record of this claim stays.
         """
         ...
 

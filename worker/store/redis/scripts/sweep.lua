@@ -80,8 +80,8 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 
       queued = queued + 1
       redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
     elseif #lost < capacity then
-      local nudges, left_queue = number_in(f[6], 0, 1e6), ''
-      redis.call('HSET', ctl, 'published', now, 'nudges', nudges + 1)
+      local republished, left_queue = number_in(f[6], 0, 1e6), ''
+      redis.call('HSET', ctl, 'published', now, 'nudges', republished + 1)
       if moves then
         left_queue, queue = queue, queues.first
         redis.call('HSET', ctl, 'queue', queue)
@@ -90,7 +90,7 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 
         redis.call('HDEL', ctl, 'unoffered')
         redis.call('ZREM', KEYS[2], agent .. ' ' .. sid)
       end
-      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(nudges, 20), longest), sid)
+      redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(republished, 20), longest), sid)
       lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0', f[10] or '0', queue, left_queue}
     else
       break
