@@ -18,6 +18,7 @@ from ..tools import (
     FunctionTool,
     MergeRules,
     Tool,
+    ToolSet,
     check_child_limits,
     check_merge,
     check_rules,
@@ -80,6 +81,8 @@ class Subagents(Capability):
     merge: MergeRules = field(default_factory=dict[Any, Any])
 
     def __post_init__(self) -> None:
+        for each in self.agents:
+            _check_agent(each)
         names = [each.name for each in self.agents]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"Subagents: give agents, each name once; got {', '.join(names) or 'none'}")
@@ -161,6 +164,22 @@ class SpawnTool:
             join=JoinRule(self.capability.join),
             merge=self.capability.merge,
         )
+
+
+def _check_agent(value: Any) -> None:
+    """Refuse what is no agent of this package; one of pydantic-ai, for example, is found in its module.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if isinstance(value, Subagent) or isinstance(getattr(value, "toolset", None), ToolSet):
+        return
+    kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}"
+    name = getattr(value, "name", None)
+    raise ConfigurationError(
+        f"Subagents: {name or value!r:.80} is a {kind}; give agents of this package or Subagent(…). An agent that "
+        f"workers offer under its name, as one of pydantic-ai, is called by AgentTool({name or 'its name'!r})"
+    )
 
 
 def _definition(agents: Sequence[Agent | Subagent]) -> FunctionTool[..., Any]:

@@ -169,7 +169,8 @@ class CallPlanner:
 
     def _bind(self, run: Run, requested: RequestedCall) -> PlannedCall | CallRecord:
         index, call = requested.index, requested.call
-        tool = run.agent.toolset.get(call.name)
+        assert run.response is not None
+        tool = run.agent.toolset.of_answer(run.response).get(call.name)
         if tool is None:
             names = ", ".join(run.agent.toolset.names()) or "none"
             message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")

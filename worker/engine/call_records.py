@@ -52,6 +52,11 @@ class PlannedCall(RequestedCall):
         return self.tool.effect is Effect.PURE
 
     @property
+    def is_sequential(self) -> bool:
+        """Whether it may run only while no other call of the answer runs."""
+        return getattr(self.tool, "sequential", False)
+
+    @property
     def arguments(self) -> FrozenDict | None:
         """The arguments as a JSON object, which a model may leave out where there are none; None for other text."""
         args = self.call.args

@@ -306,9 +306,10 @@ def _check_price(run: Run) -> None:
         return
     override = run.state.llm_config
     model = (override.model if override else None) or driver.name
+    option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
     raise ConfigurationError(
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
-        "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
+        f"{option}, or limit tokens instead of cost."
     )
 
 
