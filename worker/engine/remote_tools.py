@@ -216,7 +216,8 @@ class RemoteTools:
             if offered is None:
                 away.append(server.name)
             else:
-                tools += tools_of(server, offered, self._services.connections)
+                # In a thread: checking the schemas of a long list takes a second.
+                tools += fibers.run_in_thread(tools_of, server, offered, self._services.connections)
         made = agent.with_remote_tools(tools, away)
         if not away:
             with self._lock:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import ConfigurationError, StateUnreadable
-from ..requests.schemas import schema_of
+from ..errors import StateUnreadable
+from .schemas import problem_of
 from .server import MCPServer
 
 log = logging.getLogger(__name__)
@@ -96,19 +96,9 @@ def usable_tools(server: MCPServer, offered: ToolList) -> list[RemoteTool]:
     for each in offered.tools:
         if not server.offers(each.name):
             continue
-        problem = _schema_problem(each.schema)
+        problem = problem_of(each.schema)
         if problem is None:
             usable.append(each)
         else:
             log.warning("MCP server %s: tool %s is left out: %s", server.name, each.name, problem)
     return usable
-
-
-def _schema_problem(schema: Mapping[str, Any]) -> str | None:
-    if schema.get("type") != "object":
-        return "its input schema describes no object"
-    try:
-        schema_of(schema)
-    except ConfigurationError as error:
-        return f"its input {error}"
-    return None

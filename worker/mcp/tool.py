@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from pydantic_core import from_json
 
 from ..errors import InvalidInput
-from ..requests.schemas import check_schema
-from ..state import AgentState, FrozenDict, thaw
+from ..requests.schemas import misfit
+from ..state import AgentState, FrozenDict, freeze, thaw
 from ..tools import InvalidArguments, NeedsTime, OutcomeUnknown, ToolContext
 from ..tools.approval import Approval
 from ..tools.effect import Effect
@@ -22,6 +22,7 @@ from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, usable_tools
 from .outages import ConnectionLost, MCPToolError, ServerAway
 from .questions import ask_person, earlier_answers
+from .schemas import find_errors
 from .server import MCPServer
 
 if TYPE_CHECKING:
@@ -104,14 +105,17 @@ class MCPTool:
         return True
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Check the arguments against the server's schema.
+        """Check the arguments against the server's schema, but for its regular expressions, which the server checks.
 
         Raises:
             InvalidArguments: They do not fit.
         """
         given = self._read(args) if isinstance(args, str) else args
         try:
-            return cast("dict[str, Any]", thaw(check_schema(given, self.remote.schema, "arguments")))
+            plain = cast("dict[str, Any]", thaw(freeze(given, "arguments")))
+            if errors := find_errors(plain, self.remote.schema):
+                raise misfit(errors, "arguments")
+            return plain
         except InvalidInput as error:
             raise InvalidArguments(self.name, (f"{error.field}: {error.advice}",)) from None
 
