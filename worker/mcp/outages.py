@@ -33,3 +33,7 @@ class ConnectionLost(Exception):
 
 class MCPToolError(Exception):
     """The server has answered a call with an error, which the model reads."""
+
+
+class AnswerTooLarge(MCPToolError):
+    """The server's answer is longer than a message may be, and was not read."""

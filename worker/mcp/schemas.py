@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, cast
 
-from ..errors import ConfigurationError
 from ..state import thaw
 
 MAX_SCHEMA_BYTES: Final = 64_000
@@ -49,20 +48,21 @@ class _Budget(threading.local):
 _budget: Final = _Budget()
 
 
-def problem_of(schema: Mapping[str, Any]) -> str | None:
-    """Say why a schema cannot be the input schema of a tool; None where it can."""
+def problem_of(schema: Mapping[str, Any], name: str = "its input schema") -> str | None:
+    """Say why a schema cannot be that of a tool's input, or of an answer; None where it can.
+
+    Args:
+        name: How the sentence calls the schema.
+    """
     if schema.get("type") != "object":
-        return "its input schema describes no object"
+        return f"{name} describes no object"
     too_much = _excess_of(schema)
     if too_much is not None:
-        return f"its input schema {too_much}"
+        return f"{name} {too_much}"
     if any(isinstance(each.get("$schema"), str) for each in _objects(schema) if each is not schema):
-        return "a part of its input schema is of another dialect ($schema)"
-    try:
-        _check_is_schema(schema)
-    except ConfigurationError as error:
-        return f"its input {error}"
-    return None
+        return f"a part of {name} is of another dialect ($schema)"
+    problem = _problem_as_schema(schema)
+    return None if problem is None else f"{name} is no JSON Schema: {problem}"
 
 
 def _excess_of(schema: Mapping[str, Any]) -> str | None:
@@ -141,14 +141,15 @@ def _has_patterns(schema: Mapping[str, Any]) -> bool:
     return any(name in each for each in _objects(schema) for name in _PATTERNS)
 
 
-def _check_is_schema(schema: Mapping[str, Any]) -> None:
+def _problem_as_schema(schema: Mapping[str, Any]) -> str | None:
     from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
     try:
         # No formats: the expressions of other languages are none in Python, and are not run here.
         Draft202012Validator.check_schema(schema, format_checker=FormatChecker(formats=()))
     except SchemaError as error:
-        raise ConfigurationError(f"schema: it is no JSON Schema: {error.message:.200}") from error
+        return f"{error.message:.200}"
+    return None
 
 
 @cache

@@ -24,6 +24,7 @@ from ..tools.effect import Effect
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _TRUST: Final = ("none", "annotations")
+_MESSAGE_BYTES: Final = (10_000, 16_000_000)
 _TIMES: Final = ("idle", "patience", "list_for", "connect_timeout")
 
 
@@ -64,6 +65,7 @@ class MCPServer:
         patience: Time for which a call to a server that is away is tried again; then the model reads an error.
         connect_timeout: Time in which a connection must be open and the list of tools there.
         list_for: Time for which the list of tools is used where the server does not say; then it is asked again.
+        max_message_bytes: Bytes of one message of the server, such as the result of a call; a longer one is an error.
     """
 
     url: str | None = None
@@ -83,6 +85,7 @@ class MCPServer:
     patience: timedelta = timedelta(minutes=5)
     connect_timeout: timedelta = timedelta(seconds=10)
     list_for: timedelta = timedelta(minutes=5)
+    max_message_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -103,6 +106,11 @@ class MCPServer:
         for name in _TIMES:
             if not isinstance(value := getattr(self, name), timedelta) or value <= timedelta(0):
                 raise self._refusal(f"{name}={value!r:.60} must be a timedelta above 0")
+        size = self.max_message_bytes
+        if not isinstance(size, int) or not _MESSAGE_BYTES[0] <= size <= _MESSAGE_BYTES[1]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._refusal(
+                f"max_message_bytes={size!r:.60} must be from {_MESSAGE_BYTES[0]} to {_MESSAGE_BYTES[1]}"
+            )
         check_timeout(self.name, self.timeout)
         check_approval(self.name, self.approval)
         remember_secrets([self.auth if isinstance(self.auth, str) else None])

@@ -103,8 +103,8 @@ def nested(levels: int) -> dict[str, Any]:
     ("schema", "problem"),
     [
         ({"type": "string"}, "describes no object"),
-        ({"type": "object", "properties": []}, "it is no JSON Schema"),
-        ({"type": "object", "required": "x"}, "it is no JSON Schema"),
+        ({"type": "object", "properties": []}, "is no JSON Schema"),
+        ({"type": "object", "required": "x"}, "is no JSON Schema"),
         (nested(100), "nested 201 deep, 32 is the most"),
         ({"type": "object", "allOf": [{}] * 16_000}, "has 16002 values, 5000 is the most"),
         ({"type": "object", "description": "x" * 70_000}, "bytes, 64000 is the most"),

@@ -99,7 +99,7 @@ def test_names_fit_every_provider_and_tools_that_cannot_be_used_are_left_out(cap
     assert names[0] == "crm_create_ticket_now"
     assert (names[1][:8], len(names[1]), len(names)) == ("crm_xxxx", 64, 2)
     for said in ("no tool that fits 'lost', 'gone'", "no-object is left out: its input schema describes no object",
-                 "no-schema is left out: its input schema: it is no JSON Schema",
+                 "no-schema is left out: its input schema is no JSON Schema",
                  "'create_ticket_now' is left out: 'create.ticket/now' has the same name"):  # fmt: skip
         assert said in caplog.text
 
