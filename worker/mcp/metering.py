@@ -82,7 +82,7 @@ class Pace:
             self._messages.narrow(1)
             self._bytes.narrow(self.limit)
 
-    async def take_bytes(self, count: int) -> None:
+    async def take_bytes(self, count: float) -> None:
         """Wait until so many bytes may have come."""
         await self._wait(self._bytes.take(count))
 

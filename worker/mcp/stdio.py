@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,6 +41,8 @@ _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.En
 _ID_AT_BEGIN: Final = re.compile(rb'^\s*\{"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
 _ID_AT_END: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 _END_BYTES: Final = 200
+# The rest of a line that is too long costs little, and other answers wait behind it.
+_THROW_AWAY_TIMES: Final = 256
 _EMPTY_LINES: Final = re.compile(rb"\n{2,}")
 
 
@@ -79,8 +82,8 @@ async def _read_messages(output: ByteReceiveStream, to_us: Any, pace: Pace) -> N
     """Hand over each line as a message; a line that is none is left out."""
     with suppress(*_BROKEN):
         async with to_us:
-            async for line, size in _lines(output, pace):
-                message = _too_large_answer(line, pace.limit) if size > pace.limit else _read_message(line)
+            async for line in _lines(output, pace):
+                message = _too_large_answer(line) if isinstance(line, _LongLine) else _read_message(line)
                 if message is None:
                     await pace.take_message()
                 else:
@@ -91,22 +94,33 @@ async def _read_messages(output: ByteReceiveStream, to_us: Any, pace: Pace) -> N
             await output.receive()
 
 
-async def _lines(output: ByteReceiveStream, pace: Pace) -> AsyncIterator[tuple[bytes, int]]:
-    """Lines and their sizes; of one beyond the limit its beginning and its end."""
-    line, size = bytearray(), 0
+@dataclass(frozen=True, slots=True)
+class _LongLine:
+    """The beginning or the end of a line that is longer than a message may be."""
+
+    part: bytes
+    limit: int
+
+
+async def _lines(output: ByteReceiveStream, pace: Pace) -> AsyncIterator[bytes | _LongLine]:
+    """Lines; one beyond the limit is told as soon as it is, and once more at its end, and its text is thrown away."""
+    line, is_long = bytearray(), False
     async for chunk in output:
-        await pace.take_bytes(len(chunk))
+        await pace.take_bytes(len(chunk) / (_THROW_AWAY_TIMES if is_long else 1))
         *ends, rest = _EMPTY_LINES.sub(b"\n", chunk).split(b"\n")
         for part in ends:
             line += part
-            size += len(part)
-            if size:
-                yield bytes(line), size
-            line, size = bytearray(), 0
+            if is_long or len(line) > pace.limit:
+                yield _LongLine(bytes(line[-_END_BYTES:]), pace.limit)
+            elif line:
+                yield bytes(line)
+            line, is_long = bytearray(), False
         line += rest
-        size += len(rest)
-        if len(line) > pace.limit:
-            line = line[:_END_BYTES] + line[-_END_BYTES:]
+        if is_long:
+            line = line[-_END_BYTES:]
+        elif len(line) > pace.limit:
+            is_long = True
+            yield _LongLine(bytes(line[:_END_BYTES]), pace.limit)
 
 
 def _read_message(line: bytes) -> Any:
@@ -117,13 +131,13 @@ def _read_message(line: bytes) -> Any:
         return None
 
 
-def _too_large_answer(line: bytes, limit: int) -> JSONRPCError | None:
-    """The error for the request that a line answers; None where it does not say which."""
-    found = _ID_AT_BEGIN.search(line) or _ID_AT_END.search(line)
+def _too_large_answer(line: _LongLine) -> JSONRPCError | None:
+    """The error for the request that a line answers; None where the part does not say which."""
+    found = _ID_AT_BEGIN.search(line.part) or _ID_AT_END.search(line.part)
     if found is None:
         return None
     return JSONRPCError(
-        jsonrpc="2.0", id=int(found.group(1)), error=ErrorData(code=TOO_LARGE, message=too_large(limit))
+        jsonrpc="2.0", id=int(found.group(1)), error=ErrorData(code=TOO_LARGE, message=too_large(line.limit))
     )
 
 
