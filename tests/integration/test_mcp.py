@@ -122,7 +122,8 @@ def test_after_a_servers_patience_the_model_reads_an_error(
         assert job.result(timeout=60).status == "completed"
     ((outcome, text),) = outcomes(lab, job)
     assert outcome is ToolOutcome.ERROR
-    assert "the MCP server 'i' was away for" in text
+    assert "the MCP server 'i' is away: " in text
+    assert " s failed)" in text
 
 
 def test_a_servers_question_waits_for_a_person_and_the_call_happens_once(

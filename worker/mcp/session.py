@@ -17,10 +17,20 @@ from mcp.client.extension import ClientExtension, ResultClaim
 from pydantic import ValidationError
 
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
+from .credentials import Credentials
 from .lists import MAX_DESCRIPTION_CHARS, MAX_TOOLS, RemoteTool, ToolList, within_limits
-from .outages import AnswerTooLarge, ConnectionLost, MCPToolError, ServerAway
+from .outages import (
+    AWAY,
+    REFUSES,
+    UNUSABLE,
+    AnswerTooLarge,
+    CallRefused,
+    ConnectionLost,
+    MCPToolError,
+    ServerAway,
+)
 from .schemas import problem_of, without_references
-from .server import Credentials, MCPServer
+from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"
 _PAGES: Final = 100
@@ -273,13 +283,15 @@ class ServerSession:
     async def _ask(self, send: Callable[[], Any]) -> Any:
         """Send a request and translate what the library raises."""
         from .metering import TOO_LARGE, too_large
-        from .transports import LOST, NOT_SENT
+        from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT
 
         try:
             return await send()
         except MCPError as error:
-            if error.code == NOT_SENT:
-                raise ServerAway(self._server.name, error.message) from error
+            if error.code in (NOT_SENT, NO_CREDENTIALS, DENIED):
+                raise ServerAway(self._server.name, error.message, trouble=trouble_of(error)) from error
+            if error.code == FORBIDDEN:
+                raise CallRefused(f"the MCP server {self._server.name!r} refuses this call: {error.message}") from error
             sentence = too_large(self._server.max_message_bytes)
             if error.code == TOO_LARGE or sentence in error.message:
                 raise AnswerTooLarge(sentence) from error
@@ -318,6 +330,19 @@ class ServerSession:
     async def _notice(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_changed()
+
+
+def trouble_of(error: BaseException) -> str:
+    """The words for what is wrong with a server, by the error of its first messages."""
+    from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT
+
+    if isinstance(error, CallRefused):
+        return REFUSES
+    if isinstance(error, MCPToolError):
+        return UNUSABLE
+    if not isinstance(error, MCPError) or error.code in (NOT_SENT, LOST, NO_CREDENTIALS, types.CONNECTION_CLOSED):
+        return AWAY
+    return REFUSES if error.code in (DENIED, FORBIDDEN) else UNUSABLE
 
 
 def _remote_tool(tool: types.Tool) -> RemoteTool:

@@ -149,23 +149,24 @@ class MCPTool:
             memo: What the call has left for its next run.
         """
         if "task" in memo:
-            async with self.connections.to(self.server, self.server.credentials(state)).use() as session:
+            connection = self.connections.to(self.server, await self.server.credentials(state))
+            async with connection.use() as session:
                 await session.cancel_task(memo["task"])
 
     async def _obtain(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         """The result of one try, or what the server wants; a try that changed nothing is repeated once at once."""
-        connection = self._connection(ctx)
         for attempt in range(1, _TRIES_AT_ONCE + 1):
             try:
+                connection = self.connections.to(self.server, await self.server.credentials(ctx.state))
                 return await self._try(connection, ctx, bound)
             except ServerAway as away:
                 if attempt == _TRIES_AT_ONCE or away.seconds > _FIRST_PAUSE_SECONDS:
-                    self._wait_for_server(ctx, away.why, away.seconds)
+                    self._wait_for_server(ctx, away)
             except ConnectionLost as lost:
                 if not self._may_repeat(ctx):
                     raise OutcomeUnknown(str(lost)) from lost
                 if attempt == _TRIES_AT_ONCE:
-                    self._wait_for_server(ctx, str(lost), _FIRST_PAUSE_SECONDS)
+                    self._wait_for_server(ctx, ServerAway(self.server.name, str(lost), _FIRST_PAUSE_SECONDS))
         raise AssertionError("the last try returns or raises")
 
     async def _try(self, connection: Connection, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
@@ -176,7 +177,7 @@ class MCPTool:
             try:
                 return await session.call(self._remote_call(ctx, bound))
             except MCPToolError as error:
-                raise MCPToolError(await self._explain(ctx, session, str(error))) from error
+                raise MCPToolError(await self._explain(connection, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
         from .session import RemoteCall
@@ -187,7 +188,7 @@ class MCPTool:
             answers=known.answers, state=known.state, early=list(known.early),
         )  # fmt: skip
 
-    async def _explain(self, ctx: ToolContext, session: ServerSession, why: str) -> str:
+    async def _explain(self, connection: Connection, session: ServerSession, why: str) -> str:
         """The server's error; where its list has changed since the step began, that too."""
         try:
             current = await session.refresh_tools()
@@ -195,7 +196,7 @@ class MCPTool:
             return why
         if current.digest == self.offered.digest:
             return why
-        self.connections.changed.add(self.server.credentials(ctx.state).key)
+        self.connections.changed.add(connection.key)
         now = next((each for each in current.tools if each.name == self.remote.name), None)
         if now is None:
             return f"{why} (the MCP server {self.server.name!r} has no tool {self.remote.name!r} any more)"
@@ -207,21 +208,19 @@ class MCPTool:
         """Whether a call whose connection was lost may be made again: its effect allows it, or it only asks."""
         return self.effect in (Effect.PURE, Effect.KEYED) or _find_memo(ctx, "task") is not None
 
-    def _wait_for_server(self, ctx: ToolContext, why: str, seconds: float) -> NoReturn:
+    def _wait_for_server(self, ctx: ToolContext, away: ServerAway) -> NoReturn:
         """Give the worker back until the next try; after the server's `patience` the model reads an error."""
         now = datetime.now(UTC)
         task = _find_memo(ctx, "task")
         earlier = _outage(ctx)
         since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
         if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
-            tries = f"was away for {_describe(now - since)}, and {len(earlier) + 1} tries failed: {why}"
-            if task is not None:
-                raise OutcomeUnknown(f"the MCP server {self.server.name!r} {tries}")
-            raise MCPToolError(f"the MCP server {self.server.name!r} {tries}")
-        pause = max(seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
+            text = f"{away} ({len(earlier) + 1} tries in {_describe(now - since)} failed)"
+            raise OutcomeUnknown(text) if task is not None else MCPToolError(text)
+        pause = max(away.seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
         memo = {"away": since.isoformat(), **_task_memo(ctx)}
-        text = f"the MCP server {self.server.name!r} is away: {why:.300}"
-        raise NeedsTime(now + timedelta(seconds=pause), why=text, has_begun=task is not None).with_memo(memo)
+        until = now + timedelta(seconds=pause)
+        raise NeedsTime(until, why=f"{away!s:.400}", has_begun=task is not None).with_memo(memo)
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
@@ -232,9 +231,6 @@ class MCPTool:
         why = f"the MCP server {self.server.name!r} works on a task"
         until = datetime.now(UTC) + timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
         raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
-
-    def _connection(self, ctx: ToolContext) -> Connection:
-        return self.connections.to(self.server, self.server.credentials(ctx.state))
 
 
 def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnections) -> list[MCPTool]:

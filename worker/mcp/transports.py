@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from .credentials import Credentials
 from .metering import (
     LARGE_BYTES,
     TOO_LARGE,
@@ -23,7 +24,7 @@ from .metering import (
     WatchedReader,
     WatchedWriter,
 )
-from .server import Credentials, MCPServer
+from .server import MCPServer
 from .stdio import open_stdio
 
 NOT_SENT: Final = -31901
@@ -36,12 +37,17 @@ REFUSED: Final = -31903
 """Code of the error that a request gets which the server refused by its HTTP status."""
 
 DENIED: Final = -31905
-"""Code of the error that a request gets whose credentials the server does not accept."""
+"""Code of the error that a request gets whose credentials the server does not accept: HTTP 401."""
+
+FORBIDDEN: Final = -31906
+"""Code of the error that a request gets which the credentials do not allow: HTTP 403."""
+
+NO_CREDENTIALS: Final = -31907
+"""Code of the error that a request gets for which no credentials could be had."""
 
 _SESSION: Final = "mcp-session-id"
-_BUSY: Final = (429,)
-_DENIED: Final = (401, 403)
-_UNCLEAR: Final = (500, 502, 503, 504)
+# Behind these statuses is no error of the protocol that says more.
+_KINDS: Final = {429: NOT_SENT, 401: DENIED, 403: FORBIDDEN, **dict.fromkeys((500, 502, 503, 504), LOST)}
 # A response that is open for so long without a byte is given up; the timeout of a call is shorter.
 _READ_SECONDS: Final = 3600.0
 
@@ -84,7 +90,7 @@ class _Client(httpx2.AsyncClient):
         except httpx2.TransportError as error:
             return _failure(request, LOST, _describe(error))
         except Exception as error:  # noqa: BLE001 - an authentication may raise anything
-            return _failure(request, DENIED, f"the authentication has failed: {_describe(error)}")
+            return _failure(request, NO_CREDENTIALS, f"the authentication has failed: {_describe(error)}")
 
     async def _read(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """The response, read whole unless it is a stream; a failure in its stead where it says nothing useful."""
@@ -94,7 +100,7 @@ class _Client(httpx2.AsyncClient):
             self._on_forgotten()
             return _failure(request, NOT_SENT, "the server has forgotten the session, as after a restart")
         if code >= 400 and not _says_why(response):
-            kind = NOT_SENT if code in _BUSY else LOST if code in _UNCLEAR else DENIED if code in _DENIED else REFUSED
+            kind = _KINDS.get(code, REFUSED)
             await response.aclose()
             return _failure(request, kind, f"HTTP {code} {response.reason_phrase}".strip())
         if _is_stream(response):
@@ -113,7 +119,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 def _says_why(response: httpx2.Response) -> bool:
     """Whether the body may be an error of the protocol, which says more than the status."""
     is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-    return is_json and response.status_code not in (*_BUSY, *_UNCLEAR, *_DENIED)
+    return is_json and response.status_code not in _KINDS
 
 
 def _describe(error: Exception) -> str:
@@ -138,7 +144,8 @@ async def open_transport(
     open_questions: set[Any] = set()
     way = open_stdio(server, pace) if server.url is None else _open_http(server, credentials, pace, on_end)
     async with way as (read, write):
-        yield WatchedReader(read, pace, open_questions, on_end), WatchedWriter(write, pace, open_questions)
+        reader = WatchedReader(read, pace=pace, open_questions=open_questions, on_end=on_end)
+        yield reader, WatchedWriter(write, pace, open_questions)
 
 
 @asynccontextmanager
@@ -149,7 +156,40 @@ async def _open_http(
     limits = httpx2.Timeout(seconds, read=_READ_SECONDS)
     assert server.url is not None
     async with (
-        _Client(pace=pace, on_forgotten=on_end, headers=dict(credentials.headers), timeout=limits) as client,
+        _Client(
+            pace=pace,
+            on_forgotten=on_end,
+            headers=dict(credentials.headers),
+            timeout=limits,
+            auth=_auth_of(credentials.auth),
+        ) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as (read, write),
     ):
         yield read, write
+
+
+def _auth_of(auth: Any) -> httpx2.Auth | None:
+    return auth if auth is None or isinstance(auth, httpx2.Auth) else _AuthOfHttpx(auth)
+
+
+class _AuthOfHttpx(httpx2.Auth):
+    """An authentication of httpx, which httpx2 takes for none of its own; it may only change the request."""
+
+    def __init__(self, auth: Any) -> None:
+        self._auth = auth
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """The flow of the other library."""
+        flow = self._auth.async_auth_flow(request)
+        try:
+            given = await anext(flow)
+            while True:
+                if not isinstance(given, httpx2.Request):
+                    name = type(self._auth).__name__
+                    raise TypeError(f"{name} makes requests of httpx; use an Auth of httpx2, as the library mcp does")
+                response = yield given
+                given = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()

@@ -56,6 +56,12 @@ def state(**metadata: str) -> AgentState:
         ({"idle": 5}, "idle=5 must be a timedelta above 0"),
         ({"patience": timedelta(0)}, "must be a timedelta above 0"),
         ({"timeout": timedelta(0)}, "must be seconds above 0"),
+        ({"auth": 5}, "auth= must be a token as text, an Auth of httpx2, or a function"),
+        ({"auth": ""}, "the token of auth= is empty"),
+        ({"auth": "a-token\n"}, "or has characters that no header can have"),
+        ({"headers": {"a": 5}}, "headers=dict must be texts of plain ASCII by name"),
+        ({"headers": "x"}, "headers=str must be texts"),
+        ({"max_message_bytes": 5}, "max_message_bytes=5 must be from 10000 to"),
         ({"approval": "sometimes"}, "approval='sometimes' must be"),
     ],
 )
@@ -119,22 +125,6 @@ def test_a_list_is_the_same_after_it_was_stored_and_a_damaged_one_is_refused() -
     assert ToolList.of(reversed(offered.tools)).digest == offered.digest
     with pytest.raises(StateUnreadable, match="no list of an MCP server's tools"):
         read_list(b'[{"name": 1}]')
-
-
-def test_credentials_of_different_customers_are_different_connections_and_never_in_the_definition() -> None:
-    server = MCPServer(URL, name="crm", auth=lambda state: str(state.metadata["token"]), headers={"X-Team": "a"})
-    one, two = server.credentials(state(token="secret-one")), server.credentials(state(token="secret-two"))
-    assert one.key != two.key
-    assert dict(one.headers) == {"X-Team": "a", "Authorization": "Bearer secret-one"}
-    assert server.credentials(state(token="secret-one")).key == one.key
-    with pytest.raises(ConfigurationError, match="auth is a function of the session's state"):
-        server.credentials(None)
-    with pytest.raises(ConfigurationError, match="auth gave a str; it must give the token as text"):
-        server.credentials(state(token=""))
-    assert "secret" not in repr(server)
-    static = MCPServer(URL, name="crm", auth="a-static-secret")
-    agent = Agent("desk", driver=lambda _: "", mcp=[static])
-    assert "a-static-secret" not in repr(static) + str(agent.definition)
 
 
 def test_remote_tools_leave_the_agents_own_tools_and_definition_as_they_are() -> None:

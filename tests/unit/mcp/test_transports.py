@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from celery_agents.worker.mcp.metering import TOO_LARGE, Pace
-from celery_agents.worker.mcp.transports import DENIED, LOST, NOT_SENT, REFUSED, _Client
+from celery_agents.worker.mcp.transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT, REFUSED, _Client
 
 URL = "https://crm.example/mcp"
 LIMIT = 100_000
@@ -52,7 +52,7 @@ def test_a_request_that_fails_says_whether_it_was_sent(error: Exception, code: i
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(429, NOT_SENT), (500, LOST), (502, LOST), (503, LOST), (401, DENIED), (403, DENIED), (404, REFUSED)],
+    [(429, NOT_SENT), (500, LOST), (502, LOST), (503, LOST), (401, DENIED), (403, FORBIDDEN), (404, REFUSED)],
 )
 def test_a_status_without_an_error_of_the_protocol_becomes_one(status: int, code: int) -> None:
     answer = send(lambda _: httpx2.Response(status, text="<html>")).json()
@@ -125,5 +125,5 @@ def test_an_authentication_that_fails_is_an_error_of_the_request() -> None:
             raise RuntimeError("the vault is locked")
 
     answer = send(lambda _: pytest.fail("nothing is sent"), auth=Failing()).json()
-    assert answer["error"]["code"] == DENIED
+    assert answer["error"]["code"] == NO_CREDENTIALS
     assert answer["error"]["message"] == "the authentication has failed: RuntimeError: the vault is locked"
