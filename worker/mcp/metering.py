@@ -157,7 +157,7 @@ class MeteredBody(httpx2.AsyncByteStream):
             self._let_go()
 
     def _ends(self, before: bytes, chunk: bytes) -> list[int]:
-        """The places in a chunk at which events end, counted from the bytes before it, which may be the first part of an end."""
+        """The places at which events end in a chunk, counted from the bytes before it, where an end may begin."""
         if not self._is_stream:
             return []
         found = [each.end() for each in _EVENT_END.finditer(before + chunk)]
