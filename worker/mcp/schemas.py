@@ -31,6 +31,10 @@ _MOST_RULES: Final = 20_000
 _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 # The outcome of these can turn around when a rule inside them is left out.
 _TURNING: Final = ("not", "if", "contains")
+_NOT_PLAIN: Final = frozenset(
+    {"pattern", "patternProperties", "$ref", "$dynamicRef", "$schema", "not", "if", "then", "else", "contains", "oneOf"}
+    | {"uniqueItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "maxContains", "minContains"}
+)
 # The library follows references in these without asking for a rule, so that nothing counts them.
 _UNCOUNTED: Final = ("unevaluatedItems", "unevaluatedProperties")
 
@@ -95,20 +99,22 @@ def find_errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
     return sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
 
 
-def without_references(schema: Any) -> Any:
-    """A schema for people's answers, which are flat: without references and patterns, which only cost."""
+def plain_schema(schema: Any) -> Any:
+    """A schema for people's answers, which others check by the library as it is: without all that can cost or turn."""
     if isinstance(schema, Mapping):
-        left_out = {*_PATTERNS, "$ref", "$dynamicRef"}
         fields = cast("Mapping[str, Any]", schema).items()
-        return {name: without_references(each) for name, each in fields if name not in left_out or _is_field(each)}
-    if isinstance(schema, list):
-        return [without_references(each) for each in cast("list[Any]", schema)]
+        return {name: plain_schema(each) for name, each in fields if _is_plain(name, each)}
+    if isinstance(schema, (list, tuple)):
+        return [plain_schema(each) for each in cast("list[Any]", schema)]
     return schema
 
 
-def _is_field(value: Any) -> bool:
-    """Whether this is the schema of a field that has the name of a rule."""
-    return isinstance(value, Mapping) and "type" in value
+def _is_plain(name: str, value: Any) -> bool:
+    """Whether this is an ordinary rule, the schema of a field that has the name of a rule, or a choice of values."""
+    if name not in _NOT_PLAIN or (isinstance(value, Mapping) and "type" in value):
+        return True
+    choices = cast("list[Any]", value) if name == "oneOf" and isinstance(value, (list, tuple)) else ()
+    return bool(choices) and all(isinstance(each, Mapping) and "const" in each for each in choices)
 
 
 def _measure(schema: Any) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Imported inside functions only, because it needs the library `mcp`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -29,7 +29,7 @@ from .outages import (
     MCPToolError,
     ServerAway,
 )
-from .schemas import problem_of, without_references
+from .schemas import plain_schema, problem_of
 from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -62,6 +62,16 @@ class _GetTask(types.Request[_TaskParams, Literal["tasks/get"]]):
     name_param = "taskId"
 
 
+class _UpdateParams(_TaskParams):
+    input_responses: dict[str, types.ElicitResult]
+
+
+class _UpdateTask(types.Request[_UpdateParams, Literal["tasks/update"]]):
+    method: Literal["tasks/update"] = "tasks/update"
+    params: _UpdateParams
+    name_param = "taskId"
+
+
 class _CancelTask(types.Request[_TaskParams, Literal["tasks/cancel"]]):
     method: Literal["tasks/cancel"] = "tasks/cancel"
     params: _TaskParams
@@ -71,6 +81,7 @@ class _CancelTask(types.Request[_TaskParams, Literal["tasks/cancel"]]):
 class _TaskState(types.Result):
     status: str
     status_message: str | None = None
+    input_requests: types.InputRequests | None = None
     poll_interval_ms: int | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -112,11 +123,13 @@ class InputNeeded:
     Attributes:
         state: To be sent back with the answers; None where the server gave none.
         is_repeated: The server asked during the call and was told that nobody answers now: the call is made again.
+        task_id: The task that asks; None for a call.
     """
 
     questions: tuple[Question, ...]
     state: str | None = None
     is_repeated: bool = False
+    task_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +264,22 @@ class ServerSession:
             return InputNeeded(tuple(call.asked), is_repeated=True)
         return self._read_result(result)
 
-    async def poll_task(self, task_id: str) -> Any:
-        """Ask for a task: its result as JSON, or a `TaskRunning`.
+    async def answer_task(self, task_id: str, answers: Mapping[str, InputAnswer]) -> None:
+        """Give a task the answers to its questions. Giving them again changes nothing: each question has one answer.
 
+        Raises:
+            ServerAway, ConnectionLost: They may not have reached the task; give them again.
+            MCPToolError: The server did not take them.
+        """
+        responses = {key: answer.as_result() for key, answer in answers.items()}
+        params = _UpdateParams(task_id=task_id, input_responses=responses)
+        await self._ask(lambda: self._open.session.send_request(_UpdateTask(params=params), types.Result))
+
+    async def poll_task(self, task_id: str, answered: Collection[str] = ()) -> Any:
+        """Ask for a task: its result as JSON, a `TaskRunning`, or an `InputNeeded`.
+
+        Args:
+            answered: Questions of the task that have an answer; the server may take a while to notice.
         Raises:
             ServerAway, ConnectionLost: The server did not say; ask again.
             MCPToolError: The task failed, was cancelled, or is not known.
@@ -263,7 +289,10 @@ class ServerSession:
         )
         if state.status == "completed" and state.result is not None:
             return read_result(types.CallToolResult.model_validate(state.result))
-        if state.status in ("working", "submitted"):
+        asked = {} if state.status != "input_required" else state.input_requests or {}
+        if new := {key: each for key, each in asked.items() if key not in answered}:
+            return InputNeeded(_questions(new), task_id=task_id)
+        if state.status in ("working", "submitted", "input_required"):
             return TaskRunning(task_id, _seconds(state.poll_interval_ms))
         error: dict[str, Any] = state.error or {}
         why = error.get("message") or state.status_message or "the server gave no reason"
@@ -369,7 +398,7 @@ def _question(key: str, request: Any) -> Question:
             raise MCPToolError(f"the address of the server's question has more than {_MAX_URL_CHARS} characters")
         return Question(key, _cut(params.message), None, url=params.url)
     if isinstance(params, types.ElicitRequestFormParams):
-        schema = without_references(dict(params.requested_schema))
+        schema = plain_schema(dict(params.requested_schema))
         problem = problem_of(schema, "the schema of the server's question")
         if problem is not None:
             raise MCPToolError(problem)

@@ -21,8 +21,8 @@ from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, usable_tools
 from .outages import ConnectionLost, MCPToolError, ServerAway
-from .questions import ask_person, earlier_answers
-from .schemas import find_errors
+from .questions import answers_for_task, ask_person, earlier_answers
+from .schemas import find_errors, plain_schema
 from .server import MCPServer
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class MCPTool:
     def timeout(self) -> float | None:
         """Seconds a call may take; None is the agent's `tool_timeout`."""
         return None if self.server.timeout is None else self.server.timeout.total_seconds()
+
+    @property
+    def edit_schema(self) -> Mapping[str, Any]:
+        """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
+        return FrozenDict(plain_schema(self.remote.schema))
 
     @property
     def lookup(self) -> Lookup | None:
@@ -173,7 +178,10 @@ class MCPTool:
         task = _find_memo(ctx, "task")
         async with connection.use() as session:
             if task is not None:
-                return await session.poll_task(task)
+                answers, answered = answers_for_task(ctx.replies.memos)
+                if answers:
+                    await session.answer_task(task, answers)
+                return await session.poll_task(task, answered)
             try:
                 return await session.call(self._remote_call(ctx, bound))
             except MCPToolError as error:
@@ -224,7 +232,7 @@ class MCPTool:
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
-        polls = len(ctx.replies.memos)
+        polls = _polls(ctx)
         if polls >= _MOST_POLLS:
             raise OutcomeUnknown(f"the MCP server {self.server.name!r} still works on task {task.task_id}")
         pause = min(_LONGEST_POLL_SECONDS, task.poll_seconds * 2 ** max(0, polls - 3))
@@ -249,6 +257,13 @@ def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnection
 def _find_memo(ctx: ToolContext, name: str) -> Any:
     """The newest of what earlier runs of the call have left under a name; None for nothing."""
     return next((each.value[name] for each in reversed(ctx.replies.memos) if name in each.value), None)
+
+
+def _polls(ctx: ToolContext) -> int:
+    """How often the task was asked for since the call began, or since a person answered its last question."""
+    memos = ctx.replies.memos
+    asked = [number for number, each in enumerate(memos) if "keys" in each.value]
+    return len(memos) - (asked[-1] + 1 if asked else 0)
 
 
 def _outage(ctx: ToolContext) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.mcp import MCPServer, RemoteTool, ServerConnections, ToolList, tools_of
-from celery_agents.worker.mcp.schemas import find_errors, problem_of, without_references
+from celery_agents.worker.mcp.schemas import find_errors, plain_schema, problem_of
 from celery_agents.worker.tools import InvalidArguments
 
 URL = "https://crm.example/mcp"
@@ -120,4 +120,6 @@ def test_a_schema_that_is_none_or_too_much_says_so(schema: dict[str, Any], probl
 
 def test_a_question_keeps_its_fields_and_loses_patterns_and_references() -> None:
     asked = {"type": "object", "properties": {"pattern": {"type": "string", "pattern": SLOW}, "r": {"$ref": "#"}}}
-    assert without_references(asked) == {"type": "object", "properties": {"pattern": {"type": "string"}, "r": {}}}
+    choice = {"type": "string", "oneOf": [{"const": "a", "title": "A"}], "not": {"pattern": SLOW}}
+    assert plain_schema(choice) == {"type": "string", "oneOf": [{"const": "a", "title": "A"}]}
+    assert plain_schema(asked) == {"type": "object", "properties": {"pattern": {"type": "string"}, "r": {}}}
