@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from ..errors import ConfigurationError, MissingExtra
 from ..state import AgentState
 from ..tools.approval import Approval, check_approval
-from ..tools.checks import check_effect, check_timeout
+from ..tools.checks import check_effect
 from ..tools.effect import Effect
 from .credentials import (
     Authentication,
@@ -106,7 +106,7 @@ class MCPServer:
         object.__setattr__(self, "effects", effects)
         if isinstance(self.only, str) or not all(isinstance(each, str) and each for each in self.only):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._refusal(f"only={self.only!r:.60} must be a list of tool names or patterns, as ['create_*']")
-        for name in _TIMES:
+        for name in (*_TIMES, *(["timeout"] if self.timeout is not None else [])):
             if not isinstance(value := getattr(self, name), timedelta) or value <= timedelta(0):
                 raise self._refusal(f"{name}={value!r:.60} must be a timedelta above 0")
         size = self.max_message_bytes
@@ -114,7 +114,6 @@ class MCPServer:
             raise self._refusal(
                 f"max_message_bytes={size!r:.60} must be from {_MESSAGE_BYTES[0]} to {_MESSAGE_BYTES[1]}"
             )
-        check_timeout(self.name, self.timeout)
         check_approval(self.name, self.approval)
         for problem in (problem_of_auth(self.auth), problem_of_headers(self.headers)):
             if problem is not None:

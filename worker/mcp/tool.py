@@ -65,6 +65,11 @@ class MCPTool:
         return self.remote.local_name(self.server.name)
 
     @property
+    def remote_name(self) -> str:
+        """Server and tool in the server's own names, by which approval rules find it."""
+        return f"{self.server.name}.{self.remote.name}"
+
+    @property
     def description(self) -> str:
         """The server's description."""
         return self.remote.description

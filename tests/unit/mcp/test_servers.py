@@ -55,7 +55,8 @@ def state(**metadata: str) -> AgentState:
         ({"only": "create"}, "only='create' must be a list"),
         ({"idle": 5}, "idle=5 must be a timedelta above 0"),
         ({"patience": timedelta(0)}, "must be a timedelta above 0"),
-        ({"timeout": timedelta(0)}, "must be seconds above 0"),
+        ({"timeout": timedelta(0)}, "timeout=.* must be a timedelta above 0"),
+        ({"timeout": 5}, "timeout=5 must be a timedelta above 0"),
         ({"auth": 5}, "auth= must be a token as text, an Auth of httpx2, or a function"),
         ({"auth": ""}, "the token of auth= is empty"),
         ({"auth": "a-token\n"}, "or has characters that no header can have"),
@@ -160,3 +161,38 @@ def test_rules_match_what_a_server_says_of_destruction(annotations: Any, is_dest
     assert Rule(destructive=True).applies_to(context, {}) is is_destructive
     assert Rule(destructive=False).applies_to(context, {}) is not is_destructive
     assert Rule().applies_to(context, {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "applies"),
+    [
+        ("crm_tickets_delete", True),
+        ("crm_*", True),
+        ("crm.tickets/delete", True),
+        ("crm.*", True),
+        ("crm.tickets/*", True),
+        ("crm2.*", False),
+        ("tickets/delete", False),
+        ("*delete", True),
+    ],
+)
+def test_rules_find_a_tool_by_the_models_name_and_by_the_servers(pattern: str, applies: bool) -> None:
+    offered = ToolList.of([remote("tickets/delete")])
+    (found,) = tools_of(MCPServer(URL, name="crm"), offered, ServerConnections())
+    context = ApprovalContext(
+        session_id="s", execution_id="e", step=1, index=0, tool=found.name, state=state(),
+        annotations=found.annotations, remote_name=found.remote_name,
+    )  # fmt: skip
+    assert Rule(pattern).applies_to(context, {}) is applies
+
+
+def test_of_two_tools_that_get_one_name_from_two_servers_the_first_stays(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = MCPServer(URL, name="a"), MCPServer(URL, name="a_b")
+    agent = Agent("desk", driver=lambda _: "", mcp=[first, second])
+    connections = ServerConnections()
+    tools = tools_of(first, ToolList.of([remote("b_c")]), connections)
+    tools += tools_of(second, ToolList.of([remote("c"), remote("d")]), connections)
+    made = agent.with_remote_tools(tools)
+    assert made.toolset.names() == ("a_b_c", "a_b_d")
+    assert made.toolset["a_b_c"] is tools[0]
+    assert "tool a_b_c of an MCP server is left out" in caplog.text
