@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class Authentication(Protocol):
 # Functions of users that hang, such as for a vault, must not take the threads that others need.
 _THREADS: Final = 32
 _HTTP_LOGGERS: Final = ("httpx2", "httpx")
+_LIBRARY_LOGGER: Final = "mcp.client.streamable_http"
+_LIBRARY_LINES_A_SECOND: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +219,34 @@ def remember_credentials(url: str | None, auth: Given, headers: Given, env: Mapp
             found += [value for name, value in parse_qsl(urlsplit(url).query) if is_secret_name(name.replace("-", "_"))]
     remember_secrets([*found, url])
     for name in _HTTP_LOGGERS:
-        logger = logging.getLogger(name)
-        if _redact_record not in logger.filters:
-            logger.addFilter(_redact_record)
+        _add_filter(name, _redact_record)
+    _add_filter(_LIBRARY_LOGGER, _quieten)
+
+
+def _add_filter(name: str, wanted: Callable[[logging.LogRecord], bool]) -> None:
+    logger = logging.getLogger(name)
+    if wanted not in logger.filters:
+        logger.addFilter(wanted)
+
+
+def _quieten(record: logging.LogRecord) -> bool:
+    """The library writes a traceback for each message that is none, with a part of the message: a line is enough."""
+    now = time.monotonic()
+    if now - _library_lines.since >= 1:
+        _library_lines.since, _library_lines.count = now, 0
+    _library_lines.count += 1
+    record.exc_info = record.exc_text = None
+    return _redact_record(record) and _library_lines.count <= _LIBRARY_LINES_A_SECOND
+
+
+class _Lines:
+    """How many lines the library has logged since then (seconds of this machine)."""
+
+    since = 0.0
+    count = 0
+
+
+_library_lines: Final = _Lines()
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
