@@ -199,12 +199,14 @@ class Agent:
         """
         _ = self.answering, self.definition, self.stored_definition, self.definition_hash  # those of the definition
         made = copy.copy(self)
-        own = [tool.name for tool in self.toolset]
+        named = {tool.name: tool for tool in self.toolset}
         for tool in tools:
-            if tool.name in own:
-                log.warning("agent %s: tool %s of an MCP server is left out: the agent has one", self.name, tool.name)
-        remote = [tool for tool in tools if tool.name not in own]
-        object.__setattr__(made, "toolset", ToolSet((*self.toolset, *remote)))
+            if named.setdefault(tool.name, tool) is not tool:
+                log.warning(
+                    "agent %s: tool %s of an MCP server is left out: the agent has one of that name",
+                    self.name, tool.name,
+                )  # fmt: skip
+        object.__setattr__(made, "toolset", ToolSet(tuple(named.values())))
         if away:
             notice = f"The MCP servers {', '.join(away)} cannot be reached: their tools are missing now."
             object.__setattr__(made, "notice", notice)

@@ -29,6 +29,8 @@ _LONG_LINE_CHARS: Final = 24
 _ESCAPED_BYTE: Final = re.compile("%[0-9A-F]{2}")
 # The hot path looks at the environment again after this long.
 _FRESH_SECONDS: Final = 1.0
+# Each costs a search in every text.
+_MOST_PASSING: Final = 100
 
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|TOKENS?|SECRETS?|PASS|PASSWD|PWD|PAT|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|DSN)$"
@@ -79,6 +81,17 @@ def remember_secrets(secrets: Iterable[str | None]) -> None:
     _state.checked_at = float("-inf")
 
 
+def remember_passing_secrets(secrets: Iterable[str]) -> None:
+    """Add secrets that live for a while, such as tokens of sessions; the oldest of many are forgotten."""
+    new = [each for each in secrets if each not in _state.passing]
+    for each in new:
+        _state.passing[each] = None
+    while len(_state.passing) > _MOST_PASSING:
+        _state.passing.pop(next(iter(_state.passing)))
+    if new:
+        _state.checked_at = float("-inf")
+
+
 def current_matcher(*, fresh: bool = False) -> SecretMatcher:
     """The matcher of this process; made again when the environment has changed.
 
@@ -88,7 +101,7 @@ def current_matcher(*, fresh: bool = False) -> SecretMatcher:
     now = time.monotonic()
     if fresh or now - _state.checked_at > _FRESH_SECONDS:
         _state.checked_at = now
-        secrets = _state.remembered | frozenset(_secrets_of_environment(os.environ))
+        secrets = _state.remembered | frozenset(_state.passing) | frozenset(_secrets_of_environment(os.environ))
         if secrets != _state.secrets:
             _state.secrets, _state.matcher = secrets, SecretMatcher(secrets)
     return _state.matcher
@@ -101,11 +114,12 @@ NO_SECRETS: Final = SecretMatcher(())
 class _State:
     """The secrets that this process has found so far, and their matcher."""
 
-    __slots__ = ("checked_at", "matcher", "remembered", "secrets")
+    __slots__ = ("checked_at", "matcher", "passing", "remembered", "secrets")
 
     def __init__(self) -> None:
         self.checked_at = float("-inf")
         self.remembered: frozenset[str] = frozenset()
+        self.passing: dict[str, None] = {}
         self.secrets: frozenset[str] = frozenset()
         self.matcher = SecretMatcher(())
 
@@ -115,14 +129,15 @@ _state: Final = _State()
 
 def _secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in environment.items():
-        if _is_secret_name(name):
+        if is_secret_name(name):
             yield from _secrets_in(value)
         elif "://" in value:
             yield from _passwords_of(value)
 
 
 @lru_cache(maxsize=1024)
-def _is_secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Whether the value of an environment variable of this name is a secret."""
     return _SECRET_NAME.search(name) is not None and _NO_SECRET_NAME.search(name) is None
 
 
