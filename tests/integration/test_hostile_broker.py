@@ -141,6 +141,21 @@ def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) 
     attacker.works()
 
 
+@pytest.mark.parametrize("queue", ["ca:{0}:due", "ca:agents", "unacked_index", "_kombu.binding.celery", STEPS])
+def test_a_callback_is_sent_to_no_key_of_ours(attacker: Attacker, queue: str) -> None:
+    """A sender that may only submit does not write with the worker's rights."""
+    before = attacker.broker.type(queue)
+    receiver = {"task": "x", "options": {"queue": queue}}
+    wishes = [
+        attacker.wish("celery_agents.submit", agent="planned", message="x", session_id=field, **{field: receiver})
+        for field in ("on_complete", "on_request")
+    ]
+    attacker.push(CONTROL, *wishes)
+    wait_until(lambda: attacker.worker.text().count("options.queue") >= 2, "both are refused", 10)
+    assert attacker.broker.type(queue) == before
+    attacker.works()
+
+
 def test_celerys_own_tasks_are_not_run_on_our_queues(attacker: Attacker) -> None:
     for queue in (STEPS, CONTROL):
         for task in ("celery.chord_unlock", "celery.group", "celery.backend_cleanup", "celery.accumulate"):
