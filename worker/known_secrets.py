@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 REDACTED: Final = "[redacted]"
@@ -67,6 +67,11 @@ def redact_known(text: str) -> str:
     return current_matcher().redact(text)
 
 
+def redact_known_in(value: Any) -> Any:
+    """The same JSON value without the secrets that this process knows, in keys and texts at every depth."""
+    return _redact_in(value, current_matcher())
+
+
 def remember_secrets(secrets: Iterable[str | None]) -> None:
     """Add values of the settings to the secrets of this process.
 
@@ -111,6 +116,17 @@ class _State:
 
 
 _state: Final = _State()
+
+
+def _redact_in(value: Any, matcher: SecretMatcher) -> Any:
+    if isinstance(value, str):
+        return matcher.redact(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {matcher.redact(name): _redact_in(item, matcher) for name, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_redact_in(item, matcher) for item in cast("Iterable[Any]", value)]
+    return value
 
 
 def _secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:

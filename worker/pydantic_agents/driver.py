@@ -14,6 +14,7 @@ from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
+from ..known_secrets import redact_known, redact_known_in
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
 from . import internals
 from .conversation import ANSWER_AGAIN, KEY, Conversation, dump_messages, dump_parts, load_messages, read_conversation
@@ -64,9 +65,9 @@ class PydanticAgentDriver:
         failure: Exception
         try:
             try:
-                return to_json(await self._ask(conversation, deps, request))
+                return _as_json(await self._ask(conversation, deps, request))
             except _NoStream:
-                return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
+                return _as_json(await self._ask(conversation, deps, replace(request, emit=None)))
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
         raise failure
@@ -165,6 +166,13 @@ class PydanticAgentDriver:
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+def _as_json(kept: dict[str, Any]) -> bytes:
+    """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
+    raw = to_json(kept)
+    text = raw.decode()
+    return raw if redact_known(text) == text else to_json(redact_known_in(kept))
 
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
