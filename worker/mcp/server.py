@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, MissingExtra
 from ..known_secrets import remember_secrets
+from ..secret_values import secrets_of_variables
 from ..state import AgentState
 from ..tools.approval import Approval, check_approval
 from ..tools.checks import check_effect, check_timeout
@@ -105,7 +106,14 @@ class MCPServer:
                 raise self._refusal(f"{name}={value!r:.60} must be a timedelta above 0")
         check_timeout(self.name, self.timeout)
         check_approval(self.name, self.approval)
-        remember_secrets([self.auth if isinstance(self.auth, str) else None])
+        self._remember_secrets()
+
+    def _remember_secrets(self) -> None:
+        """Let redaction find what is given here; what functions give for a session is not known to it."""
+        headers: Mapping[str, str] = {} if self.headers is None or callable(self.headers) else self.headers
+        given = secrets_of_variables({**self.env, **headers})
+        auth = self.auth if isinstance(self.auth, str) else None
+        remember_secrets([self.url, auth, *given])
 
     def _check_way(self) -> None:
         """Check how the server is reached, and bring the command into one form."""
