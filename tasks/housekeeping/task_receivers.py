@@ -20,6 +20,7 @@ from ...worker.state import check_text, freeze, thaw
 _FIELDS: Final = ("task", "args", "kwargs", "options")
 _SIGNATURE_BYTES: Final = 16_000
 _NAME_CHARS: Final = 255
+_NAME_SHOWN: Final = 40
 _HIGHEST_PRIORITY: Final = 255
 _LONGEST_SECONDS: Final = 366 * 86_400
 # Keys of our store, of kombu and of Celery's remote control, events and results. LPUSH gives such a key another type.
@@ -52,7 +53,7 @@ def read_task(task: object, field: str, settings: Settings) -> dict[str, Any]:
             raise InvalidInput(f"{field}.{name}", chosen[name], f"give a {kind.__name__}, or leave it out.")
     options: dict[str, object] = chosen.get("options") or {}
     for name, value in options.items():
-        _check_option(name, value, f"{field}.options.{name}", settings)
+        _check_option(name, value, f"{field}.options.{name[:_NAME_SHOWN]}", settings)
     _check_size(chosen, field)
     return chosen
 

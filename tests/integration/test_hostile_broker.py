@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,6 +242,28 @@ def test_remote_control_that_hangs_or_bursts_a_worker_is_refused(attacker: Attac
     for each in (bomb, hang, forged):
         attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
     wait_until(lambda: attacker.refused("remote control").get("count") == 3, "each is refused", 15)
+    attacker.works()
+
+
+def resident_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def test_commands_that_a_worker_would_remember_for_ever_do_not_fill_its_memory(attacker: Attacker) -> None:
+    """Celery keeps 50 000 revoked ids of any length, and all revoked stamps."""
+    before = resident_kb(attacker.worker.pid)
+    for number in range(600):
+        long = f"{number}-" + "x" * 180_000
+        for each in (
+            command("revoke", arguments={"task_id": long}),
+            command("hello", arguments={"from_node": "x@y", "revoked": {long: 1}}),
+            command("revoke_by_stamped_headers", arguments={"headers": {long: ["y"]}}),
+        ):
+            attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
+        time.sleep(0.005)
+    wait_until(lambda: attacker.refused("remote control").get("count") == 1_800, "each is refused", 40)
+    assert resident_kb(attacker.worker.pid) - before < 60_000
     attacker.works()
 
 
