@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ..config.celery import is_redis
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency.tool_threads import ToolThreads
@@ -56,6 +57,10 @@ class Runtime:
         remember_secrets(settings.secrets)
         self.settings = settings
         self.queues = queues
+        # As the worker was started: an option of the command line goes before the app's setting.
+        conf: Any = app.conf
+        ahead = not (is_redis(settings.broker) and conf.worker_disable_prefetch)
+        self._prefetch = settings.concurrency * int(conf.worker_prefetch_multiplier or 0) if ahead else 0
         self._liveness = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.separate_publisher = SeparatePublisher(app, settings)
@@ -126,6 +131,7 @@ class Runtime:
             "live_dropped": self.live.dropped,
             "schema": schema_version(),
             "pool": self.settings.pool,
+            "prefetch": self._prefetch,
             "missing": missing_internals(),
             "webhooks": self.settings.webhook_secret is not None,
             "queues": list(self.queues),
