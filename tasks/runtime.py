@@ -51,6 +51,7 @@ class Runtime:
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
         problems: Sentences about Redis that the housekeeping job `inspection` found last.
+        redis_memory_share: The part of Redis's memory limit that was used then; 0 without a limit.
     """
 
     def __init__(self, app: Celery, settings: Settings, liveness: Liveness, queues: tuple[str, ...]) -> None:
@@ -74,6 +75,7 @@ class Runtime:
         self.observers = Observers(settings)
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()
+        self.redis_memory_share = 0.0
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)

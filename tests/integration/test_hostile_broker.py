@@ -358,13 +358,16 @@ def test_an_eviction_policy_that_is_changed_at_run_time_is_named_by_the_worker(
         job = Inspection(runtime)
         job.run(())
         assert runtime().facts["problems"] == []
+        assert runtime().redis_memory_share == 0, "it has no limit"
         with server.client() as admin:
+            admin.config_set("maxmemory", "1gb")
             admin.config_set("maxmemory-policy", "allkeys-lru")
             admin.rpush("ca:{0}:due", "x")
         job.run(())
         eviction, key = runtime().facts["problems"]
         assert "allkeys-lru" in eviction
         assert "'ca:{0}:due'" in key
+        assert 0 < runtime().redis_memory_share < 1
     finally:
         with server.client() as admin:
             admin.delete("ca:{0}:due")
