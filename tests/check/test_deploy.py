@@ -135,7 +135,9 @@ def test_a_unit_is_what_systemd_takes(path: Path, tmp_path: Path) -> None:
     run("systemd-analyze", "verify", "--man=no", tmp_path / path.name)
 
 
-@pytest.mark.parametrize("name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets"])
+@pytest.mark.parametrize(
+    "name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets", "pin-images"]
+)
 def test_a_script_is_one_of_the_plain_shell(name: str) -> None:
     assert (DEPLOY / name).read_text().startswith("#!/bin/sh\n")
     assert (DEPLOY / name).stat().st_mode & 0o111
