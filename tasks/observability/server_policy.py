@@ -21,8 +21,8 @@ def check_server(facts: Mapping[str, str]) -> None:
         log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
 
 
+def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each thing by which a running Redis may lose sessions or refuses them."""
-    """What in a running Redis may lose sessions or refuses them; a sentence each."""
     try:
         check_eviction_policy(facts)
     except ConfigurationError as error:
