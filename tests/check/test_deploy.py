@@ -395,6 +395,7 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
                     "whole_sessions",
                 )
             ),
+            "live/reading.py",
             *("sessions/saving.py", "sessions/lists.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
         )
         - rights("producer")
