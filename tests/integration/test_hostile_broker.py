@@ -145,7 +145,6 @@ def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) 
 @pytest.mark.parametrize("queue", ["ca:{0}:due", "ca:agents", "unacked_index", "_kombu.binding.celery", STEPS])
 def test_a_callback_is_sent_to_no_key_of_ours(attacker: Attacker, queue: str) -> None:
     """A sender that may only submit does not write with the worker's rights."""
-    before = attacker.broker.type(queue)
     receiver = {"task": "x", "options": {"queue": queue}}
     wishes = [
         attacker.wish("celery_agents.submit", agent="planned", message="x", session_id=field, **{field: receiver})
@@ -153,7 +152,9 @@ def test_a_callback_is_sent_to_no_key_of_ours(attacker: Attacker, queue: str) ->
     ]
     attacker.push(CONTROL, *wishes)
     wait_until(lambda: attacker.worker.text().count("options.queue") >= 2, "both are refused", 10)
-    assert attacker.broker.type(queue) == before
+    # The broker makes and removes its own keys meanwhile; what a worker sends is an element of a list.
+    assert queue == STEPS or attacker.broker.type(queue) != "list"
+    assert attacker.dead() == [], "nothing of it came to the queue of steps"
     attacker.works()
 
 
