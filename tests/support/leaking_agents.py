@@ -122,7 +122,7 @@ def plain() -> str:
 
 def _add_secrets(ctx: HookContext) -> HookContext:
     assert ctx.tool_execution is not None
-    return replace(ctx, tool_execution=ctx.tool_execution.with_value({"by a hook": _secrets()}))
+    return replace(ctx, tool_execution=ctx.tool_execution.with_outcome_of({"by a hook": _secrets()}, None))
 
 
 def _ask_person(name: str, *tools: Any, **options: Any) -> Agent:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...config.settings import Settings
 from ..hooks import HookPoint
 from ..known_secrets import redact_known_in
-from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, thaw
+from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, freeze, thaw
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
@@ -160,7 +160,7 @@ def limit_execution(run: Run, made: ToolExecution, settings: Settings) -> ToolEx
     value = _limit_value(tool, made.value, settings)
     if not keeps_secrets(tool):
         clean = redact_known_in(value)
-        value = value if clean == thaw(value) else clean
+        value = value if clean == thaw(value) else freeze(clean)
     error = _limit_error(made.error)
     return made if value is made.value and error is made.error else made.with_outcome_of(value, error)
 
