@@ -423,4 +423,4 @@ def _has_usable_port(url: str) -> bool:
 
 
 def _hide_password(url: str) -> str:
-    return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)
+    return re.sub(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&#]+", "***", url)

@@ -216,9 +216,10 @@ class _GaugeCollector:
             ),
             "slots_busy": ("Steps that it runs", runtime.keeper.running),
             "problems": (
-                "Problems of Redis that this worker has found: eviction, keys of another type",
+                "Problems of Redis that this worker has found: eviction, disk, role, keys of another type",
                 len(runtime.problems),
             ),
+            "redis_memory_share": ("The part of Redis's memory limit that is used", runtime.redis_memory_share),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
             **self._read_backlog(runtime),
         }

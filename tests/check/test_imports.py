@@ -36,6 +36,7 @@ HEIGHT = {
     "worker.state.codec": 5,
     "worker.state": 6,
     "worker.known_secrets": 7,
+    "worker.secret_values": 7,
     "worker.redaction": 7,
     "worker": 8,
     "worker.agent": 9,

@@ -11,7 +11,8 @@ from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
 from celery_agents.worker.store import NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
-from celery_agents.worker.store.keys import SHARDS, WORKERS, shard_of
+from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note, shard_of
+from celery_agents.worker.store.session_records import REQUEST_KINDS
 
 from support.store import Bench, step_transition
 
@@ -174,6 +175,34 @@ def test_damaged_entries_are_named_with_their_index(bench: Bench) -> None:
         (shard.due, "\\xff\\xfe-session"), (shard.due, "a b"), (shard.sessions, bench.session), (shard.callbacks, "gibberish"),
     }  # fmt: skip
     assert len(found) == len(BAD_MEMBERS) + 2
+
+
+NOTES = [callback_note("s1", "e1", "webhook", 0), callback_note("s1", "e1", "task", 12)]
+NOTES += [request_note("s1", "e1", kind, ("r1", "op1")) for kind in REQUEST_KINDS]
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_of_an_end_or_of_a_request_is_no_damage(bench: Bench, note: str) -> None:
+    """A doctor that took a request's note for damage told people to remove it."""
+    shard = bench.store.context.keys(bench.session).shard
+    bench.database("ZADD", shard.callbacks, 5, note)
+    assert bench.store.housekeeping.bad_entries() == []
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "s1 e1 task", "s1 e1 task 0 more", "s1 e1  0", "s1 e1 request_task r1", "s1 e1 request_task r1 op1 more", " ",
+        "s1 e1 request_webhook 0", "../x e1 task 0", "", "s1  task 0", "s1 e1 task ",
+    ],
+)  # fmt: skip
+def test_a_note_that_nobody_can_act_on_is_damage_and_leaves_the_outbox(bench: Bench, note: str) -> None:
+    shard = bench.store.context.keys(bench.session).shard
+    bench.database("ZADD", shard.callbacks, 5, note)
+    assert [damage.entry for damage in bench.store.housekeeping.bad_entries()] == [note]
+    shard_number = shard_of(bench.session, bench.settings.shards)
+    assert bench.store.housekeeping.due_callbacks(shard_number, limit=10, hold_ms=1000) == []
+    assert bench.database("ZRANGEBYSCORE", shard.callbacks, "-inf", "+inf") == []
 
 
 def test_damaged_entries_of_every_index_are_named(bench: Bench) -> None:

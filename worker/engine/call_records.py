@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ...config.settings import Settings
 from ..hooks import HookPoint
-from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
+from ..known_secrets import redact_known_in
+from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, freeze, thaw
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
@@ -103,7 +104,7 @@ def result_value(tool: Tool | None, returned: Any, settings: Settings) -> Any:
         returned,
         _most_chars(tool, settings),
         limit_bytes=settings.max_result_bytes,
-        keeps_secrets=getattr(tool, "returns_secrets", False),  # no member that a tool of one's own must have
+        keeps_secrets=keeps_secrets(tool),
     )
 
 
@@ -111,6 +112,11 @@ def _most_chars(tool: Tool | None, settings: Settings) -> int:
     """Characters of a result that are kept."""
     chars = DEFAULT_MAX_RESULT_CHARS if tool is None else tool.max_result_chars
     return settings.max_result_chars if chars == DEFAULT_MAX_RESULT_CHARS else chars
+
+
+def keeps_secrets(tool: Tool | None) -> bool:
+    """Whether a tool gives secrets away on purpose."""
+    return getattr(tool, "returns_secrets", False)  # no member that a tool of one's own must have
 
 
 def record_call(
@@ -154,8 +160,12 @@ def run_hooks_after(run: Run, record: CallRecord, settings: Settings) -> CallRec
 
 
 def limit_execution(run: Run, made: ToolExecution, settings: Settings) -> ToolExecution:
-    """The record of a call that a hook has made, within the limits of results and errors."""
-    value = _limit_value(run.agent.toolset.get(made.tool_call.name), made.value, settings)
+    """The record of a call that a hook has made, within the limits of results and errors, and without secrets."""
+    tool = run.agent.toolset.get(made.tool_call.name)
+    value = _limit_value(tool, made.value, settings)
+    if not keeps_secrets(tool):
+        clean = redact_known_in(value)
+        value = value if clean == thaw(value) else freeze(clean)
     error = _limit_error(made.error)
     return made if value is made.value and error is made.error else made.with_outcome_of(value, error)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import ClaimLost, InvalidInput
+from ..known_secrets import redact_known_in
 from ..redaction import describe_exception, redact
 from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
 from ..state import (
@@ -38,7 +39,15 @@ from ..tools import (
     stored_rule,
 )
 from .asked_calls import MEMO, TIMER
-from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error, record_unknown
+from .call_records import (
+    CallTimes,
+    PlannedCall,
+    RequestedCall,
+    keeps_secrets,
+    record_call,
+    record_error,
+    record_unknown,
+)
 from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
@@ -268,10 +277,11 @@ class RequestOpener:
     def open(
         self, run: Run, wanted: Sequence[tuple[PlannedCall, Request]], begins: Mapping[int, int] | None = None
     ) -> Run:
-        """Journal requests; those that are too long or too many become errors that the model reads."""
+        """Journal requests, without secrets; those that are too long or too many become errors that the model reads."""
         fitting: list[Request] = []
         room = MAX_REQUESTS_PER_STEP - len(run.journal.all_requests)
-        for planned, request in wanted:
+        for planned, asked in wanted:
+            request = _without_secrets(planned, asked)
             size = len(request.to_json())
             if size > MAX_REQUEST_BYTES:
                 advice = f"the request would have {size} bytes, and {MAX_REQUEST_BYTES} are allowed; pass less"
@@ -331,6 +341,11 @@ def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now
 def _edit_schema(tool: Tool) -> FrozenDict:
     """JSON Schema of arguments that a person changes; a tool of another party gives one that is safe to apply."""
     return FrozenDict(getattr(tool, "edit_schema", None) or tool.parameters)
+
+
+def _without_secrets(planned: PlannedCall, request: Request) -> Request:
+    """The request without secrets of this process, unless the tool gives them on purpose."""
+    return request if keeps_secrets(planned.tool) else request.with_texts(redact_known_in)
 
 
 def _memo(memo: Any) -> dict[str, Any]:

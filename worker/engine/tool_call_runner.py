@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
@@ -11,7 +12,9 @@ from typing import Any, Final, cast
 from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
+from ..drivers import AuxiliaryRequest
 from ..errors import StoreFull, StoreUnavailable
+from ..known_secrets import redact_known
 from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
@@ -30,6 +33,7 @@ from .asked_calls import count_past_timers, has_later_result, read_memos, read_r
 from .call_records import (
     CallTimes,
     PlannedCall,
+    keeps_secrets,
     record_call,
     record_elsewhere,
     record_error,
@@ -261,7 +265,9 @@ class ToolCallRunner:
             idempotency_key=planned.key,
             deadline=moment(self._now_ms(run)) + timedelta(seconds=planned.timeout),
             cancelled=lambda: lease.interruption is not None,
-            ask=lambda key, request: run.ask_model(f"t{planned.index}.{key}", request),
+            ask=lambda key, request: run.ask_model(
+                f"t{planned.index}.{key}", request if keeps_secrets(planned.tool) else _without_secrets(request)
+            ),
             replies=self._replies(run, planned),
             state=run.state,
             calls=run.response.tool_calls if run.response is not None else (),
@@ -292,6 +298,17 @@ class ToolCallRunner:
 
     def _now_ms(self, run: Run) -> int:
         return run.redis_ms(self._monotonic())
+
+
+def _without_secrets(request: AuxiliaryRequest | str) -> AuxiliaryRequest | str:
+    """A question to a model without the secrets of this process: they leave it by the provider, too."""
+    if isinstance(request, str):
+        return redact_known(request)
+    return replace(
+        request,
+        messages=tuple(each.with_content(redact_known(each.content)) for each in request.messages),
+        system_prompt=redact_known(request.system_prompt),
+    )
 
 
 def _late_message(planned: PlannedCall) -> str:

@@ -9,16 +9,15 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
-from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import anyio.to_thread
 
-from ..known_secrets import is_secret_name, remember_passing_secrets, remember_secrets
+from ..known_secrets import remember_passing_secrets, remember_secrets
 from ..redaction import redact
+from ..secret_values import is_secret_name, secrets_of_variables
 from ..state import AgentState
 from .outages import ServerAway
 
@@ -212,12 +211,8 @@ def secrets_of(auth: Given, headers: Given) -> list[str]:
 
 def remember_credentials(url: str | None, auth: Given, headers: Given, env: Mapping[str, str]) -> None:
     """Make the fixed credentials of a server known as secrets of this process, before anything can be logged."""
-    found = secrets_of(auth, headers)
-    found += [value for name, value in env.items() if is_secret_name(name)]
-    if url is not None:
-        with suppress(ValueError):
-            found += [value for name, value in parse_qsl(urlsplit(url).query) if is_secret_name(name.replace("-", "_"))]
-    remember_secrets([*found, url])
+    shown: Mapping[str, str] = cast("Any", headers) if isinstance(headers, Mapping) else {}
+    remember_secrets([*secrets_of(auth, headers), *secrets_of_variables({**env, **shown}), url])
     for name in _HTTP_LOGGERS:
         _add_filter(name, _redact_record)
     _add_filter(_LIBRARY_LOGGER, _quieten)

@@ -16,6 +16,7 @@ from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
+from ..known_secrets import redact_known, redact_known_in
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
 from ..tools.effect import Effect
 from . import internals
@@ -84,9 +85,9 @@ class PydanticAgentDriver:
         try:
             with response_limit(request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)) as limit:
                 try:
-                    return to_json(await self._ask(conversation, deps, request))
+                    return _as_json(await self._ask(conversation, deps, request))
                 except _NoStream:
-                    return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
+                    return _as_json(await self._ask(conversation, deps, replace(request, emit=None)))
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
             if limit is not None and limit.exceeded:  # clients take it for a lost connection
@@ -243,6 +244,13 @@ class PydanticAgentDriver:
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+def _as_json(kept: dict[str, Any]) -> bytes:
+    """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
+    raw = to_json(kept)
+    text = raw.decode()
+    return raw if redact_known(text) == text else to_json(redact_known_in(kept))
 
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:

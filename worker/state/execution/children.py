@@ -75,6 +75,10 @@ class ChildOrder(Value):
     merge: tuple[Text, ...] = ()
     merge_parts: tuple[Text, ...] = ()
 
+    def with_prompt(self, prompt: str) -> ChildOrder:
+        """The same order, beginning with another message."""
+        return self._with(prompt=prompt)
+
 
 class ParentLink(Value):
     """The place of a child in its tree, as its session keeps it.
