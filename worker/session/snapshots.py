@@ -1,6 +1,6 @@
 """`SessionSnapshot`: a session as one JSON document, with which another Redis and later code can go on.
 
-After "Snapshot and restore" of document 004.
+The names are those of Cognipeer's agent SDK; see docs/coverage.md.
 """
 
 from __future__ import annotations

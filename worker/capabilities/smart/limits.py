@@ -1,4 +1,4 @@
-"""`AgentLimits`: limits of an execution beside its budget, under the names of document 004."""
+"""`AgentLimits`: limits of an execution beside its budget, under the names of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 
