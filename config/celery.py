@@ -12,7 +12,7 @@ from .settings import GROUP_MARK, Settings
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
 
-# Of brokers that keep empty queues: how long the queue of a worker group stays after its last worker.
+# Brokers that keep empty queues drop the queue of a worker group this long after its last worker.
 _GROUP_QUEUE_SECONDS: Final = 86_400.0
 
 

@@ -133,9 +133,9 @@ def _read_option(request: Request, name: str) -> Any:
 
 
 def has_later_result(run: Run, index: int) -> bool:
-    """Whether a service brings the result of this call, which was declared so: the journal's says how it was started.
+    """Whether the call was declared with a later result; its journaled result then says only how it was started.
 
-    It does not for a call that has run and has put its result off.
+    False for a call that has run and has said then that its result comes later.
     """
     rounds = run.journal.requests.get(index)
     return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL and not rounds[-1].has_begun

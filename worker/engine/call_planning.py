@@ -75,7 +75,7 @@ class CallPlanner:
 
         Raises:
             StopExecution: A hook before a call ends the execution.
-            Exception: Whatever else a hook before a call raises.
+            Exception: Any other exception of a hook before a call.
         """
         assert run.response is not None
         planned: list[PlannedCall] = []
@@ -121,7 +121,7 @@ class CallPlanner:
         return record_stopped(run, requested, self._now_ms(run), run.journal.begun.get(index))
 
     def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
-        """Plan a call; None for one that waits for an answer, and that nothing has to be done about."""
+        """Plan a call; None if it still waits and needs no action."""
         standing = classify_call(run, index, self._services.settings)
         match standing:
             case None:

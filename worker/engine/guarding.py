@@ -55,7 +55,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
 
 
 def _stop_at_once(run: Run, settings: Settings) -> Run:
-    """Stop a run of which nobody needs to be asked: it must not run at all, or a client stops it."""
+    """Stop a run before hooks and guards are asked: it may not run, or a client stops it."""
     refused = _find_refusal(run, settings)
     if refused is not None:
         return run.failing(*refused)
@@ -71,7 +71,7 @@ def run_before_hooks(run: Run) -> Run:
     A step that waits stores nothing that hooks have changed, so each of its legs runs them again.
 
     Raises:
-        Exception: Whatever a hook raises.
+        Exception: Any exception of a hook.
     """
     if run.agent.hook_stack.is_empty:
         return run

@@ -56,7 +56,7 @@ class Inference:
         """Repeat the changes that the hooks around inference made, on the state that is stored now.
 
         Raises:
-            Exception: Whatever a hook raises.
+            Exception: Any exception of a hook.
         """
         response = run.response
         if response is None or run.is_given or run.agent.hook_stack.is_empty:

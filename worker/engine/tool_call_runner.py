@@ -160,7 +160,7 @@ class ToolCallRunner:
         return record if signal is None else CallRecord(execution=record.execution, signal=signal)
 
     def _record_raised(self, run: Run, planned: PlannedCall, error: BaseException, began_ms: int) -> CallRecord:
-        """Record a call that raised something else than what has a meaning for the engine."""
+        """Record a call that raised an exception without special meaning."""
         if isinstance(error, OutcomeUnknown):
             return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
         if isinstance(error, TimeoutError) and planned.tool.is_async and not str(error):

@@ -22,7 +22,7 @@ _MOST_CONFLICTS: Final = 20
 
 
 class StepWaiter:
-    """Lets runs wait."""
+    """Stores a waiting step and gives its claim back."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
@@ -97,6 +97,6 @@ def _wait_transition(run: Run) -> Transition:
 
 
 def _results(run: Run) -> dict[int, CallRecord]:
-    """Every result that the journal lacks, but those that follow from answers, which it has."""
+    """Results not in the journal, except those derived from answers."""
     missing = (index for index in sorted(run.records) if index not in run.journal.results)
     return {index: run.records[index] for index in missing if not has_outside_result(run, index)}

@@ -1,4 +1,4 @@
-"""`RedisSessionStore`: sessions of the session runtime on the truth that workers use; nothing is stored twice.
+"""`RedisSessionStore`: sessions of the session runtime in the Redis keys that workers use; nothing is stored twice.
 
 A session that an action gives an execution is due with the save, and workers run it. While it runs, its steps save the
 session. So a save is refused then, and actions that can wait go to the running step, which applies each of them once.
@@ -100,7 +100,7 @@ class RedisSessionStore:
             return
 
     def list_headers(self) -> SessionInfoList:
-        """See `SessionStore.list_headers`. What cannot be read is in `unreadable`."""
+        """See `SessionStore.list_headers`. Unreadable sessions are in `unreadable`."""
         found: dict[str, Header] = {}
         newest_ms: int | None = None
         while True:
