@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_agents.worker.engine.applied_step import start_execution
-from celery_agents.worker.engine.run import moment
+from celery_agents.worker.moments import moment
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     AgentStep,

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from ...config.settings import Settings
 from ..errors import StateUnreadable
+from ..moments import moment
 from ..redaction import redact
 from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome, thaw
 from ..tools import Memo, Reply, UnusableResult
@@ -25,7 +26,7 @@ from .call_records import (
     result_value,
 )
 from .child_calls import find_open_child, is_delegated, record_child
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 
 TIMER: Final = "wait_until"
 """The option of an approval that the clock gives: its expiry approves, and the call goes on."""

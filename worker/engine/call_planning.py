@@ -118,7 +118,7 @@ class CallPlanner:
             case _:
                 pass
         requested = RequestedCall(index=index, call=call)
-        return record_stopped(run, requested, self._now_ms(run), run.journal.begun.get(index))
+        return record_stopped(run, requested, self._services.redis_ms(run), run.journal.begun.get(index))
 
     def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
         """Plan a call; None if it still waits and needs no action."""
@@ -183,7 +183,4 @@ class CallPlanner:
         return record_error(run, requested, ErrorInfo(kind=kind, message=message), self._times_now(run))
 
     def _times_now(self, run: Run) -> CallTimes:
-        return CallTimes.at(self._now_ms(run))
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
+        return CallTimes.at(self._services.redis_ms(run))

@@ -8,11 +8,12 @@ from typing import Any
 
 from ...config.settings import Settings
 from ..hooks import HookPoint
+from ..moments import moment
 from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 
 
 @dataclass(frozen=True, kw_only=True)

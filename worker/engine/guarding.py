@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...config.settings import Settings
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
+from ..moments import moment
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
@@ -16,7 +17,7 @@ from .children import adopt_ending
 from .hook_endings import run_state_hooks
 from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 log = logging.getLogger(__name__)

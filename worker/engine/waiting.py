@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
+from ..moments import moment
 from ..store import ChildPlan, LoadedSession, NextState, RefusedWait, Snapshot, StoredWait, Transition, WaitResult
 from .applied_step import start_execution
 from .asked_calls import has_outside_result
@@ -13,7 +14,7 @@ from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
 from .request_closing import RequestCloser
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 from .services import EngineServices
 from .step_texts import summarize_wait
 from .store_retries import ask_store
