@@ -6,12 +6,13 @@ from typing import Any, Final
 
 from kombu import Exchange, Queue
 
+from .brokers import is_redis
 from .settings import GROUP_MARK, Settings
 
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
 
-# Of brokers that keep empty queues: how long the queue of a worker group stays after its last worker.
+# Brokers that keep empty queues drop the queue of a worker group this long after its last worker.
 _GROUP_QUEUE_SECONDS: Final = 86_400.0
 
 
@@ -49,11 +50,6 @@ def step_queue(settings: Settings, name: str, *, may_be_unacknowledged: bool = T
 def is_our_queue(settings: Settings, queue: object) -> bool:
     """Whether the broker's queue of this name holds our messages: steps or control."""
     return queue == settings.control_queue or settings.queue_name(queue) is not None
-
-
-def is_redis(url: str) -> bool:
-    """Whether a broker URL names a Redis."""
-    return url.startswith(("redis://", "rediss://", "unix://"))
 
 
 def celery_configuration(settings: Settings) -> dict[str, Any]:

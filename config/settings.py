@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     sticky_seconds: float = Field(
         1.0,
         ge=0,
-        description="A session that finds enough free slots stays with its worker for so long: the messages of its "
+        description="A session that finds enough free slots stays with its worker for this time: the messages of its "
         "steps do not travel. 0: they all go through the queue.",
     )
 
@@ -178,7 +178,7 @@ class Settings(BaseSettings):
         60.0, gt=0, description="A worker whose event loop an async driver or tool has blocked for this long exits 1."
     )
     agent_grace_seconds: float = Field(
-        86_400.0, gt=0, description="A session whose agent no live worker offers is parked after it has waited so long."
+        86_400.0, gt=0, description="A session whose agent no live worker offers is parked after this time."
     )
     agents_seen_seconds: float = Field(60.0, gt=0, description="A worker not heard of for this long does not count.")
     task_events: bool = Field(True, description="Task events for Flower; about half a millisecond a step.")

@@ -8,7 +8,8 @@ from typing import Any, cast
 from celery import Celery
 from celery.utils.nodenames import default_nodename, host_format
 
-from ..config.celery import is_redis, queues
+from ..config.brokers import is_redis
+from ..config.celery import queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
 from .consumer.one_loop import OneLoop

@@ -12,12 +12,11 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from ..config.celery import is_redis
+from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
 from ..worker.store import StepRef, Store
@@ -132,20 +131,6 @@ class TransactionPublisher:
     def _publish_separately(self, why: Exception) -> None:
         self._is_separate = True
         log.warning("kombu writes messages in a way this version does not know (%s); publishing separately", why)
-
-
-def shares_a_database(settings: Settings) -> bool:
-    """Tell whether broker and store are the same database of the same Redis."""
-    if settings.broker_url is None:
-        return True
-    return is_redis(settings.broker_url) and _database_of(settings.broker_url) == _database_of(settings.redis_url)
-
-
-def _database_of(url: str) -> tuple[str, str, int, str]:
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return ("unix", parts.path, 0, parts.query)
-    return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, parts.path.strip("/") or "0")
 
 
 def oldest_queued_ms(store: Store, queue: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ..config.brokers import shares_a_database
 from ..config.celery import is_redis
 from ..config.settings import Settings
 from ..worker import crash_points
@@ -36,7 +37,7 @@ from .consumer.refusals import refusals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
-from .publishing import SeparatePublisher, TransactionPublisher, shares_a_database
+from .publishing import SeparatePublisher, TransactionPublisher
 from .wake_up_listener import WakeUpListener
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from celery import Celery, Task
 from celery.exceptions import Ignore, Retry
 
-from ..config.celery import is_redis
+from ..config.brokers import is_redis
 from ..config.logs import LoggedAs
 from ..config.settings import Settings
 from ..worker import crash_points

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from ..config.settings import Settings
@@ -15,6 +14,7 @@ from ..worker.agent import Agent, AgentRegistry
 from ..worker.drivers import InferenceRequest
 from ..worker.engine import EventLoopThread, FirstExecution, Outcome, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
+from ..worker.moments import moment
 from ..worker.state import AgentState, ExecutionState, Message, ToolOutcome
 from ..worker.store import NextState, QueueSnapshot, StepRef, Store
 from ..worker.store.clock import RedisClock
@@ -136,7 +136,7 @@ class Simulation:
 
     def _submit(self) -> None:
         def transition(now_ms: int) -> NextState:
-            now = datetime.fromtimestamp(now_ms / 1000, UTC)
+            now = moment(now_ms)
             message = Message.user(self._message)
             return first_state(AgentState.fresh(now=now), message, FirstExecution(_EXECUTION, "submit"), now)
 

@@ -114,11 +114,11 @@ class Capability:
     def committed(self, step: CommittedStep) -> None:
         """Take note that a step was committed. Return at once; what it raises is logged and changes nothing.
 
-        A worker that is killed behind the commit takes no note: what must not be missed belongs into a hook.
+        A worker that is killed behind the commit takes no note: what must not be missed belongs in a hook.
         """
 
     def close(self, seconds: float) -> None:
-        """End what was begun for `committed`, within so many seconds: the worker ends."""
+        """End what was begun for `committed`, within `seconds`: the worker ends."""
 
     def for_subagent(self) -> Capability:
         """The part of it that holds for a `Subagent` of the agent too, because it guards the tools that both may call.

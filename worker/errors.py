@@ -343,7 +343,7 @@ class StepDelayed(CeleryAgentsError):
     """The step was given back and is tried again later.
 
     Attributes:
-        seconds: The next try is due after so many.
+        seconds: Time until the next try.
     """
 
     def __init__(self, reason: str, seconds: float) -> None:

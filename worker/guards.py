@@ -72,7 +72,7 @@ class Delay:
     """The step is tried again later. After the step, at `BEFORE_NEXT` and `BEFORE_END`, it means `Proceed`.
 
     Attributes:
-        seconds: The step is due again after so many, from 0.
+        seconds: Time until the step is due again, from 0.
         reason: For people.
     """
 

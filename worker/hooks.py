@@ -1,7 +1,7 @@
 """Hooks: user code that runs at named points of a step.
 
 A hook takes a context and returns it, changed or not; `CHANGES` says what each point lets it change. Hooks run again
-when a step runs again after a crash: a hook watches and shapes, an effect on the world belongs into a tool. A hook that
+when a step runs again after a crash: a hook watches and shapes, an effect on the world belongs in a tool. A hook that
 raises before a call fails the execution. One that raises after it is logged, its change is dropped, and the step is
 saved. When a stop reaches an execution that no worker runs, the client ends it, and no hook runs.
 

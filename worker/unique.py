@@ -15,7 +15,7 @@ os.register_at_fork(after_in_child=_random.seed)
 
 
 def unique_bytes(count: int) -> bytes:
-    """So many random bytes."""
+    """Return `count` random bytes."""
     return _random.randbytes(count)
 
 

@@ -41,7 +41,7 @@ def delete(
     all_: Annotated[bool, typer.Option("--all", help="All sessions that have ended, instead of one.")] = False,
     older_than: Annotated[
         timedelta | None,
-        typer.Option(parser=duration, metavar="DURATION", help="With --all, required: changed last so long ago."),
+        typer.Option(parser=duration, metavar="DURATION", help="With --all, required: changed last before this time."),
     ] = None,
     agent: Annotated[str | None, typer.Option(help="With --all: only this agent's.", show_default=False)] = None,
     status: Annotated[
@@ -61,7 +61,7 @@ def delete(
 
     The sessions that its agents have started are deleted, too.
 
-    What runs is stopped first. Callbacks not made yet are not made. The id is not used again for the retention.
+    A running execution is stopped first. Callbacks not made yet are dropped. The id stays unused for the retention.
 
     \b
     Examples:

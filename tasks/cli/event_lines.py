@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ...worker.moments import moment
 from ..observability.next_try import describe_next_try, read_time
 from .views import one_line, plural
 
@@ -133,7 +133,7 @@ def _describe_suspended(event: Event) -> str:
 
 
 def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{moment(at_ms):%Y-%m-%d %H:%M} UTC"
 
 
 def _next_try(event: Event) -> str:

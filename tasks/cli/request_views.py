@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ...worker.moments import moment
 from .views import age, as_json, clean, one_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ _SHORT_ID: Final = 12
 def request_row(found: FoundRequest) -> list[str]:
     """A request as a row of the inbox."""
     summary = found.summary
-    expires = "" if summary.expires_at_ms is None else f"{moment(summary.expires_at_ms)}: {summary.on_expiry.value}"
+    expires = (
+        "" if summary.expires_at_ms is None else f"{_format_time(summary.expires_at_ms)}: {summary.on_expiry.value}"
+    )
     return [
         summary.session_id,
         summary.id[:_SHORT_ID],
@@ -27,7 +30,7 @@ def request_row(found: FoundRequest) -> list[str]:
         summary.call,
         summary.to or "",
         found.status.value,
-        age(_time(summary.asked_at_ms)),
+        age(moment(summary.asked_at_ms)),
         expires,
         one_line(summary.text, 60),
     ]
@@ -56,15 +59,11 @@ def request_lines(request: Request) -> list[str]:
     if request.to:
         lines.append(f"  to {clean(request.to)}")
     if request.expires_at_ms is not None:
-        lines.append(f"  until {moment(request.expires_at_ms)}, then: {request.on_expiry.then.value}")
+        lines.append(f"  until {_format_time(request.expires_at_ms)}, then: {request.on_expiry.then.value}")
     return lines
 
 
-def moment(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     """A time for people: only the time of day when it is today."""
-    at, now = _time(at_ms).astimezone(), datetime.now().astimezone()
+    at, now = moment(at_ms).astimezone(), datetime.now().astimezone()
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
-
-
-def _time(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)

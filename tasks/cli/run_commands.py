@@ -59,7 +59,7 @@ def up(
 
     That is an embedded Redis, a worker, the HTTP interface and Flower.
 
-    What ends by itself is started again. The data stay in the folder of --data-dir: a job that was not done goes on
+    A part that ends is started again. The data stay in the folder of --data-dir: a job that was not done goes on
     when the command runs the next time. Everything listens on the loopback interface only. Flower gets a generated
     password, which is printed.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ..client.json_values import moment
+from ...worker.moments import moment
 from .views import age, one_line
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ...worker.moments import moment
 from ...worker.state import (
     AgentState,
     AgentStep,
@@ -21,7 +22,6 @@ from ...worker.state import (
     ToolExecution,
     ToolOutcome,
 )
-from ..client.json_values import moment
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:

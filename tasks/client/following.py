@@ -75,7 +75,7 @@ class SessionReader:
             self._may_mark = False
 
     def read(self, block_seconds: float | None) -> list[StreamItem]:
-        """Read the next items, and wait so long for the first of them; None: not at all."""
+        """Read the next items, and wait `block_seconds` at most for the first of them; None: not at all."""
         block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
         found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
         texts = committed_texts(self._store, self._session_id, found)
@@ -116,7 +116,7 @@ def has_gap(store: Store, session_id: str, after: str | None) -> bool:
 def committed_texts(store: Store, session_id: str, entries: Sequence[Entry]) -> dict[str, str]:
     """Read the whole texts of the steps that are committed by these entries, by the ids of their events.
 
-    Of a step that is not stored any more there is the beginning, which its event has.
+    For a step that is no longer stored, the text is the event's excerpt.
     """
     commits = [each for each in entries if isinstance(each, Event) and each.type == EventType.STEP_COMMITTED]
     found = store.live.committed_texts(session_id, [(each.execution_id, each.step) for each in commits])

@@ -112,7 +112,7 @@ def check_text(field: str, value: Any, limit_bytes: int) -> None:
 
 
 def check_size(field: str, size: int, limit_bytes: int) -> None:
-    """Refuse large data, which do not belong into a session."""
+    """Refuse large data, which do not belong in a session."""
     if size > limit_bytes:
         advice = f"at most {limit_bytes} bytes; put large data elsewhere and let a tool fetch it."
         raise InvalidInput(field, f"{size} bytes", advice)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from ...worker.moments import moment
 
 if TYPE_CHECKING:
     from ...worker.state import AgentState
@@ -20,7 +21,7 @@ def event_value(event: Event) -> dict[str, Any]:
     return {
         "id": event.id,
         "type": event.type,
-        "at": datetime.fromtimestamp(event.at_ms / 1000, UTC),
+        "at": moment(event.at_ms),
         "session_id": event.session_id,
         "execution_id": event.execution_id,
         "step": event.step,
@@ -63,11 +64,6 @@ def header_value(header: Header) -> dict[str, Any]:
         "problem": header.problem,
         "unoffered_since": moment(header.unoffered_since_ms) if header.unoffered_since_ms else None,
     }
-
-
-def moment(milliseconds: int) -> datetime:
-    """Unix time in milliseconds as a datetime."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def session_value(header: Header, state: AgentState, reason: str) -> dict[str, Any]:

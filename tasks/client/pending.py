@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, cast
 
+from ...worker.moments import moment
 from ...worker.requests import UserQuestionAnswer, UserQuestionItem, is_asked_with_options, questions_of
 from ...worker.state import (
     AgentState,
@@ -226,8 +227,8 @@ def _approval(found: FoundRequest, state: AgentState) -> PendingToolApproval:
         tool_name=summary.tool,
         args=_plain(args),
         status=status,
-        requested_at=_moment(summary.asked_at_ms),
-        decided_at=None if answer is None else _moment(answer.at_ms),
+        requested_at=moment(summary.asked_at_ms),
+        decided_at=None if answer is None else moment(answer.at_ms),
         decided_by=None if answer is None else answer.by or None,
         approved_args=_plain(args if edited is None else edited) if status == "approved" else None,
         comment=None if answer is None else answer.reason or answer.note or None,
@@ -257,8 +258,8 @@ def _question(found: FoundRequest, state: AgentState) -> PendingUserQuestion:
         tool_call_id=found.call_id or "",
         questions=questions,
         status=status,
-        requested_at=_moment(summary.asked_at_ms),
-        answered_at=None if answer is None else _moment(answer.at_ms),
+        requested_at=moment(summary.asked_at_ms),
+        answered_at=None if answer is None else moment(answer.at_ms),
         answered_by=None if answer is None else answer.by or None,
         answers=None if cancelled else _answers(values, questions),
         cancelled=cancelled,
@@ -291,7 +292,3 @@ def _plain(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         return {}
     return {name: thaw(value) for name, value in cast("Mapping[str, Any]", values).items()}
-
-
-def _moment(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)

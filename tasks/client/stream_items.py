@@ -17,7 +17,7 @@ class StreamItem:
     """An item of a session's stream: an event, a piece of live text, or a snapshot.
 
     Attributes:
-        cursor: Give it back to come back to behind this item. Opaque; valid as long as the session.
+        cursor: Pass it back to resume after this item. Opaque; valid as long as the session.
         event: Something that is stored and true. None for the others.
         delta: A piece of text that a step has written and not committed; an event `attempt_voided` takes it back, and
             `step_committed` replaces it.

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ...worker.engine import FirstExecution, first_state
-from ...worker.engine.run import moment
 from ...worker.errors import InvalidInput
+from ...worker.moments import moment
 from ...worker.state import AgentState, ChildSessionId, ExecutionBudget, FrozenDict, Message, SessionId
 from ...worker.store import NextState
 from .holding import check_until

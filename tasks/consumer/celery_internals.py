@@ -56,7 +56,7 @@ def wrap_remote_command(name: str, wrap: Callable[[Callable[..., Any]], Callable
 
 
 def buffer_all_events(dispatcher: Any, limit: int) -> None:
-    """Let an event dispatcher buffer so many events before whoever sends the next one sends them all."""
+    """Let an event dispatcher buffer `limit` events; the sender of the next one sends them all."""
     if probes.has(dispatcher, "buffer_limit", _BUFFER_LIMIT, "a step that sends the 24th event sends all of them"):
         dispatcher.buffer_limit = limit
 

@@ -20,7 +20,7 @@ _LOOK_SECONDS: Final = 1.0
 
 
 def exit_after(seconds: float) -> None:
-    """End the process with exit code 0 after so long, if it has not ended by then."""
+    """End the process with exit code 0 after `seconds`, if it has not ended by then."""
 
     def leave() -> None:
         time.sleep(seconds)

@@ -32,7 +32,7 @@ class LoopWatchdog:
         """
         Args:
             loop: It must run.
-            limit_seconds: The process ends with exit code 1 when the loop has been blocked for so long. Checks are
+            limit_seconds: The process ends with exit code 1 when the loop has been blocked for this time. Checks are
                 counted and not the clock, so that a process which was paused altogether does not end when it goes on.
         """
         self._loop = loop

@@ -33,7 +33,7 @@ from .webhooks import WebhookPoster, receiver_of
 
 log = logging.getLogger(__name__)
 
-# Of one receiver so many are taken at a time that they are made before they are due again: four side by side, each
+# One receiver's callbacks are taken in numbers that can be made before they are due again: four side by side, each
 # within ten seconds.
 _MOST_OF_A_RECEIVER: Final = 20
 _MOST_AT_ONCE: Final = 200

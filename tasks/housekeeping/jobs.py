@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
+from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden
 from ...worker.store import QueueSnapshot, SweepResult, offered_queues
 from ..observability.server_policy import find_problems, memory_share
-from ..publishing import oldest_queued_ms, shares_a_database
+from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ...config.celery import is_redis
+from ...config.brokers import is_redis
 from ...worker.errors import CeleryAgentsError, StoreUnavailable
 from ...worker.redaction import describe_exception
 from ..runtime import Runtime

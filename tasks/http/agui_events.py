@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ag_ui import core
 
+from ...worker.moments import moment
 from ...worker.state import AgentState, Message, RequestKind
 from ...worker.store import Event, EventType, FoundRequest, LiveDelta, Result
 from ..client.json_values import delta_value, event_value, result_value
@@ -99,7 +99,7 @@ def interrupt(found: FoundRequest, root: str) -> core.Interrupt:
         message=request.text or found.summary.call or None,
         tool_call_id=request.call_id,
         response_schema=_response_schema(found),
-        expires_at=None if expires is None else datetime.fromtimestamp(expires / 1000, UTC).isoformat(),
+        expires_at=None if expires is None else moment(expires).isoformat(),
         subagent_run_id=None if request.session_id == root else request.session_id,
         metadata={
             "tool": request.tool,

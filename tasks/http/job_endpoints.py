@@ -125,7 +125,7 @@ async def _reply_to(call: Call, job: AsyncJob) -> Response:
 
 
 async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:
-    """Read how an execution ended; wait for it no longer than so many seconds. None: it has not ended."""
+    """Read how an execution ended; wait for it `seconds` at most. None: it has not ended."""
 
     async def read() -> dict[str, Any] | None:
         found = await call.client.run(lambda client: client.store.sessions.outcome(session_id, execution_id))

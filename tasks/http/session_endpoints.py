@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PING_SECONDS: Final = 15
 _RETRY_MS: Final = 1000
-# A reader who takes nothing for so long is dropped; it comes back with the last id that it has seen.
+# A reader who takes nothing for this time is dropped; it comes back with the last id that it has seen.
 _SEND_SECONDS: Final = 30
 _DELETE_SECONDS: Final = 20.0
 

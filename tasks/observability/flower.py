@@ -9,7 +9,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from ...config.celery import is_redis
+from ...config.brokers import is_redis
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, MissingExtra
 

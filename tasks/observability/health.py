@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...config.brokers import shares_a_database
 from ...config.settings import Settings
 from ...worker.store import Store, redis_store
 
@@ -84,7 +85,7 @@ def _judge(name: str, facts: Mapping[str, Any], now_ms: int, waits: float, withi
 
 def _read_longest_wait(store: Store, settings: Settings, queue: str, now_ms: int) -> float:
     """Read how many seconds a queue's oldest message has waited; 0 where the broker is not the store's Redis."""
-    if settings.broker != settings.redis_url:
+    if not shares_a_database(settings):
         return 0.0
     if store.housekeeping.oldest_message(settings.step_queue(queue)) is None:
         return 0.0

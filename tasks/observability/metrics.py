@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ...config.brokers import shares_a_database
 from ...config.settings import Settings
 from ...worker.engine import (
     Done,
@@ -27,7 +28,6 @@ from ...worker.engine import (
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
-from ..publishing import shares_a_database
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run

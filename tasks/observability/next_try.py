@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
+
+from ...worker.moments import moment
 
 _AT_ONCE_MS: Final = 500
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
@@ -18,5 +19,5 @@ def describe_next_try(next_try_ms: int, now_ms: int) -> str:
     """Write a time to come for people: "in 12 s (12:00:30 UTC)", or "at once" where it is less than half a second."""
     if next_try_ms - now_ms < _AT_ONCE_MS:
         return "at once"
-    at = datetime.fromtimestamp(next_try_ms / 1000, UTC)
+    at = moment(next_try_ms)
     return f"in {(next_try_ms - now_ms) / 1000:.0f} s ({at:%H:%M:%S} UTC)"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
+from ...worker.moments import moment
 from ...worker.state import CLOCK, ExpiryAction, RequestKind, RequestSummary
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
@@ -43,7 +43,7 @@ def describe_age(passed_ms: int) -> str:
 
 def describe_time(at_ms: int, now_ms: int) -> str:
     """Write a time in UTC; with its date unless it is today."""
-    at, now = datetime.fromtimestamp(at_ms / 1000, UTC), datetime.fromtimestamp(now_ms / 1000, UTC)
+    at, now = moment(at_ms), moment(now_ms)
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
 
 

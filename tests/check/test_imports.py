@@ -23,6 +23,7 @@ HEIGHT = {
     "worker.errors": 1,
     "worker.crash_points": 1,
     "worker.unique": 1,
+    "worker.moments": 1,
     "worker.state.values": 2,
     "worker.state.conversation": 3,
     "worker.state.execution": 3,

@@ -105,3 +105,21 @@ def test_the_code_page_names_every_room() -> None:
     text = CODE_PAGE.read_text(encoding="utf-8")
     rooms = [path.parent for top in ("worker", "tasks") for path in (ROOT / top).glob("*/__init__.py")]
     assert [str(room.relative_to(ROOT)) for room in rooms if f"`{room.relative_to(ROOT)}/`" not in text] == []
+
+
+def test_the_code_page_lists_each_module_that_asks_for_the_broker() -> None:
+    listed = CODE_PAGE.read_text(encoding="utf-8").partition("## Places that know the broker")[2]
+    asks = re.compile(r"(?<!def )\b(?:is_redis|shares_a_database)\((?!port)")
+    modules = [path for top in ("config", "tasks", "worker") for path in (ROOT / top).rglob("*.py")]
+    asking = [str(path.relative_to(ROOT)) for path in modules if asks.search(path.read_text(encoding="utf-8"))]
+    assert len(asking) > 10
+    assert [name for name in asking if f"`{name}" not in listed] == []
+
+
+def test_the_glossary_has_each_word_once_and_sorts_its_groups() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    groups = [re.findall(r"^\| \*\*(.+?)\*\* \|", group, re.MULTILINE) for group in text.split("\n## ")[1:]]
+    words = [[word.casefold() for word in group] for group in groups]
+    assert [group for group in words if group != sorted(group)] == []
+    every = [word for group in words for word in group]
+    assert [word for word in every if every.count(word) > 1] == []

@@ -1,4 +1,4 @@
-"""The wheel holds what belongs into it, and runs in an empty environment beside files that have our folders' names."""
+"""The wheel holds what belongs in it, and runs in an empty environment beside files that have our folders' names."""
 
 from __future__ import annotations
 

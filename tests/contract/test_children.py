@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.engine import FirstExecution, first_state, retry_transition, stop_transition
-from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import ActionRefused, ClaimLost
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import (
     AgentState,
     ChildEnd,

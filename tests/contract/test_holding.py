@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
-from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import ActionRefused, InvalidInput, SessionNotFound
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, ExecutionBudget, Message
 from celery_agents.worker.store import Claimed, Hold, NextState, NotClaimed, NotClaimedReason, QueueSnapshot
 from celery_agents.worker.store.control import LONGEST_WAIT_MS

@@ -7,10 +7,10 @@ import contextlib
 import pytest
 
 from celery_agents.worker.engine import stop_transition
-from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import (
     ClaimLost,
 )
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import StopReason, StopSignal
 from celery_agents.worker.store import NextState, Snapshot
 from celery_agents.worker.store.database import Database

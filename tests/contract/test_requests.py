@@ -10,6 +10,7 @@ import pytest
 
 from celery_agents.worker.engine import stop_transition
 from celery_agents.worker.errors import InvalidInput, RequestNotFound, RequestNotOpen, SessionNotFound
+from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     Answer,
     AnswerNote,
@@ -143,7 +144,7 @@ def test_an_answer_needs_an_operation_id_and_texts(bench: Bench) -> None:
     leg = bench.claim()
     bench.store.steps.close_requests(leg.claim, {request.id: denial(bench)})
     with pytest.raises(InvalidInput, match="operation_id"):  # the worker's record has none, either
-        bench.store.requests.answer(bench.session, AnswerAction({request.id: Approve()}, AnswerNote("")))
+        bench.store.requests.answer(bench.session, AnswerAction({request.id: Approve()}, AnswerNote(""), check_answer))
     _refused(bench, {a_request(bench, 1).id: Approve()}, "by", by="\ud800")
     _refused(bench, {a_request(bench, 1).id: Deny("\ud800")}, "reason")
 

@@ -31,6 +31,7 @@ from celery_agents.worker.engine import (
     first_state,
 )
 from celery_agents.worker.errors import StateTooNew, StoreUnavailable
+from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import AgentState, AnswerNote, Approve, Message
 from celery_agents.worker.store import AnswerAction, Claimed, NextState, RequestFilter, Store
 from celery_agents.worker.store.clock import RedisClock
@@ -322,7 +323,8 @@ def test_a_step_that_asks_takes_six_and_its_woken_leg_four(steps: Steps) -> None
     assert steps.database.points == [*KEYED[:2], *asking, Points.WAIT_READ, Points.WAIT_EXEC]
     (request,) = steps.store.requests.page(RequestFilter(session_id=steps.session)).requests
     steps.store.requests.answer(
-        steps.session, AnswerAction(answers={request.summary.id: Approve()}, about=AnswerNote(operation_id="a"))
+        steps.session,
+        AnswerAction(answers={request.summary.id: Approve()}, about=AnswerNote(operation_id="a"), check=check_answer),
     )
     woken = steps.run(2)
     assert woken[:2] == [Points.CLAIM_READ, Points.CLAIM_EXEC]

@@ -9,8 +9,8 @@ import pytest
 
 from celery_agents.worker import crash_points
 from celery_agents.worker.engine import retry_transition, stop_transition
-from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import ClaimLost, RequestNotOpen, StateUnreadable, VersionConflict
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import (
     AnswerVerb,
     ExecutionBudget,

@@ -180,13 +180,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "capable-kills": Scenario(
         lambda d, s: capable.kill_capable(d, 10, s, timeout=1500),
-        "kill -9 at each crash point, with every capability of document 002, under load",
+        "kill -9 at each crash point, with every capability of `state.run`, under load",
         {"kills": "kills", "results given again": "results_given_again", "jobs whose parts were checked": "capable_jobs"},
         (*(f"killed_{point}" for point in capable.POINTS), "results_given_again", "ended_by_terminal_tool"),
     ),
     "smart-kills": Scenario(
         lambda d, s: smart.kill_smart(d, 8, s, timeout=1500),
-        "kill -9 at each crash point, with every capability of document 004",
+        "kill -9 at each crash point, with every capability of `state.smart`",
         {"kills": "kills", "auxiliary calls paid once": "auxiliary_calls", "summaries": "summaries"},
         (*(f"killed_{point}" for point in smart.POINTS), "auxiliary_calls", "summaries", "archived_results"),
     ),

@@ -239,7 +239,7 @@ def _simulation(found: Json | None) -> list[str]:
     plain = found.get("plain_seeds", found["seeds"] // 2)
     again = (
         f"Again: `cd tests && python -m fault.sim.campaign --seeds {plain}`; as many again ask for answers, and the "
-        f"first 20 000 run once more with every capability of document 002, and once more with deletions."
+        f"first 20 000 run once more with every capability of `state.run`, and once more with deletions."
     )
     return [
         again,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_agents.worker.engine.applied_step import start_execution
-from celery_agents.worker.engine.run import moment
+from celery_agents.worker.moments import moment
+from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     AgentStep,
     AnswerNote,
@@ -130,7 +131,9 @@ def answer(
 ) -> AnswerResult:
     """Answer requests of the session."""
     about = AnswerNote(operation_id=operation or uuid.uuid4().hex, by=by)
-    return bench.store.requests.answer(bench.session, AnswerAction(answers, about, **options))
+    return bench.store.requests.answer(
+        bench.session, AnswerAction(answers, about, **{"check": check_answer, **options})
+    )
 
 
 def approve(bench: Bench, request: Request, **options: Any) -> AnswerResult:

@@ -1,4 +1,4 @@
-"""The agent of `support.agents` with every capability of document 002, and with tools that give recorded results again."""
+"""The agent of `support.agents` with every capability of `state.run`, and with tools that give recorded results again."""
 
 from __future__ import annotations
 

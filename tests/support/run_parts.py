@@ -1,4 +1,4 @@
-"""What the parts of document 002 must hold after an execution: what its steps make one after another, each once."""
+"""What the parts of `state.run` must hold after an execution: what its steps make one after another, each once."""
 
 from __future__ import annotations
 

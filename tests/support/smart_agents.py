@@ -1,4 +1,4 @@
-"""An agent with every capability of document 004, whose script follows from the step; each model call is in the ledger.
+"""An agent with every capability of `state.smart`, whose script follows from the step; each model call is in the ledger.
 
 The keys of model calls are `driver:<execution>:<step>:<purpose>`; the purpose of a step's own call is empty.
 """

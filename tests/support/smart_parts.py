@@ -1,4 +1,4 @@
-"""What the parts of document 004 must hold when `support.smart_agents` is done: each change once, and none lost."""
+"""What the parts of `state.smart` must hold when `support.smart_agents` is done: each change once, and none lost."""
 
 from __future__ import annotations
 

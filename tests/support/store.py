@@ -12,10 +12,10 @@ from typing import Any
 from celery_agents.config.settings import Settings
 from celery_agents.worker.engine import FirstExecution, first_state, operation_transition
 from celery_agents.worker.engine.applied_step import start_execution
-from celery_agents.worker.engine.run import moment
 from celery_agents.worker.errors import (
     StoreUnavailable,
 )
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,

@@ -173,7 +173,7 @@ class Not(Condition):
 
 @dataclass(frozen=True)
 class MaxIterations(Condition):
-    """Holds after so many iterations.
+    """Holds after `limit` iterations.
 
     Attributes:
         limit: Iterations, from 0; 0 ends the execution before its first model call.
@@ -197,7 +197,7 @@ class MaxIterations(Condition):
 
 @dataclass(frozen=True)
 class TokenLimit(Condition):
-    """Holds when so many tokens are used, prompt and completion together.
+    """Holds when `limit` tokens are used, prompt and completion together.
 
     Attributes:
         limit: Tokens, from 0. None: the budget's limit of tokens; it never holds where that is None, too.
@@ -374,7 +374,7 @@ class CustomCondition(Condition):
 
         Raises:
             InvalidInput: It answered something else.
-            Exception: Whatever the function raises.
+            Exception: Any exception of the function.
         """
         del now
         answer: Any = self.function(state)

@@ -90,7 +90,7 @@ def result(future: concurrent.futures.Future[R], timeout: float | None = None) -
 
 
 def wait(futures: Collection[Future], seconds: float | None) -> tuple[set[Future], set[Future]]:
-    """Wait until a future has ended, or so many seconds have passed: those that have ended, and the others."""
+    """Wait until a future has ended, or `seconds` have passed: those that have ended, and the others."""
     fiber = current()
     if fiber is None:
         found = concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ def run_in_thread(call: Callable[..., R], /, *args: Any) -> R:
 
 
 def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:
-    """Park the fiber until a future ends or so many seconds have passed; none of them may have ended before."""
+    """Park the fiber until a future ends or `seconds` have passed; none of them may have ended before."""
     loop = fiber.among.loop
     waker = _Waker(fiber)
     timer = None if seconds is None else loop.call_later(seconds, waker.wake)

@@ -21,7 +21,7 @@ class Threads(Protocol):
         ...
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
-        """Wait until a future has ended, or so many seconds have passed: those that have ended, and the others."""
+        """Wait until a future has ended, or `seconds` have passed: those that have ended, and the others."""
         ...
 
 

@@ -24,7 +24,7 @@ class Turns:
 
     @contextlib.contextmanager
     def of(self, key: str, patience_seconds: float) -> Generator[None]:
-        """Wait for the turn of this caller, no longer than so many seconds, and pass it on in the end."""
+        """Wait for the turn of this caller, `patience_seconds` at most, and pass it on in the end."""
         turn = self._ask(key)
         fibers.wait((turn,), patience_seconds)
         try:

@@ -62,7 +62,7 @@ class FunctionDriver:
         """Nothing can be missing."""
 
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """Yes: what it does not say, costs nothing."""
+        """Yes: an answer without a cost counts as 0."""
         return True
 
     async def aclose(self) -> None:

@@ -66,7 +66,7 @@ class ScriptedDriver:
         """Nothing can be missing."""
 
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """Yes: what it does not say, costs nothing."""
+        """Yes: an answer without a cost counts as 0."""
         return True
 
     async def aclose(self) -> None:

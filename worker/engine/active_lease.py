@@ -81,7 +81,7 @@ class ActiveLease:
                 self.interruption = None
 
     def wait(self, seconds: float) -> bool:
-        """Sleep so many seconds; True when an interruption ended the sleep early."""
+        """Sleep for `seconds`; True when an interruption ended the sleep early."""
         interrupted: Future[None] = Future()
         self.on_interrupt(lambda: interrupted.set_result(None))
         fibers.wait((interrupted,), seconds)

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ..guards import GuardPoint, GuardView, StopWith, ask_guards, budget_signals
 from ..hooks import HookPoint
+from ..moments import moment
 from ..redaction import describe_exception
 from ..requests import Grant, with_grant
 from ..state import (
@@ -32,7 +33,7 @@ from .auxiliary_calls import charge
 from .child_calls import merge_children
 from .child_charges import charge_children
 from .hook_endings import error_of_end, signals_of_end
-from .run import Run, moment
+from .run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

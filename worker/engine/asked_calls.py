@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from ...config.settings import Settings
 from ..errors import StateUnreadable
+from ..moments import moment
 from ..redaction import redact
 from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome, thaw
 from ..tools import Memo, Reply, UnusableResult
@@ -25,7 +26,7 @@ from .call_records import (
     result_value,
 )
 from .child_calls import find_open_child, is_delegated, record_child
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 
 TIMER: Final = "wait_until"
 """The option of an approval that the clock gives: its expiry approves, and the call goes on."""
@@ -133,9 +134,9 @@ def _read_option(request: Request, name: str) -> Any:
 
 
 def has_later_result(run: Run, index: int) -> bool:
-    """Whether a service brings the result of this call, which was declared so: the journal's says how it was started.
+    """Whether the call was declared with a later result; its journaled result then says only how it was started.
 
-    It does not for a call that has run and has put its result off.
+    False for a call that has run and has said then that its result comes later.
     """
     rounds = run.journal.requests.get(index)
     return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL and not rounds[-1].has_begun

@@ -23,13 +23,14 @@ from ..errors import (
     UnusableAnswer,
 )
 from ..guards import budget_signals
+from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, ExecutionState, InferenceResponse, Message
 from ..tools import StopExecution
 from .child_charges import charge_children
 from .driver_calls import check_answer_size, journal_paid_answer, parse_answer
 from .rejected_answers import charge_rejected
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 MOST_OF_STEP: Final = 1_000

@@ -55,7 +55,7 @@ class BegunCalls:
 
     def record_stopped(self, run: Run, planned: PlannedCall, begun: BeginRecord | None) -> CallRecord:
         """Record a call that may not begin any more."""
-        return record_stopped(run, planned, self._now_ms(run), None if planned.is_pure else begun)
+        return record_stopped(run, planned, self._services.redis_ms(run), None if planned.is_pure else begun)
 
     def _look_up(self, run: Run, planned: PlannedCall, begun: BeginRecord) -> tuple[Run, list[PlannedCall]]:
         """Ask the tool whether the effect happened; believe "no" only when the call cannot be running any more."""
@@ -66,7 +66,7 @@ class BegunCalls:
             answer = LookupResult.unknown("its lookup ended the execution")
         except Exception as error:  # noqa: BLE001 - the tool's own code
             answer = LookupResult.unknown(describe_exception(error).message)
-        now_ms = self._now_ms(run)
+        now_ms = self._services.redis_ms(run)
         match answer.status:
             case LookupStatus.HAPPENED:
                 return _with_outcome(run, planned, self._record_lookup(run, planned, answer)), []
@@ -96,10 +96,7 @@ class BegunCalls:
         return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
 
     def _times_now(self, run: Run) -> CallTimes:
-        return CallTimes.at(self._now_ms(run))
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
+        return CallTimes.at(self._services.redis_ms(run))
 
 
 def _may_repeat(run: Run, planned: PlannedCall) -> bool:

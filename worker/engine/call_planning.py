@@ -77,7 +77,7 @@ class CallPlanner:
 
         Raises:
             StopExecution: A hook before a call ends the execution.
-            Exception: Whatever else a hook before a call raises.
+            Exception: Any other exception of a hook before a call.
         """
         assert run.response is not None
         planned: list[PlannedCall] = []
@@ -120,10 +120,10 @@ class CallPlanner:
             case _:
                 pass
         requested = RequestedCall(index=index, call=call)
-        return record_stopped(run, requested, self._now_ms(run), run.journal.begun.get(index))
+        return record_stopped(run, requested, self._services.redis_ms(run), run.journal.begun.get(index))
 
     def _plan_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord | None:
-        """Plan a call; None for one that waits for an answer, and that nothing has to be done about."""
+        """Plan a call; None if it still waits and needs no action."""
         standing = classify_call(run, index, self._services.settings)
         match standing:
             case None:
@@ -194,7 +194,4 @@ class CallPlanner:
         return record_error(run, requested, ErrorInfo(kind=kind, message=message), self._times_now(run))
 
     def _times_now(self, run: Run) -> CallTimes:
-        return CallTimes.at(self._now_ms(run))
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
+        return CallTimes.at(self._services.redis_ms(run))

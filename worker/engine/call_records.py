@@ -10,11 +10,12 @@ from typing import Any, Final
 from ...config.settings import Settings
 from ..hooks import HookPoint
 from ..known_secrets import redact_known_in
+from ..moments import moment
 from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, freeze, thaw
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""

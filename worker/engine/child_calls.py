@@ -83,7 +83,7 @@ def is_won(run: Run, request: Request) -> bool:
 
 
 def read_end(run: Run, request: Request, answer: AnswerRecord) -> ChildEnd:
-    """How a child has ended; of one that gave no end, what is known."""
+    """Describe a child's end, even if it reported none."""
     end = run.child_end(request)
     order = request.child
     if end is not None or order is None:

@@ -7,7 +7,7 @@ from .run import Run
 
 
 def charge_children(run: Run, execution: ExecutionState, *, reserved: bool = False) -> ExecutionState:
-    """The execution with everything charged that its children of this step have used.
+    """Charge the execution for all children of this step.
 
     Args:
         reserved: Children that have not ended count with their whole reservation.

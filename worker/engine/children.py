@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from ..errors import ActionRefused, ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
+from ..moments import moment
 from ..redaction import describe_exception
 from ..state import (
     AgentState,
@@ -31,7 +32,7 @@ from .child_context import first_messages
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
 from .request_closing import RequestCloser
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 from .store_retries import ask_store
 from .transitions import FirstExecution, first_state, stop_transition
@@ -62,7 +63,7 @@ class Children:
 
     def stop_unwanted(self, run: Run) -> Run:
         """Stop the open children of an execution that ends, of a race that is won, and those that are late."""
-        now_ms = self._now_ms(run)
+        now_ms = self._services.redis_ms(run)
         reasons = {each.id: why for each in run.journal.open_children if (why := _why_unwanted(run, each, now_ms))}
         if not reasons:
             return run
@@ -111,7 +112,7 @@ class Children:
 
     def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
         """Answer the requests whose children cannot be made."""
-        now_ms = self._now_ms(run)
+        now_ms = self._services.redis_ms(run)
         records = {name: AnswerRecord(verb=AnswerVerb.FAIL, reason=why, at_ms=now_ms) for name, why in refused.items()}
         return self._closer.close_with(run, records)
 
@@ -146,7 +147,7 @@ class Children:
         try:
             stopped = ask_store(run, self._services, stop, "a stop of a child")
         except SessionNotFound:
-            record = _without_end(request, "the session of the agent is gone", self._now_ms(run))
+            record = _without_end(request, "the session of the agent is gone", self._services.redis_ms(run))
             return self._closer.close_with(run, {request.id: record})
         run = self._stop_below(run, order.session_id)
         # A parent that is woken meanwhile is this very step, which runs.
@@ -190,9 +191,6 @@ class Children:
         queue = self._queues.queue_of(order.agent)
         start = partial(_first_state, run, request, first_messages(run, request, order.prompt))
         return NewChild(request=request, link=link, queue=queue, start=start)
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
 
 
 def _needs_all(run: Run) -> bool:

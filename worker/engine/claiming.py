@@ -10,6 +10,7 @@ from ...config.settings import GROUP_MARK
 from ..agent import Agent, AgentRegistry
 from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
 from ..guards import time_left
+from ..moments import moment
 from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
@@ -18,7 +19,7 @@ from .outcome import Moved, NothingToDo, Outcome, Parked, RetryLater
 from .peers import Peers
 from .rejected_answers import read_rejected
 from .releases import release_and_retry
-from .run import Run, TimedClaim, moment
+from .run import Run, TimedClaim
 from .services import EngineServices
 from .sticky import StickySessions
 

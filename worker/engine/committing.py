@@ -8,6 +8,7 @@ from typing import Final
 from .. import crash_points
 from ..capability import Capability, CommittedStep
 from ..errors import ClaimLost, StoreFull, StoreUnavailable, VersionConflict
+from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, StopReason
 from ..store import Committed
@@ -15,10 +16,11 @@ from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks
 from .inference import Inference
 from .outcome import Done, TakenOver
-from .run import Run, TimedClaim, moment
+from .run import Run, TimedClaim
 from .services import EngineServices
 from .step_texts import failure_text, summarize_step
 from .sticky import KeepClaimPolicy
+from .store_retries import try_to_journal_results
 from .transitions import step_transition
 
 log = logging.getLogger(__name__)
@@ -94,19 +96,10 @@ class StepCommitter:
             raise error
         log.warning("the commit of step %s of session %s waits: %s", run.ref.step, run.ref.session_id, error)
         if isinstance(error, StoreFull):
-            run = self._journal_results(run)
+            # Redis has no room for the commit; some memory is reserved for the journal.
+            run = try_to_journal_results(run, self._services)
         self._services.sleep(_REDIS_PAUSE_SECONDS)
         return run
-
-    def _journal_results(self, run: Run) -> Run:
-        """Journal results that Redis has no room to commit: some memory is reserved for the journal."""
-        if not run.unjournaled:
-            return run
-        try:
-            self._steps.record_results(run.claim, run.unjournaled)
-        except (StoreFull, StoreUnavailable):
-            return run
-        return run.without_unjournaled()
 
 
 def _decide(run: Run, applied: AppliedStep, committed: Committed, sent_at: float) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import InvalidInput
+from ..moments import moment
 from ..redaction import describe_exception
 from ..state import (
     MAX_REQUESTS_PER_STEP,
@@ -21,7 +22,7 @@ from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
 from .call_records import PlannedCall
 from .child_calls import left_for_children
 from .request_opening import RequestOpener
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 Wanted = tuple[PlannedCall, Delegation]

@@ -74,7 +74,7 @@ class DriverCaller:
         """Journal an attempt that gave no usable answer, without anything of the provider's body.
 
         Args:
-            pause_seconds: The model is asked again within this step after so many, which watchers are told. None: it
+            pause_seconds: Time until the model is asked again within this step, which watchers are told. None: it
                 is not.
         """
         described = describe_exception(error)

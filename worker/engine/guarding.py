@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...config.settings import Settings
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
+from ..moments import moment
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
@@ -17,7 +18,7 @@ from .driver_calls import check_answer_of_hook
 from .hook_endings import run_state_hooks
 from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
 
 
 def _stop_at_once(run: Run, settings: Settings) -> Run:
-    """Stop a run of which nobody needs to be asked: it must not run at all, or a client stops it."""
+    """Stop a run before hooks and guards are asked: it may not run, or a client stops it."""
     refused = _find_refusal(run, settings)
     if refused is not None:
         return run.failing(*refused)
@@ -75,7 +76,7 @@ def run_before_hooks(run: Run) -> Run:
     A step that waits stores nothing that hooks have changed, so each of its legs runs them again.
 
     Raises:
-        Exception: Whatever a hook raises.
+        Exception: Any exception of a hook.
     """
     if run.agent.hook_stack.is_empty:
         return run

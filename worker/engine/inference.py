@@ -15,6 +15,7 @@ from ..drivers import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
 from ..guards import budget_signals, time_left
 from ..hooks import AnswerUndecided, HookPoint
+from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..tools import StopExecution
@@ -26,7 +27,7 @@ from .interruptions import resolve_interruption, user_stop_signal
 from .outcome import TakenOver
 from .rejected_answers import RejectedAnswer, as_response, with_corrections
 from .releases import release_and_retry
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 _SHORTEST_TIMEOUT_SECONDS: Final = 0.001
@@ -56,7 +57,7 @@ class Inference:
         """Repeat the changes that the hooks around inference made, on the state that is stored now.
 
         Raises:
-            Exception: Whatever a hook raises.
+            Exception: Any exception of a hook.
         """
         response = run.response
         if response is None or run.is_given or run.agent.hook_stack.is_empty:

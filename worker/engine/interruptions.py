@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..guards import time_signals
+from ..moments import moment
 from ..state import StopReason, StopSignal
 from ..store import Hold, Store
 from .active_lease import Interruption
 from .outcome import TakenOver
 from .releases import release_and_retry
-from .run import Run, moment
+from .run import Run
 from .services import EngineServices
 
 

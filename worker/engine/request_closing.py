@@ -42,7 +42,7 @@ class RequestCloser:
 
     def cancel_open(self, run: Run) -> Run:
         """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
-        now_ms = self._now_ms(run)
+        now_ms = self._services.redis_ms(run)
         asked = [each for each in run.journal.open_requests if each.child is None]
         for each in asked:
             self._abandon(run, each)
@@ -76,12 +76,12 @@ class RequestCloser:
                 continue
             reason = error.message if error is not None else _CRASHED
             records[request.id] = AnswerRecord(
-                verb=AnswerVerb.FAIL, value=outcome.value, reason=reason, at_ms=self._now_ms(run)
+                verb=AnswerVerb.FAIL, value=outcome.value, reason=reason, at_ms=self._services.redis_ms(run)
             )
         return self.close_with(run, records)
 
     def _close_expired(self, run: Run) -> Run:
-        now_ms = self._now_ms(run)
+        now_ms = self._services.redis_ms(run)
         expired = [each for each in run.journal.open_requests if each.child is None and each.is_expired(now_ms)]
         records = {each.id: _expiry_record(each, now_ms) for each in expired}
         following = [each.passed_on(now_ms) for each in expired if each.on_expiry.then is ExpiryAction.PASS_ON]
@@ -109,9 +109,6 @@ class RequestCloser:
         passed_on = {place for place, record in journal.answers.items() if record.verb is AnswerVerb.PASS_ON}
         opened = [each for each in opens if (each.index, each.round - 1) in passed_on]
         return run.with_journal(journal.with_requests(opened) if opened else journal)
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
 
 
 def _expiry_record(request: Request, now_ms: int) -> AnswerRecord:

@@ -93,7 +93,7 @@ class RequestOpener:
             if decision.verdict is PolicyVerdict.ASK:
                 requests.append((each, self._approval_request(run, replace(each, call=decision.call), decision)))
             else:
-                run = run.with_record(each.index, _record_decision(run, each, decision, self._now_ms(run)))
+                run = run.with_record(each.index, _record_decision(run, each, decision, self._services.redis_ms(run)))
         run = self.open(run, requests)
         may_run = [each for each in planned if each.index not in run.records]
         return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
@@ -135,7 +135,7 @@ class RequestOpener:
         if grant is None or request is None or planned.index in run.records or run.outcome is not None:
             return run
         note = f"remembered from {grant.id}"
-        record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._now_ms(run))
+        record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._services.redis_ms(run))
         return self._closer.close_with(run, {request.id: record})
 
     def record_started(self, run: Run) -> Run:
@@ -219,7 +219,7 @@ class RequestOpener:
         return self.make_request(
             run, planned, RequestKind.APPROVAL,
             text=f"{redact(needs.why)}; {when}" if needs.why else when,
-            to=CLOCK, after_ms=max(1, until_ms - self._now_ms(run)),
+            to=CLOCK, after_ms=max(1, until_ms - self._services.redis_ms(run)),
             on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options=options,
         )  # fmt: skip
 
@@ -253,7 +253,7 @@ class RequestOpener:
         args = fields.pop("args", planned.arguments)
         if args is None:
             raise InvalidInput("args", None, "a call that asks takes its arguments as one JSON object.")
-        now_ms, after_ms = self._now_ms(run), fields.pop("after_ms", None)
+        now_ms, after_ms = self._services.redis_ms(run), fields.pop("after_ms", None)
         place = _next_place(run, planned, ahead)
         ref = run.ref
         return Request(
@@ -310,14 +310,13 @@ class RequestOpener:
             has_begun: Its effect goes on elsewhere, and nobody will tell how it ends.
         """
         if has_begun:
-            record = record_unknown(run, planned, f"nobody can wait for it: {why}", CallTimes.at(self._now_ms(run)))
+            record = record_unknown(
+                run, planned, f"nobody can wait for it: {why}", CallTimes.at(self._services.redis_ms(run))
+            )
             return run.with_record(planned.index, record)
         error = ErrorInfo(kind="request_refused", message=f"the call did not run: {why}")
-        record = record_error(run, planned, error, CallTimes.at(self._now_ms(run)))
+        record = record_error(run, planned, error, CallTimes.at(self._services.redis_ms(run)))
         return run.with_record(planned.index, record)
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._services.monotonic())
 
 
 def next_request_id(run: Run, planned: PlannedCall) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from math import ceil
 from typing import Any, Final
@@ -15,6 +15,7 @@ from ..agent import Agent
 from ..drivers import AuxiliaryRequest
 from ..errors import ModelCallRefused, StateUnreadable
 from ..hooks import HookContext, HookPoint
+from ..moments import moment
 from ..state import (
     AgentState,
     ChildEnd,
@@ -170,7 +171,7 @@ class Run:
 
     def changed(self, **changes: Any) -> Run:
         """The same run with other values."""
-        # Ten times as fast as `dataclasses.replace`: a step changes its run about ten times, and a run has 20 fields.
+        # Ten times as fast as `dataclasses.replace`: a step changes its run about ten times.
         copy = object.__new__(Run)
         copy.__dict__.update(self.__dict__, **changes)
         return copy
@@ -291,11 +292,6 @@ class Run:
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
             state=state, now=moment(self.claim.now_ms), is_repeated=has_answer, ask=self.ask_model, **values,
         )  # fmt: skip
-
-
-def moment(redis_ms: int) -> datetime:
-    """Redis's time as a datetime."""
-    return datetime.fromtimestamp(redis_ms / 1000, UTC)
 
 
 _LONGEST_MS: Final = 366 * 86_400_000

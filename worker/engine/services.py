@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...config.settings import Settings
 from ..concurrency import fibers
@@ -15,6 +16,9 @@ from ..store import Store
 from .leases import LeaseKeeper
 from .live_writer import LiveWriter
 from .observer import StepObserver
+
+if TYPE_CHECKING:
+    from .run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +48,7 @@ class EngineServices:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "live", LiveWriter(self.store))
+
+    def redis_ms(self, run: Run) -> int:
+        """Redis's time now, at the earliest; see `Run.redis_ms`."""
+        return run.redis_ms(self.monotonic())

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _StepKey = tuple[str, str, int]
 
-# After a delivery that this worker refused, no session is sticky for so long.
+# After a delivery that this worker refused, no session is sticky for this time.
 _REFUSED_SECONDS: Final = 60.0
 _CLAIMS_FOR_EACH_SLOT: Final = 2
 

@@ -33,3 +33,14 @@ def ask_store(run: Run, services: EngineServices, request: Callable[[], R], purp
             if services.keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
                 raise
             services.sleep(_REDIS_PAUSE_SECONDS)
+
+
+def try_to_journal_results(run: Run, services: EngineServices) -> Run:
+    """Journal the results that the run holds; it keeps them for its commit where Redis is full or away."""
+    if not run.unjournaled:
+        return run
+    try:
+        services.store.steps.record_results(run.claim, run.unjournaled)
+    except (StoreFull, StoreUnavailable):
+        return run
+    return run.without_unjournaled()

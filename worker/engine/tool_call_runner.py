@@ -13,8 +13,8 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
 from ..drivers import AuxiliaryRequest
-from ..errors import StoreFull, StoreUnavailable
 from ..known_secrets import redact_known
+from ..moments import moment
 from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
@@ -45,8 +45,9 @@ from .call_records import (
 from .child_calls import read_spawned_ends
 from .delegating import Delegator
 from .request_opening import RequestOpener, next_request_id
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 from .services import EngineServices
+from .store_retries import try_to_journal_results
 
 _Future = concurrent.futures.Future[Any]
 
@@ -62,6 +63,7 @@ class ToolCallRunner:
     """Runs the calls of one batch and journals what came of them."""
 
     def __init__(self, services: EngineServices, opener: RequestOpener, delegator: Delegator) -> None:
+        self._services = services
         self._opener = opener
         self._delegator = delegator
         self._signer = TokenSigner(services.settings.token_secret)
@@ -95,7 +97,7 @@ class ToolCallRunner:
         When it takes too long, the lease keeper journals that outcome and gives the claim back: another worker goes on
         from there, and nobody uses what the function returns later.
         """
-        lease, began_ms = run.lease, self._now_ms(run)
+        lease, began_ms = run.lease, self._services.redis_ms(run)
 
         def journal_timeout() -> None:
             record = self._record_timeout(run, planned, began_ms)
@@ -113,7 +115,7 @@ class ToolCallRunner:
             lease.end_call()
 
     def _run_side_by_side(self, run: Run, calls: Sequence[PlannedCall], *, is_final: bool) -> Run:
-        began_ms, began = self._now_ms(run), self._monotonic()
+        began_ms, began = self._services.redis_ms(run), self._monotonic()
         futures: dict[_Future, PlannedCall] = {self._start(run, planned): planned for planned in calls}
         for future in futures:
             run.lease.on_interrupt(future.cancel)
@@ -164,7 +166,7 @@ class ToolCallRunner:
         return record if signal is None else CallRecord(execution=record.execution, signal=signal)
 
     def _record_raised(self, run: Run, planned: PlannedCall, error: BaseException, began_ms: int) -> CallRecord:
-        """Record a call that raised something else than what has a meaning for the engine."""
+        """Record a call that raised an exception without special meaning."""
         if isinstance(error, OutcomeUnknown):
             return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
         if isinstance(error, TimeoutError) and planned.tool.is_async and not str(error):
@@ -183,7 +185,7 @@ class ToolCallRunner:
     def _record_interrupted(self, run: Run, planned: PlannedCall, why: str, began_ms: int) -> CallRecord:
         """Record a call that ended in the middle, by an interruption or because it took too long."""
         if planned.is_pure and run.lease.interruption is not None:
-            return record_not_run(run, planned, self._now_ms(run))
+            return record_not_run(run, planned, self._services.redis_ms(run))
         return self._record_timeout(run, planned, began_ms, why)
 
     def _record_timeout(self, run: Run, planned: PlannedCall, began_ms: int, why: str | None = None) -> CallRecord:
@@ -226,7 +228,9 @@ class ToolCallRunner:
         if planned.is_pure:
             return run
         run = run.changed(unjournaled=run.unjournaled.with_record(planned.index, record))
-        return run if with_commit else self._journal(run)
+        if with_commit:
+            return run
+        return try_to_journal_results(run, self._services)  # the commit tries again, as long as the step may live
 
     def _add_request(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
         """Open the request that a tool has asked for; where that is not possible, the call has a record instead."""
@@ -245,15 +249,8 @@ class ToolCallRunner:
     def _record_unasked(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> CallRecord:
         """Record a call that would wait, of an execution that ends: one that has begun elsewhere is unknown."""
         if not needs.has_begun:
-            return record_not_run(run, planned, self._now_ms(run))
-        return record_elsewhere(run, planned, CallTimes.at(self._now_ms(run)))
-
-    def _journal(self, run: Run) -> Run:
-        try:
-            self._steps.record_results(run.claim, run.unjournaled)
-            return run.without_unjournaled()
-        except (StoreFull, StoreUnavailable):
-            return run  # the commit tries again, as long as the step may live
+            return record_not_run(run, planned, self._services.redis_ms(run))
+        return record_elsewhere(run, planned, CallTimes.at(self._services.redis_ms(run)))
 
     def _tool_context(self, run: Run, planned: PlannedCall) -> ToolContext:
         lease = run.lease
@@ -263,7 +260,7 @@ class ToolCallRunner:
             step=run.ref.step,
             index=planned.index,
             idempotency_key=planned.key,
-            deadline=moment(self._now_ms(run)) + timedelta(seconds=planned.timeout),
+            deadline=moment(self._services.redis_ms(run)) + timedelta(seconds=planned.timeout),
             cancelled=lambda: lease.interruption is not None,
             ask=lambda key, request: run.ask_model(
                 f"t{planned.index}.{key}", request if keeps_secrets(planned.tool) else _without_secrets(request)
@@ -294,10 +291,7 @@ class ToolCallRunner:
         return self._signer.sign(TokenClaims(session_id=run.ref.session_id, request_id=name, purpose=purpose))
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:
-        return CallTimes(began_ms, self._now_ms(run))
-
-    def _now_ms(self, run: Run) -> int:
-        return run.redis_ms(self._monotonic())
+        return CallTimes(began_ms, self._services.redis_ms(run))
 
 
 def _without_secrets(request: AuxiliaryRequest | str) -> AuxiliaryRequest | str:

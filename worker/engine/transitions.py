@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..moments import moment
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
 from ..store import InboxKind, NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
 from .handoffs import hand_over
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
 from .interruptions import user_stop_signal
-from .run import Run, moment
+from .run import Run
 from .step_texts import capability_events, end_event, execution_event, step_event
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
+from ..moments import moment
 from ..store import ChildPlan, LoadedSession, NextState, RefusedWait, Snapshot, StoredWait, Transition, WaitResult
 from .applied_step import start_execution
 from .asked_calls import has_outside_result
@@ -13,7 +14,7 @@ from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
 from .request_closing import RequestCloser
-from .run import CallRecord, Run, moment
+from .run import CallRecord, Run
 from .services import EngineServices
 from .step_texts import summarize_wait
 from .store_retries import ask_store
@@ -22,7 +23,7 @@ _MOST_CONFLICTS: Final = 20
 
 
 class StepWaiter:
-    """Lets runs wait."""
+    """Stores a waiting step and gives its claim back."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
@@ -97,6 +98,6 @@ def _wait_transition(run: Run) -> Transition:
 
 
 def _results(run: Run) -> dict[int, CallRecord]:
-    """Every result that the journal lacks, but those that follow from answers, which it has."""
+    """Results not in the journal, except those derived from answers."""
     missing = (index for index in sorted(run.records) if index not in run.journal.results)
     return {index: run.records[index] for index in missing if not has_outside_result(run, index)}

@@ -1,4 +1,4 @@
-"""The check of an answer against its request: whoever answers learns which field is wrong, and nothing is written."""
+"""Check an answer against its request; one that does not fit raises InvalidInput and is not stored."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from ..errors import InvalidInput, StateUnreadable
 from ..state import (
     KINDS_OF_ANSWERS,
+    MAX_REQUEST_BYTES,
     Answer,
     Approve,
     Complete,
@@ -30,8 +31,8 @@ from .schemas import check_schema
 MAX_REASON_CHARS: Final = 10_000
 """Characters of a reason, an error or a note."""
 
-MAX_ANSWER_BYTES: Final = 262_144
-"""Bytes of one answer as JSON."""
+MAX_RESULT_BYTES: Final = 262_144
+"""Bytes of a result that comes later, as JSON."""
 
 QUESTIONS: Final = "questions"
 FREE_TEXT: Final = "allow_free_text"
@@ -57,7 +58,7 @@ def check_answer(request: Request, answer: GivenAnswer) -> GivenAnswer:
         case Answer(values):
             return Answer(check_values(request, values))
         case Complete(value):
-            return Complete(_check_size("value", freeze(value, "value")))
+            return Complete(_check_size(request, "value", freeze(value, "value")))
         case Fail(error):
             return Fail(check_text("error", error))
 
@@ -67,10 +68,11 @@ def check_values(request: Request, values: Any) -> Any:
     if is_asked_with_options(request):
         items, allow_free_text = questions_of(request)
         answers = read_user_answers(items, values, allow_free_text=allow_free_text)
-        return _check_size("values", FrozenDict({name: each.model_dump(mode="json") for name, each in answers.items()}))
+        stored = FrozenDict({name: each.model_dump(mode="json") for name, each in answers.items()})
+        return _check_size(request, "values", stored)
     schema = request.answer_schema
     checked = freeze(values, "values") if schema is None else check_schema(values, schema, "values")
-    return _check_size("values", checked)
+    return _check_size(request, "values", checked)
 
 
 def check_remember(answer: GivenAnswer, remember: Remember | str) -> Remember:
@@ -131,11 +133,12 @@ def _check_approval(request: Request, answer: Approve) -> Approve:
     if not isinstance(answer.args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput("args", type(answer.args), "give a dict of the arguments.")
     args = check_schema(answer.args, request.answer_schema or {}, "args")
-    return Approve(cast("FrozenDict", _check_size("args", args)))
+    return Approve(cast("FrozenDict", _check_size(request, "args", args)))
 
 
-def _check_size(field: str, value: Any) -> Any:
+def _check_size(request: Request, field: str, value: Any) -> Any:
     size = len(to_json(value))
-    if size > MAX_ANSWER_BYTES:
-        raise InvalidInput(field, size, f"an answer holds {MAX_ANSWER_BYTES} bytes at most; store the rest elsewhere.")
+    limit = MAX_RESULT_BYTES if request.kind is RequestKind.EXTERNAL else MAX_REQUEST_BYTES
+    if size > limit:
+        raise InvalidInput(field, f"{size} bytes", f"it may have {limit} bytes as JSON; store the rest elsewhere.")
     return value

@@ -10,7 +10,7 @@ from .values import AgentSession
 
 
 class AgentSessionStage(StrEnum):
-    """The stages of the runtime. What is changed in `AFTER_SAVE` and `AFTER_CREATE` is in the returned value only."""
+    """The stages of the runtime. Changes in `AFTER_SAVE` and `AFTER_CREATE` are in the returned value only."""
 
     BEFORE_CREATE = "before_create"
     AFTER_CREATE = "after_create"

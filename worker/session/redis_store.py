@@ -1,4 +1,4 @@
-"""`RedisSessionStore`: sessions of the session runtime on the truth that workers use; nothing is stored twice.
+"""`RedisSessionStore`: sessions of the session runtime in the Redis keys that workers use; nothing is stored twice.
 
 A session that an action gives an execution is due with the save, and workers run it. While it runs, its steps save the
 session. So a save is refused then, and actions that can wait go to the running step, which applies each of them once.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from ..engine.transitions import operation_transition
 from ..errors import SessionNotFound, StateUnreadable
+from ..moments import moment
 from ..state import Message, read_session_id
 from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession
 from .actions import (
@@ -100,7 +100,7 @@ class RedisSessionStore:
             return
 
     def list_headers(self) -> SessionInfoList:
-        """See `SessionStore.list_headers`. What cannot be read is in `unreadable`."""
+        """See `SessionStore.list_headers`. Unreadable sessions are in `unreadable`."""
         found: dict[str, Header] = {}
         newest_ms: int | None = None
         while True:
@@ -190,8 +190,8 @@ def _session(session_id: str, stored: WholeSession) -> AgentSession:
         agent_name=stored.agent,
         status=_status(stored.status),
         version=stored.version,
-        created_at=_moment(stored.created_ms),
-        updated_at=_moment(stored.updated_ms),
+        created_at=moment(stored.created_ms),
+        updated_at=moment(stored.updated_ms),
         parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
     )
     return AgentSession(info=info, definition=_definition(stored), state=stored.state)
@@ -213,8 +213,8 @@ def _info_of(header: Header) -> AgentSessionInfo:
         agent_name=header.agent,
         status=_status(header.session_status),
         version=header.version,
-        created_at=_moment(header.created_ms),
-        updated_at=_moment(header.updated_ms),
+        created_at=moment(header.created_ms),
+        updated_at=moment(header.updated_ms),
         parent_id=read_session_id(header.forked_from) if header.forked_from else None,
     )
 
@@ -224,7 +224,3 @@ def _status(name: str) -> SessionStatus:
         return SessionStatus(name)
     except ValueError:
         raise StateUnreadable("session_status", f"it is {name[:40]!r}, which is no status") from None
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -78,7 +78,7 @@ class SessionRuntime:
             ActionRefused: An execution of the session runs or waits, and the action cannot wait for its step.
             SessionNotFound: There is no such session, or it was deleted meanwhile.
             SessionConflict: The session was saved meanwhile; load it and try again.
-            Exception: Whatever the action or a controller raises.
+            Exception: Any exception of the action or a controller.
         """
         before = self._load(session_id)
         if not strict and self._repository.queue_action(before, action):

@@ -1,6 +1,6 @@
 """`SessionSnapshot`: a session as one JSON document, with which another Redis and later code can go on.
 
-After "Snapshot and restore" of document 004.
+The names are those of Cognipeer's agent SDK; see docs/coverage.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CALLBACK: Final = re.compile(r"^_*on([A-Z_]\w*)$|(callback|listener|handler|sig
 class SessionSnapshot(Value):
     """A session with all that is committed of it.
 
-    What a running step has not committed is not in it: its model call is made again. An execution keeps its id, so its
+    Uncommitted results of a running step are not in it: its model call is made again. An execution keeps its id, so its
     keyed effects keep their keys.
 
     Attributes:

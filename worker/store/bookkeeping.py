@@ -62,7 +62,7 @@ def remembers(saves: int) -> bool:
 
 
 def descends(lineage: bytes, older: bytes, saves: int) -> bool:
-    """Whether a session of this lineage was, so many saves ago, the one with the older lineage.
+    """Whether a session of this lineage was, `saves` saves ago, the one with the older lineage.
 
     False too where nobody knows any more: it is too long ago.
     """

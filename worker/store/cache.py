@@ -17,7 +17,7 @@ from .bookkeeping import Bookkeeping
 # Estimated memory of one message or step besides its texts. Measured: a step and its two messages with 5 kB of JSON
 # take 5.9 kB where this process made them, because step and messages share their texts.
 _OBJECTS_BYTES: Final = 800
-# Texts count so many times where they were read, because step and messages then hold a copy each (12.9 kB).
+# Texts count this many times where they were read, because step and messages then hold a copy each (12.9 kB).
 _READ_TIMES: Final = 2
 # First value of the return time: the average number of `put` calls until a session is asked for again.
 _FIRST_RETURN_TIME: Final = 65_536.0

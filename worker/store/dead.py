@@ -9,7 +9,7 @@ from .context import StoreContext
 from .database import Command
 from .keys import ShardKeys
 
-# Whoever may send a message may call the task that stores one: what it says is cut here, where it is stored.
+# Every sender of messages may call the task that stores an entry, so texts are cut here, where they are stored.
 _PAYLOAD_CHARS: Final = 2_000
 _REASON_CHARS: Final = 1_000
 _ID_CHARS: Final = 200

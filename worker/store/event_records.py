@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+
+from ..moments import moment
 
 
 class EventType(StrEnum):
@@ -128,4 +130,4 @@ class Event:
     @property
     def at(self) -> datetime:
         """When it happened, by Redis's clock."""
-        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+        return moment(self.at_ms)

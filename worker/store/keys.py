@@ -19,7 +19,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:sessions` | zset | permanent | the transaction that saves; pruned by the sweep |
 | `ca:{k}:failed` | zset | permanent | the transaction that fails or retries an execution; pruned by the sweep |
 | `ca:{k}:ending` | zset | permanent | session → when its keys expire; from it the sweep prunes the indexes |
-| `ca:{k}:callbacks` | zset | permanent | `<sid> <eid> <kind>` → when; the ending transaction, the sweep |
+| `ca:{k}:callbacks` | zset | permanent | `<sid> <eid> <kind> <retries>` → when due, for an end or a request |
 | `ca:{k}:unoffered` | zset | permanent | `<agent> <sid>` of sessions whose agent no live worker offers, score 0 |
 | `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |

@@ -217,7 +217,7 @@ class Snapshot:
 
     Attributes:
         inbox: Operations that arrived while the step ran and were not applied before.
-        entries: Number of stored inbox entries these came from; exactly so many are trimmed.
+        entries: Number of stored inbox entries these came from; exactly this number is trimmed.
         is_child: The session is a child: it has one execution.
     """
 
@@ -234,7 +234,7 @@ class NextState:
     """A session as a commit or an action makes it.
 
     Attributes:
-        state: The session afterwards. What is due next follows from its execution's status.
+        state: The session afterwards. The step that is due next follows from its execution's status.
         ended: The session at the end of the claimed execution, when `state` already holds the next execution.
         events: Written for watchers in the same transaction.
         operations: Ids of the operations applied.

@@ -23,7 +23,7 @@ DEFAULT_MAX_RESULT_CHARS: Final = 32_000
 MAX_DEPTH: Final = 64
 """Levels of nesting of a stored result; deeper than that is a cycle more often than data."""
 
-# Of a longer result so much is read, for the sake of secrets and of the count of what is left out.
+# This part of a longer result is read, for the sake of secrets and of the count of what is left out.
 _LOOKED_AT_TIMES: Final = 2
 _LOOKED_AT_CHARS: Final = 1_000_000
 # What an item of a list or an object counts besides its texts.
@@ -57,7 +57,7 @@ def to_json_value(
     Raises:
         UnusableResult: Something in it is not JSON (bytes, a generator, a cycle) or cannot be read; the text says what.
     """
-    if limit_bytes is not None:  # so many bytes are no more characters, and no more has to be looked at
+    if limit_bytes is not None:  # a character has at least one byte, so no more has to be looked at
         limit_chars = limit_bytes if limit_chars is None else min(limit_chars, limit_bytes)
     limits = _Limits(limit_chars, limit_bytes)
     conversion = _Conversion(limits.most_chars, NO_SECRETS if keeps_secrets else current_matcher())

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ....config.celery import GREENLETS, is_redis
+from ....config.brokers import is_redis
+from ....config.celery import GREENLETS
 from ....config.settings import Settings
 from ....worker.agent import Agent, AgentRegistry
 from ....worker.errors import ConfigurationError

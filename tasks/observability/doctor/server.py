@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from ....config.brokers import shares_a_database
 from ....worker.errors import CeleryAgentsError, ConfigurationError
-from ...publishing import TransactionPublisher, shares_a_database
+from ...publishing import TransactionPublisher
 from ..server_policy import memory_share
 from .findings import Finding, Installation
 

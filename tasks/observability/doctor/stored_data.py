@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+from ....config.brokers import shares_a_database
 from ....worker.redaction import redact
 from ...broker_keys import broker_key_types, unacked_key
 from ...consumer.safe_redelivery import examine_unacked
-from ...publishing import shares_a_database
 from .findings import Finding, Installation
 
 _SHOWN: Final = 20

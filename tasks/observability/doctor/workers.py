@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ....config.brokers import shares_a_database
 from ....config.celery import GREENLETS, is_redis
 from ....config.settings import GROUP_MARK
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
 from ....worker.store import RequestFilter, Store
-from ...publishing import oldest_queued_ms, shares_a_database
+from ...publishing import oldest_queued_ms
 from ..queue_names import shown_queues
 from ..request_reasons import describe_requests
 from .findings import Finding, Installation

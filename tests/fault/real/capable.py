@@ -1,4 +1,4 @@
-"""kill -9 of real workers whose agents have every capability of document 002."""
+"""kill -9 of real workers whose agents have every capability of `state.run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of real workers whose agent has every capability of document 004."""
+"""kill -9 of real workers whose agent has every capability of `state.smart`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, ch
     """Run seeds, and sum up; what stands in the folder counts as run.
 
     Each is run also with sessions that ask; the first 20 000 also with agents that have every capability (those
-    of document 002, and those of document 004), and with clients that delete sessions.
+    of `state.run`, and those of `state.smart`), and with clients that delete sessions.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.

@@ -1,4 +1,4 @@
-"""The agents of the simulation with every capability of document 002, and what their parts must hold at the end."""
+"""The agents of the simulation with every capability of `state.run`, and what their parts must hold at the end."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--seeds", default="0:1000", help="from:to, or several of them and single seeds, separated by commas"
     )
     parser.add_argument("--waiting", action="store_true", help="calls ask for answers, and sessions are held")
-    parser.add_argument("--capable", action="store_true", help="the agents have every capability of document 002")
-    parser.add_argument("--smart", action="store_true", help="the agents have every capability of document 004")
+    parser.add_argument("--capable", action="store_true", help="the agents have every capability of `state.run`")
+    parser.add_argument("--smart", action="store_true", help="the agents have every capability of `state.smart`")
     parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")

@@ -127,9 +127,9 @@ class Simulation:
         Args:
             substitutes: What stands in place of parts of the product.
             waiting: Calls ask for approvals, answers and results from outside, and sessions are held.
-            capable: The agents have every capability of document 002.
+            capable: The agents have every capability of `state.run`.
             deleting: Clients delete sessions.
-            smart: The agents have every capability of document 004.
+            smart: The agents have every capability of `state.smart`.
         """
         self.waiting = waiting
         self.capable = capable

@@ -1,4 +1,4 @@
-"""The agents of the simulation with every capability of document 004, and what their parts must hold at the end.
+"""The agents of the simulation with every capability of `state.smart`, and what their parts must hold at the end.
 
 The model is also asked beside the steps: for notes, summaries and verdicts. Each of these calls is paid for at a ledger of
 its own; its key is the execution, the step and the purpose.

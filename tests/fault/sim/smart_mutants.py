@@ -1,4 +1,4 @@
-"""Breakages of answers beside the steps. Seeds whose agents have every capability of document 004 have to find each."""
+"""Breakages of answers beside the steps. Seeds whose agents have every capability of `state.smart` have to find each."""
 
 from __future__ import annotations
 

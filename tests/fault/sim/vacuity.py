@@ -126,7 +126,7 @@ SMART_ANSWERS = (
 
 
 def unseen_smart(tally: Tally) -> Iterator[str]:
-    """What should have happened in seeds whose agents have every capability of document 004, and did not."""
+    """What should have happened in seeds whose agents have every capability of `state.smart`, and did not."""
     yield from (f"answer {answer}" for answer in SMART_ANSWERS if not tally.answers[answer])
     if not tally.points[f"<{Points.JOURNAL_AUXILIARY}"]:
         yield f"round trip {Points.JOURNAL_AUXILIARY}"

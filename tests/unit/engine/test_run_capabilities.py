@@ -1,4 +1,4 @@
-"""Capabilities of document 002 in the engine: how executions end, and what the state shows of them."""
+"""Capabilities behind `state.run` in the engine: how executions end, and what the state shows of them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.requests import check_answer, check_remember, check_schema, schema_of
-from celery_agents.worker.requests.answers import MAX_ANSWER_BYTES, MAX_REASON_CHARS
+from celery_agents.worker.requests.answers import MAX_REASON_CHARS, MAX_RESULT_BYTES
 from celery_agents.worker.state import (
+    MAX_REQUEST_BYTES,
     Answer,
     Approve,
     Complete,
@@ -100,10 +101,18 @@ def test_a_reason_is_a_text_of_bounded_length(answer: Deny) -> None:
 
 def test_a_result_is_json_of_bounded_size() -> None:
     asked = request(RequestKind.EXTERNAL)
-    for value in (object(), {"deep": {1: 2}}, float("inf"), "x" * MAX_ANSWER_BYTES):
+    for value in (object(), {"deep": {1: 2}}, float("inf"), "x" * MAX_RESULT_BYTES):
         with pytest.raises(InvalidInput, match="value"):
             check_answer(asked, Complete(value))
     assert check_answer(asked, Complete({"a": [1, None]})) == Complete(FrozenDict({"a": [1, None]}))
+
+
+def test_an_answer_to_a_question_is_as_long_as_a_request_at_most() -> None:
+    asked = request(RequestKind.QUESTION)
+    with pytest.raises(InvalidInput, match=f"{MAX_REQUEST_BYTES} bytes") as refused:
+        check_answer(asked, Answer("x" * MAX_REQUEST_BYTES))
+    assert refused.value.field == "values"
+    assert check_answer(request(RequestKind.EXTERNAL), Complete("x" * MAX_REQUEST_BYTES))
 
 
 def test_a_question_without_a_schema_takes_any_json_and_one_with_a_type_only_that() -> None:

@@ -1,4 +1,4 @@
-"""`state.run`: the fields and builders of document 002 on the state that is stored."""
+"""`state.run`: the fields and builders of Locus on the state that is stored."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
-from celery_agents.worker.engine.run import moment
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import NextState, Store, memory_store
 

@@ -42,7 +42,7 @@ class Guardrails(Capability):
     """Asks guardrails about each message that the model is about to read, and about each of its answers.
 
     A request that is blocked is not sent: the step has a notice as its answer, and the execution ends as stopped. The
-    model never reads the message, in later executions neither. An answer that is blocked is replaced by a notice, with
+    model never reads the message, nor in later executions. An answer that is blocked is replaced by a notice, with
     its calls, and the execution ends as well; `state.smart.guardrail_result` keeps its text. Where answers are judged,
     nobody sees them while they are written.
 

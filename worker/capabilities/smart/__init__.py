@@ -1,4 +1,6 @@
-"""The capabilities of document 004, behind `state.smart`: what a long task needs to keep its course and its size.
+"""The capabilities behind `state.smart`: what a long task needs to keep its course and its size.
+
+The names are those of Cognipeer's agent SDK; see docs/coverage.md.
 
 Each is made of what the capabilities of users can use, too. Their parts are in `worker.state.views.smart_parts`, where
 the view reads them.

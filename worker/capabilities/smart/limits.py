@@ -1,4 +1,4 @@
-"""`AgentLimits`: limits of an execution beside its budget, under the names of document 004."""
+"""`AgentLimits`: limits of an execution beside its budget, under the names of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class AgentLimits(Capability):
 
 
 def clamp(messages: Sequence[Message], most: int, counter: TokenCounter) -> tuple[Message, ...]:
-    """The messages without the oldest answers and their results, so that at most so many tokens are left.
+    """The messages without the oldest answers and their results, so that at most `most` tokens are left.
 
     System messages, the first message of the user and the newest answer stay, even where that is more.
     """

@@ -21,8 +21,8 @@ ProfileName = Literal["fast", "balanced", "deep", "research", "custom"]
 class RuntimeProfile:
     """The numbers of a profile. An agent with a profile gets `AgentLimits` and `Summarization` made of them.
 
-    What an agent is given itself beats the profile: its own `AgentLimits` field by field, its own `Summarization` or
-    `ToolArchive` as a whole.
+    Explicit arguments of an agent override the profile: its own `AgentLimits` field by field, its own
+    `Summarization` or `ToolArchive` as a whole.
 
     Attributes:
         name: `custom` for one that is no built-in one.
@@ -30,7 +30,7 @@ class RuntimeProfile:
         summary_trigger_tokens: The conversation is compacted above it.
         summary_prompt_tokens: Tokens of the messages that the model is given to summarize.
         compression_ratio: The share of the maximum that a conversation has after a summary.
-        last_turns_to_keep: At most so many answers are kept beside a new summary.
+        last_turns_to_keep: Most answers that are kept beside a new summary.
         max_response_chars: Longer results show their beginning.
         max_response_tokens: The same limit in tokens, for applications that show it.
         reserves: Tokens that the source reserves for system, goals, recent turns and tools; for applications.

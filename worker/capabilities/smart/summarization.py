@@ -30,7 +30,7 @@ class Summarization(ToolArchive):
 
     Attributes:
         target_ratio: The share of the maximum that the conversation has after a summary, above 0 and up to 1.
-        last_turns_to_keep: At most so many answers of the model are kept beside a new summary, from 1.
+        last_turns_to_keep: Most answers of the model that are kept beside a new summary, from 1.
         max_prompt_tokens: The tokens of the messages that the model is given to summarize, from 200.
         max_summary_tokens: The tokens of a summary; a longer one is cut. From 50.
     """

@@ -1,4 +1,4 @@
-"""`Tracing`: an agent's executions as traces for sinks, by document 004."""
+"""`Tracing`: an agent's executions as traces for sinks, with the options of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 

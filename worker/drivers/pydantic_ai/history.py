@@ -1,4 +1,4 @@
-"""From our messages to pydantic-ai's, and back what a provider must see again of its own answers."""
+"""Convert session messages to pydantic-ai's, with the parts of its own answers that a provider must see again."""
 
 from __future__ import annotations
 

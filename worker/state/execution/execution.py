@@ -97,12 +97,12 @@ class ExecutionState(Value):
         return min(self._signals(), key=lambda signal: signal.reason.priority, default=None)
 
     def has_tool_calls(self) -> bool:
-        """The current step, or the last one, requested any."""
+        """Whether the current or last step requested tool calls."""
         step = self.current_step_or_last
         return step is not None and step.has_tool_calls()
 
     def should_stop(self) -> bool:
-        """Signals that nobody overrode stop; a request to continue goes on; so do tool calls; else it stops."""
+        """Whether to stop: a stop signal decides, else a request to continue, else whether tools were called."""
         if self.continuation.should_stop():
             return True
         if self.continuation.is_continuation_requested:
@@ -216,7 +216,7 @@ class ExecutionState(Value):
         return self.with_charge(usage, cost)._with(child_steps=self.child_steps + steps)
 
     def with_child_time(self, seconds: float) -> ExecutionState:
-        """Count so many seconds as elapsed that it has waited for children."""
+        """Count `seconds` as elapsed: the time for which it has waited for children."""
         return self._with(waited_seconds=max(0.0, self.waited_seconds - seconds))
 
     def with_handoff(self, by: str) -> ExecutionState:

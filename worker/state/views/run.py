@@ -1,4 +1,4 @@
-"""`state.run`: the state under the names of document 002, with builders that give another `AgentState`."""
+"""`state.run`: the state under the names of Locus, with builders that give another `AgentState`."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class RepeatedCalls(StatePart):
     """How often the same set of calls came one step after another.
 
     Attributes:
-        threshold: So many equal steps are a loop.
-        digest: Of the last step's calls; empty where it called nothing.
+        threshold: Number of equal steps that make a loop.
+        digest: The digest of the last step's calls; empty where it called nothing.
         streak: Steps with these calls, up to the last one.
         step: Number of the last step that was counted.
     """

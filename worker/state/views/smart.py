@@ -1,4 +1,4 @@
-"""`state.smart`: the state under the names of document 004."""
+"""`state.smart`: the state under the names of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ def follow(
 
 
 def _merge(pages: Sequence[tuple[Sequence[Entry], bool]]) -> list[Entry]:
-    """Merge two streams by time. What lies beyond the end of a full page is left for the next read."""
+    """Merge two streams by time. Entries beyond the end of a full page are left for the next read."""
     ends = [entry_order(entries[-1].id) for entries, is_full in pages if is_full and entries]
     merged = [entry for entries, _ in pages for entry in entries if not ends or entry_order(entry.id) <= min(ends)]
-    # Of the same millisecond the text comes first: the commit that ends its step is later.
+    # Within one millisecond the text comes first: the commit that ends its step is later.
     return sorted(merged, key=lambda entry: (entry_order(entry.id)[0], isinstance(entry, Event), entry_order(entry.id)))
 
 

@@ -34,7 +34,7 @@ class LiveText:
 
         Args:
             positions: By session id.
-            block_ms: Wait so long for the first entry. None: do not wait.
+            block_ms: Longest wait for the first entry. None: do not wait.
         Returns:
             By session id, for those with something new; no more than a page, the rest comes with the next call.
         """

@@ -30,10 +30,10 @@ except ImportError:  # no wheel for this machine
 
 _hiredis: Final[Any] = cast("Any", hiredis)
 _MICROSECONDS: Final = 1_000_000
-# What the parser gives while a reply is not there in full.
+# The parser gives this while a reply is not there in full.
 _INCOMPLETE: Final = object()
 _READ_BYTES: Final = 65_536
-# A lone fiber keeps the loop for so long while it waits for its reply; for a longer one it parks.
+# A lone fiber keeps the loop for this time while it waits for its reply; for a longer one it parks.
 _ALONE_SECONDS: Final = 0.005
 # Before it blocks it polls: most replies come within a tenth of a millisecond, and a core that has slept takes twice as
 # long for what follows.
@@ -42,7 +42,7 @@ _GRACE_SECONDS: Final = 0.05
 
 
 class _Request:
-    """A fiber that waits for so many replies until this time of the loop's clock; for ever while nothing is sent."""
+    """A fiber that waits for `replies` replies until this time of the loop's clock; for ever while nothing is sent."""
 
     __slots__ = ("fiber", "replies", "until")
 
@@ -254,7 +254,7 @@ class MultiplexedConnection(RedisConnection):
 
 
 def _limit_blocking(plain: socket.socket, seconds: float) -> bool:
-    """Have a blocking call on the socket raise BlockingIOError after so long; False where the kernel has no limit.
+    """Have a blocking call on the socket raise BlockingIOError after `seconds`; False where the kernel has no limit.
 
     Python's own time limit costs a poll before each call, and each poll lets another thread go first.
     """

@@ -12,16 +12,7 @@ from dataclasses import dataclass
 
 from ... import crash_points
 from ...errors import InvalidInput
-from ...state import (
-    KINDS_OF_ANSWERS,
-    MAX_REQUEST_BYTES,
-    AnswerRecord,
-    Approve,
-    GivenAnswer,
-    Request,
-    RequestKind,
-    record_answer,
-)
+from ...state import AnswerRecord, Request, record_answer
 from ..context import SessionScope, StoreContext
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
@@ -104,13 +95,7 @@ class _AnswerAttempt:
         if digest != request.digest:
             advice = f"the request is about other arguments, with digest {request.digest}; look at it again."
             raise InvalidInput(f"expect.{name}", digest, advice)
-        _check_kind(name, request, given)
-        record = record_answer(action.check(request, given), action.about, stored.now_ms)
-        size, settings = len(record.to_json()), self.scope.settings
-        limit = settings.max_message_bytes if request.kind is RequestKind.EXTERNAL else MAX_REQUEST_BYTES
-        if size > limit:
-            raise InvalidInput(f"answers.{name}", f"{size} bytes", f"an answer may have {limit} bytes as JSON.")
-        return record
+        return record_answer(action.check(request, given), action.about, stored.now_ms)
 
     def _apply(
         self, stored: StoredRequests, key: str, records: Mapping[str, AnswerRecord], watched: WatchedTransaction
@@ -142,15 +127,8 @@ class _AnswerAttempt:
 def _full_field(name: str, field: str) -> str:
     """Name the field of an answer as the caller knows it."""
     field = field.removeprefix("AnswerRecord.")
+    if field == "answer":
+        return f"answers.{name}"
     if field in ("by", "note", "operation_id") or field.startswith(("answers.", "expect.")):
         return field
     return f"answers.{name}.{field}"
-
-
-def _check_kind(name: str, request: Request, given: GivenAnswer) -> None:
-    kinds = KINDS_OF_ANSWERS[request.kind]
-    if not isinstance(given, kinds):
-        allowed = " or ".join(kind.__name__ for kind in kinds) or "nothing from outside"
-        raise InvalidInput(f"answers.{name}", type(given), f"a request of kind {request.kind.value} takes {allowed}.")
-    if isinstance(given, Approve) and given.args is not None and not request.edits_allowed:
-        raise InvalidInput(f"answers.{name}.args", "other arguments", "this request allows no other arguments.")

@@ -1,7 +1,7 @@
 """The index of open requests: the inbox of everybody, one sorted set for each shard, by the time of asking.
 
-An entry is the summary of its request, so a page of the inbox is one read. Whoever closes a request has it from the
-journal, makes the same summary and removes the entry by it.
+An entry is the summary of its request, so a page of the inbox is one read. The code that closes a request has it from
+the journal, makes the same summary and removes the entry by it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .reading import StoredRequests
 from .records import FoundRequest, OpenCount, RequestFilter, RequestPage
 
 _MOST: Final = 1000
-# Of a filtered page; an unfiltered one reads what it shows.
+# A filtered page reads up to this number of entries; an unfiltered one reads what it shows.
 _CHUNK: Final = 500
 _CURSOR: Final = re.compile(r"(\d{1,15})-([0-9a-f]{1,64})")
 

@@ -22,12 +22,6 @@ CheckAnswer = Callable[[Request, GivenAnswer], GivenAnswer]
 """Checks an answer against its request, and gives the answer to store. Raises InvalidInput, which names the field."""
 
 
-def accept_any(request: Request, answer: GivenAnswer) -> GivenAnswer:
-    """Check nothing: the answer as it was given."""
-    del request
-    return answer
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerAction:
     """Answers to requests of one session, given together: all of them are stored, or none.
@@ -35,14 +29,14 @@ class AnswerAction:
     Attributes:
         answers: By request id, or by the model's id of the call where just one request of it is open.
         about: Who answers, and the operation id.
+        check: Checks kind, values and size of each answer before anything is written; see `requests.check_answer`.
         expect: By the same ids: the digest of the arguments that the answer is meant for. Another digest is refused.
-        check: Called for each answer before anything is written.
     """
 
     answers: Mapping[str, GivenAnswer]
     about: AnswerNote
+    check: CheckAnswer
     expect: Mapping[str, str] = field(default_factory=dict[str, str])
-    check: CheckAnswer = accept_any
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,9 @@ class _Commit:
         return self.scope.context.ends.of(link.session_id, _PATIENCE_SECONDS)
 
     def _commit_by_script(self) -> Committed | None:
-        """Commit on the version that the claim began with, with an empty inbox and nobody who stops or holds it.
+        """Commit by script if the version is unchanged, the inbox empty, and there is no stop and no hold.
 
-        None when any of that is not so, or nobody knows: nothing was written.
+        None: nothing was written, since one of these differs or Redis's time is not known.
         """
         scope, claim, base = self.scope, self.claim, self.base
         estimate_ms = scope.clock.estimate_ms()
@@ -291,7 +291,7 @@ class _Commit:
             agent=agent,
             bookkeeping=save.bookkeeping,
         )
-        # What needs memory comes first: a script that has begun to write is not refused any more.
+        # Commands that need memory come first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
         commands += self._end_of_waiting(found, goes_on=goes_on)
         if carried:  # its reply is the last one, see `_with_watchers`

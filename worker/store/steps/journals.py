@@ -1,7 +1,7 @@
 """The journal of a step: what it has already obtained.
 
 First writer wins, whoever holds the claim: an answer that was paid for counts even when it comes from a worker whose
-lease has ended. What begins something needs the claim.
+lease has ended. A begin record needs the claim.
 """
 
 from __future__ import annotations

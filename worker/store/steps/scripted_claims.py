@@ -1,7 +1,7 @@
 """Claiming a step that nobody has begun, in one script.
 
 The script compares the control fields and what else is expected, writes the claim, and reads what this process lacks
-where that is little. Whatever is more is read right behind it: nobody else saves a session whose claim is taken, and
+where that is little. The rest is read right behind it: nobody else saves a session whose claim is taken, and
 what is saved after its lease has another version than the commit expects.
 """
 

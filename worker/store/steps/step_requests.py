@@ -1,6 +1,6 @@
 """Stores the decisions of a policy, the requests of a step, and the answers that its worker gives in place of others.
 
-What a step asks and decides needs its claim. What a person answers does not: see `requests.answering`.
+Requests and decisions of a step need its claim. Answers of people do not: see `requests.answering`.
 """
 
 from __future__ import annotations

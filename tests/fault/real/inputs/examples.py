@@ -30,7 +30,7 @@ from celery_agents.worker.engine import (
     StepRunner,
     first_state,
 )
-from celery_agents.worker.engine.run import moment
+from celery_agents.worker.moments import moment
 from celery_agents.worker.state import (
     AgentState,
     FrozenDict,

@@ -1,0 +1,29 @@
+"""Which broker the settings name. Imports no Celery, since probes of a worker's health ask too.
+
+docs/code.md lists each place that asks (`Places that know the broker`); a check compares the list with the code.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from .settings import Settings
+
+
+def is_redis(url: str) -> bool:
+    """Whether a broker URL names a Redis."""
+    return url.startswith(("redis://", "rediss://", "unix://"))
+
+
+def shares_a_database(settings: Settings) -> bool:
+    """Tell whether broker and store are the same database of the same Redis, however their URLs are spelled."""
+    if settings.broker_url is None:
+        return True
+    return is_redis(settings.broker_url) and _database_of(settings.broker_url) == _database_of(settings.redis_url)
+
+
+def _database_of(url: str) -> tuple[str, str, int, str]:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return ("unix", parts.path, 0, parts.query)
+    return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, parts.path.strip("/") or "0")

@@ -1,0 +1,10 @@
+"""Unix times in milliseconds, as Redis and the store have them, as datetimes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def moment(unix_ms: int) -> datetime:
+    """Convert a time in Unix milliseconds; `fields.milliseconds` lets only times through that a datetime can hold."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)
