@@ -34,7 +34,7 @@ BOOKKEEPING = {
     "problems", "refused_total",
 }  # fmt: skip
 
-# Of KEDA's own definition what we use; the whole of it is in no package.
+# The fields of KEDA's own definition that we use; the whole of it is in no package.
 KEDA: dict[str, Any] = {
     "ScaledObject": {
         "type": "object",
