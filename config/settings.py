@@ -146,6 +146,9 @@ class Settings(BaseSettings):
     max_event_bytes: int = Field(16_000, ge=1000, description="Data of one event; more is replaced by its size.")
     events_kept: int = Field(1_000, ge=10, description="Events kept per session (approximately).")
     live_kept: int = Field(4_000, ge=100, description="Pieces of live text kept per session (approximately).")
+    live_bytes: int = Field(
+        8_000_000, ge=100_000, description="Bytes of live text kept per session (approximately): fewer, larger pieces."
+    )
     live_seconds: float = Field(600.0, ge=1, description="Life of a session's live text after its last piece.")
     dead_kept: int = Field(10_000, ge=10, description="Parked steps and quarantined messages kept.")
     operations_kept: int = Field(128, ge=8, description="Operation ids a session remembers, against applying twice.")
@@ -200,6 +203,11 @@ class Settings(BaseSettings):
         "", description="Origins whose pages may call the HTTP interface, comma separated. Empty: none but its own."
     )
     http_max_body_bytes: int = Field(2_000_000, ge=1000, description="Longer bodies of HTTP requests are refused.")
+    http_max_bodies_bytes: int = Field(
+        128_000_000,
+        ge=1000,
+        description="Bytes of the bodies of all requests that one HTTP process serves at the same time.",
+    )
     http_max_streams: int = Field(1_000, ge=1, description="Streams of events of one HTTP process at the same time.")
     webhook_allow: str = Field(
         "",
@@ -415,4 +423,4 @@ def _has_usable_port(url: str) -> bool:
 
 
 def _hide_password(url: str) -> str:
-    return re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)
+    return re.sub(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&#]+", "***", url)

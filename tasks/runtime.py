@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from ..config.brokers import shares_a_database
+from ..config.brokers import is_redis, shares_a_database
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency.tool_threads import ToolThreads
@@ -51,12 +51,17 @@ class Runtime:
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
         problems: Sentences about Redis that the housekeeping job `inspection` found last.
+        redis_memory_share: The part of Redis's memory limit that was used then; 0 without a limit.
     """
 
     def __init__(self, app: Celery, settings: Settings, liveness: Liveness, queues: tuple[str, ...]) -> None:
         remember_secrets(settings.secrets)
         self.settings = settings
         self.queues = queues
+        # As the worker was started: an option of the command line goes before the app's setting.
+        conf: Any = app.conf
+        ahead = not (is_redis(settings.broker) and conf.worker_disable_prefetch)
+        self._prefetch = settings.concurrency * int(conf.worker_prefetch_multiplier or 0) if ahead else 0
         self._liveness = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.separate_publisher = SeparatePublisher(app, settings)
@@ -70,6 +75,7 @@ class Runtime:
         self.observers = Observers(settings)
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()
+        self.redis_memory_share = 0.0
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
@@ -127,6 +133,7 @@ class Runtime:
             "live_dropped": self.live.dropped,
             "schema": schema_version(),
             "pool": self.settings.pool,
+            "prefetch": self._prefetch,
             "missing": missing_internals(),
             "webhooks": self.settings.webhook_secret is not None,
             "queues": list(self.queues),

@@ -23,7 +23,18 @@ from .hooks import Hook, HookStack
 from .mcp import MCPServer, check_servers
 from .pydantic_agents import PydanticDefinition, definition_of
 from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
-from .tools import AgentTool, Approval, CallPolicy, ContextRule, Handoff, HandoffTool, MergeRules, Tool, ToolSet
+from .tools import (
+    AgentTool,
+    Approval,
+    CallPolicy,
+    ContextRule,
+    Handoff,
+    HandoffTool,
+    MergeRules,
+    Tool,
+    ToolSet,
+    check_child_limits,
+)
 
 if TYPE_CHECKING:
     from .capabilities import RuntimeProfile
@@ -54,10 +65,10 @@ class Agent:
         step_timeout: Seconds a step may take. None: the setting.
         tool_timeout: Seconds a call may take, for tools that set none. None: the setting.
         capabilities: Bring further tools, hooks, guards, compilers and parts of the state, in this order.
-        max_children: Children of one step that work at the same time; the others follow as these end. The value of a
-            capability `Subagents` goes first.
-        max_depth: Levels of children below the root of a tree. At this depth the agent starts none. The value of a
-            capability `Subagents` goes first.
+        max_children: Children of one step that work at the same time, from 1; the others follow as these end. The value
+            of a capability `Subagents` goes first.
+        max_depth: Levels of children below the root of a tree, from 0. At this depth the agent starts none, and
+            neither does any agent below it. The value of a capability `Subagents` goes first.
         handoffs: Agents that may go on with a session of this one; its model calls `transfer_to_<agent>`.
         queue: Name of a queue of its own, such as `gpu`: its steps run in the workers that take this queue. None: the
             common queue.
@@ -188,12 +199,14 @@ class Agent:
         """
         _ = self.answering, self.definition, self.stored_definition, self.definition_hash  # those of the definition
         made = copy.copy(self)
-        own = [tool.name for tool in self.toolset]
+        named = {tool.name: tool for tool in self.toolset}
         for tool in tools:
-            if tool.name in own:
-                log.warning("agent %s: tool %s of an MCP server is left out: the agent has one", self.name, tool.name)
-        remote = [tool for tool in tools if tool.name not in own]
-        object.__setattr__(made, "toolset", ToolSet((*self.toolset, *remote)))
+            if named.setdefault(tool.name, tool) is not tool:
+                log.warning(
+                    "agent %s: tool %s of an MCP server is left out: the agent has one of that name",
+                    self.name, tool.name,
+                )  # fmt: skip
+        object.__setattr__(made, "toolset", ToolSet(tuple(named.values())))
         if away:
             notice = f"The MCP servers {', '.join(away)} cannot be reached: their tools are missing now."
             object.__setattr__(made, "notice", notice)
@@ -297,10 +310,7 @@ def _check_kinds(agent: Any) -> None:
         kinds = int if name == "max_parallel_tools" else (int, float)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
             raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
-    for name in ("max_children", "max_depth"):
-        value = getattr(agent, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a whole number from 0")
+    check_child_limits(f"agent {agent.name!r}", agent.max_children, agent.max_depth)
     expected: tuple[tuple[str, object, bool], ...] = (
         ("model", "a text such as openai:gpt-5-mini", agent.model is None or isinstance(agent.model, str)),
         ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
@@ -397,7 +407,9 @@ class AgentRegistry:
                     f"no agent here has the queue {queue or DEFAULT_QUEUE!r} (CELERY_AGENTS_QUEUES, or -Q); "
                     f"queues of the agents: {known}"
                 )
-        return AgentRegistry(agent for agent in self if (agent.queue or "") in queues)
+        found = AgentRegistry()  # its agents are added already, with those that were derived of them
+        found._agents = {name: agent for name, agent in self._agents.items() if (agent.queue or "") in queues}
+        return found
 
     def __getitem__(self, name: str) -> Agent:
         """The agent of that name.

@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import ConfigurationError
 from .guards import Guard
-from .hooks import Hook
+from .hooks import Hook, HookPoint
 from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, ParentLink, StatePart
 from .state.parts.state_part import check_defaults, check_part_name
 from .tools import CallPolicy, Tool, ToolSet
@@ -26,6 +26,7 @@ class CommittedStep:
     Attributes:
         state: The session as it was committed, with the step's execution in it.
         parent: The place of the session in its tree; None for a root.
+        weight: About the bytes of memory that the session took before the step; 0: unknown.
     """
 
     session_id: str
@@ -34,6 +35,7 @@ class CommittedStep:
     agent: str
     state: AgentState
     parent: ParentLink | None = None
+    weight: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,56 @@ class Capability:
     def close(self, seconds: float) -> None:
         """End what was begun for `committed`, within `seconds`: the worker ends."""
 
+    def for_subagent(self) -> Capability:
+        """The part of it that holds for a `Subagent` of the agent too, because it guards the tools that both may call.
+
+        Override it to give more; what an override leaves out does not hold for the tools of the subagent.
+
+        Returns:
+            Its policies and its hooks around tool calls. They see the state of the subagent, without this capability's
+            parts.
+        """
+        return CallRules(of=self)
+
     def check_tools(self, names: Collection[str]) -> None:
         """Refuse an agent whose tools do not fit; `names` are those of the agent and of all its capabilities.
 
         Raises:
             ConfigurationError: A tool is missing; the text names it.
         """
+
+
+@dataclass(frozen=True)
+class CallRules(Capability):
+    """The rules about tool calls that a capability brings, without its tools, parts and other hooks.
+
+    Attributes:
+        of: The capability.
+    """
+
+    of: Capability
+
+    @property
+    def name(self) -> str:
+        """That of the capability."""
+        return self.of.name
+
+    def policies(self) -> Sequence[CallPolicy]:
+        """The policies of the capability."""
+        return self.of.policies()
+
+    def hooks(self) -> Sequence[Hook]:
+        """The hooks of the capability around tool calls."""
+        return call_hooks(self.of.hooks())
+
+    def for_subagent(self) -> Capability:
+        """The same rules."""
+        return self
+
+
+def call_hooks(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
+    """Choose the hooks that run around tool calls."""
+    return tuple(each for each in hooks if each.point in (HookPoint.BEFORE_TOOL, HookPoint.AFTER_TOOL))
 
 
 @dataclass(frozen=True)
@@ -204,4 +250,12 @@ def _checked_part(kind: type[Any]) -> str:
     return check_part_name(kind)
 
 
-__all__ = ["Capability", "CapableCompiler", "check_capabilities", "check_compilers", "compiler_of"]
+__all__ = [
+    "CallRules",
+    "Capability",
+    "CapableCompiler",
+    "call_hooks",
+    "check_capabilities",
+    "check_compilers",
+    "compiler_of",
+]

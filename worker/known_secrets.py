@@ -1,8 +1,7 @@
 """The secrets that this process knows by their value, and the matcher that finds them in any of their usual forms.
 
-Known are: the values of environment variables whose names say so (`OPENAI_API_KEY`, `DB_PASS`, `GH_PAT`), the password
-of every URL in the environment, and the secrets of the settings. The matcher looks for each value as it is, as URLs,
-HTML, JSON and Python write it, and in Base64.
+Known are the secrets of the environment (`secret_values`) and those of the settings. The matcher looks for each value
+as it is, as URLs, HTML, JSON and Python write it, in Base64 and in hexadecimal.
 """
 
 from __future__ import annotations
@@ -15,28 +14,21 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Final
-from urllib.parse import quote, quote_plus, unquote, urlsplit
+from typing import Any, Final, cast
+from urllib.parse import quote, quote_plus
+
+from .secret_values import passwords_of, secrets_in, secrets_of_variables
 
 REDACTED: Final = "[redacted]"
 
 MIN_SECRET_CHARS: Final = 8
 """Shorter values are not searched for: they would blank out ordinary words."""
 
-# A long line of a value with several lines, such as a private key, is a secret by itself.
-_LONG_LINE_CHARS: Final = 24
 _ESCAPED_BYTE: Final = re.compile("%[0-9A-F]{2}")
 # The hot path looks at the environment again after this long.
 _FRESH_SECONDS: Final = 1.0
-
-_SECRET_NAME: Final = re.compile(
-    r"(?:^|_)(?:API_?)?(?:KEYS?|TOKENS?|SECRETS?|PASS|PASSWD|PWD|PAT|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|DSN)$"
-    r"|PASSWORDS?$|PASSWD$|APIKEY$|SECRET_KEY|(?:^|_)(?:PASSWORD|SECRET|TOKEN)_",
-    re.IGNORECASE,
-)
-# The shell's folders have a name that ends like a password's, and some names say where a secret is, not what.
-_NO_SECRET_NAME: Final = re.compile(r"^(?:OLD)?PWD$|_(?:FILE|PATH|DIR|URL|URI|HOST|PORT|USER|NAME|SECONDS)$", re.I)
+# Each costs a search in every text.
+_MOST_PASSING: Final = 100
 
 
 class SecretMatcher:
@@ -67,6 +59,11 @@ def redact_known(text: str) -> str:
     return current_matcher().redact(text)
 
 
+def redact_known_in(value: Any) -> Any:
+    """The same JSON value without the secrets that this process knows, in keys and texts at every depth."""
+    return _redact_in(value, current_matcher())
+
+
 def remember_secrets(secrets: Iterable[str | None]) -> None:
     """Add values of the settings to the secrets of this process.
 
@@ -74,9 +71,20 @@ def remember_secrets(secrets: Iterable[str | None]) -> None:
         secrets: Secrets, and URLs whose passwords are; None is left out.
     """
     given = [value for value in secrets if value]
-    found = frozenset(each for value in given for each in (_passwords_of if "://" in value else _secrets_in)(value))
+    found = frozenset(each for value in given for each in (passwords_of if "://" in value else secrets_in)(value))
     _state.remembered |= found
     _state.checked_at = float("-inf")
+
+
+def remember_passing_secrets(secrets: Iterable[str]) -> None:
+    """Add secrets that live for a while, such as tokens of sessions; the oldest of many are forgotten."""
+    new = [each for each in secrets if each not in _state.passing]
+    for each in new:
+        _state.passing[each] = None
+    while len(_state.passing) > _MOST_PASSING:
+        _state.passing.pop(next(iter(_state.passing)))
+    if new:
+        _state.checked_at = float("-inf")
 
 
 def current_matcher(*, fresh: bool = False) -> SecretMatcher:
@@ -88,7 +96,7 @@ def current_matcher(*, fresh: bool = False) -> SecretMatcher:
     now = time.monotonic()
     if fresh or now - _state.checked_at > _FRESH_SECONDS:
         _state.checked_at = now
-        secrets = _state.remembered | frozenset(_secrets_of_environment(os.environ))
+        secrets = _state.remembered | frozenset(_state.passing) | frozenset(secrets_of_variables(os.environ))
         if secrets != _state.secrets:
             _state.secrets, _state.matcher = secrets, SecretMatcher(secrets)
     return _state.matcher
@@ -101,11 +109,12 @@ NO_SECRETS: Final = SecretMatcher(())
 class _State:
     """The secrets that this process has found so far, and their matcher."""
 
-    __slots__ = ("checked_at", "matcher", "remembered", "secrets")
+    __slots__ = ("checked_at", "matcher", "passing", "remembered", "secrets")
 
     def __init__(self) -> None:
         self.checked_at = float("-inf")
         self.remembered: frozenset[str] = frozenset()
+        self.passing: dict[str, None] = {}
         self.secrets: frozenset[str] = frozenset()
         self.matcher = SecretMatcher(())
 
@@ -113,43 +122,15 @@ class _State:
 _state: Final = _State()
 
 
-def _secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
-    for name, value in environment.items():
-        if _is_secret_name(name):
-            yield from _secrets_in(value)
-        elif "://" in value:
-            yield from _passwords_of(value)
-
-
-@lru_cache(maxsize=1024)
-def _is_secret_name(name: str) -> bool:
-    return _SECRET_NAME.search(name) is not None and _NO_SECRET_NAME.search(name) is None
-
-
-def _secrets_in(value: str) -> Iterator[str]:
-    """The secrets of a secret value: itself, its long lines, the part behind a user's name; of a URL its password."""
-    passwords = list(_passwords_of(value)) if "://" in value else []
-    if passwords or (value.startswith("/") and Path(value).exists()):  # the second is a file that holds the secret
-        yield from passwords
-        return
-    yield value.strip()
-    yield from (line.strip() for line in value.splitlines()[1:-1] if len(line) >= _LONG_LINE_CHARS)
-    user, colon, password = value.partition(":")
-    if colon and user and "\n" not in value:
-        yield password
-
-
-def _passwords_of(urls: str) -> Iterator[str]:
-    """The passwords of one URL, or of several with semicolons or commas between them, as written and as meant."""
-    for url in re.split(r"[;,\s]+(?=[a-z][a-z0-9+.-]*://)", urls, flags=re.IGNORECASE):
-        try:
-            parts = urlsplit(url)
-            password = parts.password
-        except ValueError:
-            continue
-        if password:
-            yield from (password, unquote(password))
-            yield parts.netloc  # finds a short password too, where it stands in its URL
+def _redact_in(value: Any, matcher: SecretMatcher) -> Any:
+    if isinstance(value, str):
+        return matcher.redact(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {matcher.redact(name): _redact_in(item, matcher) for name, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_redact_in(item, matcher) for item in cast("Iterable[Any]", value)]
+    return value
 
 
 @lru_cache(maxsize=256)
@@ -159,10 +140,17 @@ def _forms_of(secret: str) -> frozenset[str]:
         return frozenset()
     raw = secret.encode("utf-8", "surrogatepass")
     in_urls = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+    in_urls |= {form for each in in_urls for form in (quote(each), quote(each, safe=""))}  # a URL within a URL
     in_urls |= {_ESCAPED_BYTE.sub(lambda found: found[0].lower(), each) for each in in_urls}
     in_html = (html.escape(secret), html.escape(secret, quote=False))
-    in_quotes = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1])
-    forms = {secret, *in_urls, *in_html, *in_quotes, *_base64_forms(raw)}
+    in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    in_quotes = (repr(secret)[1:-1], repr(raw)[2:-1], *(json.dumps(each)[1:-1] for each in in_json))
+    in_base64 = [
+        form
+        for each in {raw, *(written.encode("utf-8", "surrogatepass") for written in in_json)}
+        for form in _base64_forms(each)
+    ]
+    forms = {secret, *in_urls, *in_html, *in_json, *in_quotes, *in_base64, raw.hex(), raw.hex().upper()}
     return frozenset(form for form in forms if len(form) >= MIN_SECRET_CHARS)
 
 

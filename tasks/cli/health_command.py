@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...config.escaping import escape_line
 from .exits import ExitCode
 from .options import AsJson, RedisUrl, duration, settings_for
 from .views import as_json
@@ -60,4 +61,4 @@ def health(
 
 
 def _print(json: bool, value: dict[str, object]) -> None:
-    print(as_json(value) if json else value["what"])
+    print(as_json(value) if json else escape_line(str(value["what"])))

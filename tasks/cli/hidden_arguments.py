@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from ...worker.secret_values import passwords_of
+
 HIDDEN_REDIS_URL: Final = "_CELERY_AGENTS_REDIS_URL_OPTION"
 """The environment variable that holds the value of `--redis-url` after `hide_redis_password`."""
 
@@ -45,6 +47,6 @@ def take_redis_url(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 def has_password(url: str) -> bool:
     """Whether a URL holds a password; True for one that cannot be read but may."""
     try:
-        return bool(urlsplit(url).password)
+        return bool(urlsplit(url).password) or any(passwords_of(url))
     except ValueError:
         return "@" in url

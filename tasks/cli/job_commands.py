@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ...config.escaping import indent
 from ..client.json_values import result_value
 from .exits import ExitCode
 from .options import AsJson, By, RedisUrl, SessionArgument, client_for, duration, find_session, login
@@ -198,8 +199,13 @@ def _report(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> N
     print(job_line(job), file=sys.stderr, flush=True)
     seconds = None if timeout is None else timeout.total_seconds()
     result = job.result(timeout=seconds) if json else follow(job, seconds, to_stderr=True)
-    print(as_json(result_value(result)) if json else clean(result.final_response))
+    print(as_json(result_value(result)) if json else _answer_text(result.final_response))
     raise typer.Exit(ExitCode.DONE if result.status == "completed" else ExitCode.FAILED)
+
+
+def _answer_text(answer: str) -> str:
+    """The answer as it is for a script; in a terminal, where our own lines stand beside it, indented."""
+    return f"\n    {indent(answer)}" if sys.stdout.isatty() else clean(answer)
 
 
 def _print_job(job: Job, json: bool) -> None:

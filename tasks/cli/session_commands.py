@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ...config.escaping import escape_json
 from .options import AsJson, RedisUrl, SessionArgument, client_for, find_session
 from .views import as_json
 
@@ -62,7 +63,7 @@ def snapshot(
       celery-agents snapshot 3f2a… --tag before-the-move > session.json
     """
     client = client_for(redis_url)
-    print(client.snapshot(find_session(client, session), tag=tag).to_json().decode())
+    print(escape_json(client.snapshot(find_session(client, session), tag=tag).to_json().decode()))
 
 
 def restore(
@@ -97,4 +98,4 @@ def trace(
       celery-agents trace 3f2a… --no-data
     """
     client = client_for(redis_url)
-    print(client.trace(find_session(client, session), log_data=data).to_json().decode())
+    print(escape_json(client.trace(find_session(client, session), log_data=data).to_json().decode()))

@@ -110,12 +110,10 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
             transcript=read_transcript(messages, session_id, self.settings),
-            notify=read_receivers(on_complete, webhook, on_request, request_webhook),
+            notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
             start_at=start_at,
             delay=delay,
         )
-        self._check_webhook(webhook)
-        self._check_webhook(request_webhook, "request_webhook")
         queue = self._queues.queue_of(agent)
         if session_id is not None and self._check_owner(submission.session, agent):
             return self._send(submission)
@@ -176,9 +174,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         """
         content = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
-        notify = read_receivers(on_complete, webhook, on_request, request_webhook)
-        self._check_webhook(webhook)
-        self._check_webhook(request_webhook, "request_webhook")
+        notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
         return self._send(
             Submission(
                 session=read_session_id(session_id),
@@ -416,6 +412,21 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             return any(name in facts["agents"] for facts in self.store.registry.workers().values())
         except StoreUnavailable:
             return False
+
+    def _read_receivers(
+        self, on_complete: object, webhook: str | None, on_request: object, request_webhook: str | None
+    ) -> dict[str, Any] | None:
+        """Check who is to be told, and that workers can sign the webhooks; None: nobody is."""
+        receivers = read_receivers(
+            self.settings,
+            on_complete=on_complete,
+            webhook=webhook,
+            on_request=on_request,
+            request_webhook=request_webhook,
+        )
+        self._check_webhook(webhook)
+        self._check_webhook(request_webhook, "request_webhook")
+        return receivers
 
     def _check_webhook(self, webhook: str | None, field: str = "webhook") -> None:
         """Refuse a webhook that no live worker can sign; where none is alive, nobody knows."""

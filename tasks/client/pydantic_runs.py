@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Union, Unpack, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
-from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.run import AgentRunResult
 from pydantic_core import to_jsonable_python
 
 from ...worker.errors import ConfigurationError, InvalidInput
 from ...worker.pydantic_agents import definition_of
-from ...worker.pydantic_agents.conversation import Conversation, history_message, read_conversation
+from ...worker.pydantic_agents.conversation import (
+    Conversation,
+    history_message,
+    kept_messages_of,
+    kept_of,
+    read_conversation,
+)
 from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
-from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason, thaw
+from ...worker.pydantic_agents.outputs import UnreadableOutput, output_tool_of, read_output
+from ...worker.pydantic_agents.usages import dump_limits
+from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason
 from .async_client import AsyncAgentClient
 from .client import AgentClient
 
@@ -37,13 +44,25 @@ if TYPE_CHECKING:
 OutputT = TypeVar("OutputT")
 
 _RAISES: Final[tuple[type[AgentRunError], ...]] = (UsageLimitExceeded, UnexpectedModelBehavior)
+_MODULE: Final = "in the module that the workers import"
 _INSTEAD: Final = {
     "cancellation_token": "stop the job instead: client.stop(conversation_id)",
     "event_stream_handler": "follow the job instead: client.stream(conversation_id)",
     "deferred_tool_results": "answer its requests instead: client.answer(conversation_id, …)",
-    "usage": "a run counts its own; limit it with usage_limits= or budget=",
+    "usage": "a run counts its own; limit it with usage_limits= or budget=, and add result.usage to yours",
     "conversation": "give message_history=, or the conversation_id= of an earlier result",
+    "output_type": f"give it to an agent with a name of its own, {_MODULE}",
+    "model": f"give it to the agent, {_MODULE}, or let a function choose it there by the dependencies",
+    "model_settings": f"give them to the agent, {_MODULE}; a function there may choose them by the dependencies",
+    "instructions": f"write a function for @agent.instructions, {_MODULE}, that reads metadata= or deps= of the run",
+    "toolsets": f"give them to the agent, {_MODULE}; a function for @agent.toolset may choose by the dependencies",
+    "retries": f"give them to the agent, {_MODULE}",
 }
+"""What to do instead of an option that stays in this process.
+
+What an agent is told and which model it asks is up to the workers: metadata, by which options travel, is open to each
+client that may submit.
+"""
 
 
 class DurableRunOptions(TypedDict, total=False):
@@ -139,20 +158,28 @@ class DurableAgent(Generic[OutputT]):
             execution = state.execution
             raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
         messages = state.store.section(DEFAULT).messages
+        mine = [number for number, each in enumerate(messages) if _is_of(each, result.execution_id)]
+        messages = messages[: mine[-1] + 1]  # the session may have gone on
         conversation = read_conversation(messages, result.execution_id)
-        return self._result(session_id, result, conversation, _older(messages, result))
+        answers = [messages[number] for number in mine]
+        return self._result(session_id, result, conversation, answers)
 
     def _result(
-        self, session_id: str, result: Result, conversation: Conversation, older: int
+        self, session_id: str, result: Result, conversation: Conversation, answers: Sequence[Message]
     ) -> AgentRunResult[OutputT]:
         """The result in the form that pydantic-ai reads back."""
-        given = result.final_response if result.output is None else thaw(result.output)
+        kept: Mapping[str, Any] = kept_of(answers[-1]) or {}
+        given = result.final_response if result.output is None else result.output
+        try:
+            output = read_output(self._agent.output_type, kept, given)
+        except UnreadableOutput as error:
+            raise AgentRunError(f"agent {self._agent.name!r}: {error}") from None
         stored = {
-            "output": _adapter_of(self._agent.output_type).validate_python(given),
+            "output": output,
             "messages": to_jsonable_python(conversation.history),
             "usage": asdict(conversation.usage),
-            "new_message_index": older,
-            "output_tool_name": _output_tool(conversation.history),
+            "new_message_index": _older(conversation.history, answers),
+            "output_tool_name": output_tool_of(kept),
             "run_id": result.execution_id,
             "conversation_id": session_id,
         }
@@ -204,11 +231,38 @@ def _check_names(given: Mapping[str, Any]) -> None:
     theirs = inspect.signature(Agent[Any, Any].run).parameters
     for name, value in given.items():
         if name in DurableRunOptions.__annotations__:
+            _check_kind(name, value)
             continue
         if name not in theirs:
             raise TypeError(f"durable(agent).run has no option {name!r}; Agent.run has none, too")
-        instead = _INSTEAD.get(name, "give it to the agent, in the module that the workers import")
+        instead = _INSTEAD.get(name, f"give it to the agent, {_MODULE}")
         raise InvalidInput(name, cast("type[Any]", type(value)), f"it cannot travel to a worker; {instead}.")
+
+
+def _check_kind(name: str, value: object) -> None:
+    """Refuse an option that is not what its name promises.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    from pydantic_ai.messages import ModelRequest, ModelResponse
+    from pydantic_ai.usage import UsageLimits
+
+    kinds: dict[str, tuple[tuple[type[Any], ...], str]] = {
+        "message_history": ((Sequence,), "give messages of pydantic-ai, such as result.all_messages()."),
+        "usage_limits": ((UsageLimits,), "give UsageLimits(…)."),
+        "metadata": ((Mapping,), "give a mapping with values that JSON has; a function cannot travel to a worker."),
+        "budget": ((ExecutionBudget,), "give ExecutionBudget(…)."),
+        "timeout": ((int, float), "give seconds."),
+        "conversation_id": ((str,), "give the conversation_id of an earlier result."),
+        "run_id": ((str,), "give a text."),
+    }
+    wanted, advice = kinds.get(name, ((object,), ""))
+    fits = isinstance(value, wanted) and not isinstance(value, bool if name == "timeout" else ())
+    if name == "message_history" and fits:
+        fits = all(isinstance(each, (ModelRequest, ModelResponse)) for each in cast("Sequence[object]", value))
+    if not fits:
+        raise InvalidInput(name, cast("type[Any]", type(value)), advice)
 
 
 def _texts(prompt: object) -> list[str]:
@@ -221,7 +275,7 @@ def _texts(prompt: object) -> list[str]:
 def _metadata(agent: Agent[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(given.get("metadata", {}))
     if "usage_limits" in given:
-        metadata[USAGE_LIMITS] = asdict(given["usage_limits"])  # None is no limit, and not the default
+        metadata[USAGE_LIMITS] = dump_limits(given["usage_limits"])
     if "deps" in given:
         metadata[DEPS] = _dumped_deps(agent, given["deps"])
     return metadata
@@ -245,21 +299,15 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def _older(messages: Sequence[Message], result: Result) -> int:
-    """How many messages of pydantic-ai are older than this run."""
-    own = [
-        number
-        for number, each in enumerate(messages)
-        if each.role is Role.ASSISTANT and each.metadata.get("execution_id") == result.execution_id
-    ]
-    return len(read_conversation(messages[: own[0]], "").history) if own else 0
+def _is_of(message: Message, execution_id: str) -> bool:
+    """Whether a message is an answer of this execution."""
+    return message.role is Role.ASSISTANT and message.metadata.get("execution_id") == execution_id
 
 
-def _output_tool(history: Sequence[ModelMessage]) -> str | None:
-    """The output tool that took the final output; None where a text did."""
-    last = history[-1] if history else None
-    part = last.parts[-1] if last is not None and last.kind == "request" and last.parts else None
-    return part.tool_name if part is not None and part.part_kind == "tool-return" else None
+def _older(history: Sequence[ModelMessage], answers: Iterable[Message]) -> int:
+    """How many messages of the history are older than a run with these answers."""
+    made = {message.run_id for answer in answers for message in kept_messages_of(answer).added} - {None}
+    return next((number for number, message in enumerate(history) if message.run_id in made), len(history))
 
 
 def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Exception:
@@ -272,23 +320,3 @@ def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Excepti
         if kind.__name__ in kinds:
             return kind(said)
     return AgentRunError(f"agent {agent!r} {result.status}: {said}")
-
-
-def _adapter_of(output: Any) -> TypeAdapter[Any]:
-    """Reads the output's JSON as the types that an agent's output may have."""
-    kinds: Any = Union[tuple(_types_of(output))]  # noqa: UP007  (of a list that is known at run time only)
-    return TypeAdapter(kinds)
-
-
-def _types_of(output: Any) -> list[Any]:
-    if isinstance(output, (list, tuple)):
-        return [each for one in cast("Sequence[Any]", output) for each in _types_of(one)] or [Any]
-    if isinstance(output, ToolOutput):
-        return _types_of(cast("Any", output).output)
-    if isinstance(output, (NativeOutput, PromptedOutput)):
-        return _types_of(cast("Any", output).outputs)
-    if isinstance(output, TextOutput):
-        return _types_of(cast("Any", output).output_function)
-    if inspect.isfunction(output) or inspect.ismethod(output):
-        return [get_type_hints(cast("Callable[..., Any]", output)).get("return", Any)]
-    return [output]

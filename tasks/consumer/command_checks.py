@@ -12,6 +12,9 @@ from .message_checks import InvalidMessage, check_json, decode_body, shown
 LARGEST_COMMAND_BYTES: Final = 256_000
 _MAILBOX: Final = ".pidbox"
 _LARGEST_CLOCK: Final = 2**53
+LONGEST_TEXT: Final = 1_000
+"""Characters of one text in a command: a worker keeps ids that are revoked, and each of them by its length."""
+
 _NO_TEXT_WITH: Final = ("pattern", "matcher")
 
 
@@ -55,6 +58,7 @@ class CommandChecks:
         if not isinstance(command.get("ticket"), (str, type(None))):
             raise InvalidMessage(f"ticket={shown(command.get('ticket'))} of a command is no text")
         self._check_reply_address(command.get("reply_to"))
+        _check_lengths(command)
 
     def _check_reply_address(self, address: Any) -> None:
         """A worker sends its answer there with its own permissions, so only the queue of replies is taken."""
@@ -71,6 +75,19 @@ def _read_command(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(command, dict):
         raise InvalidMessage("a command that is no object")
     return cast("dict[str, Any]", command)
+
+
+def _check_lengths(value: Any) -> None:
+    if isinstance(value, str):
+        if len(value) > LONGEST_TEXT:
+            raise InvalidMessage(f"a text of {len(value)} characters in a command; {LONGEST_TEXT} are allowed")
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            _check_lengths(name)
+            _check_lengths(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            _check_lengths(item)
 
 
 def _is_list_of_texts(value: Any) -> bool:

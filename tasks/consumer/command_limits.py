@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from celery import Celery
 
@@ -21,6 +21,10 @@ LEAST_STEPS_A_MINUTE: Final = 1.0
 """Lowest rate limit of the step's task. A step over the limit waits in the worker's memory, so the wait stays short."""
 MOST_ADDED_SLOTS: Final = 100
 """Most processes or threads that one command adds to a pool."""
+
+MOST_STAMPS: Final = 10_000
+"""Most revoked stamps that a worker keeps."""
+_SHOWN: Final = 100
 
 Refuse = Callable[[dict[str, Any]], str | None]
 """Says why a command with these arguments is not carried out; None when it is."""
@@ -43,6 +47,7 @@ def limit_commands(app: Celery) -> None:
         "time_limit": _refuse_our_task,
         "pool_grow": _refuse_many,
         "pool_shrink": _refuse_many,
+        "revoke_by_stamped_headers": StampLimit().refuse,
         "objgraph": lambda _: "it writes files on the worker's machine",
     }
     for name, refuse in limits.items():
@@ -84,6 +89,32 @@ def refuse_rate(arguments: dict[str, Any]) -> str | None:
     if steps_a_minute == 0 or steps_a_minute >= LEAST_STEPS_A_MINUTE:
         return None
     return f"rate_limit={shown(limit)} is less than 1/m; to take no steps, end the worker or use cancel_consumer"
+
+
+class StampLimit:
+    """Counts the stamps that commands have revoked: Celery forgets none of them while the worker runs."""
+
+    def __init__(self, most: int = MOST_STAMPS) -> None:
+        self._most = most
+        self._known: set[tuple[str, str]] = set()
+
+    def refuse(self, arguments: dict[str, Any]) -> str | None:
+        """Say why a command would revoke too many stamps, or what are none; None when it may."""
+        headers = arguments.get("headers")
+        if not isinstance(headers, dict):
+            return f"headers={shown(headers)} are no object of stamps"
+        given: set[tuple[str, str]] = set()
+        for name, stamps in cast("dict[str, Any]", headers).items():
+            for stamp in cast("list[Any]", stamps if isinstance(stamps, list) else [stamps]):
+                if not isinstance(stamp, str):
+                    return f"{name[:_SHOWN]}={shown(stamp)} is no text"
+                if (name, stamp) in self._known:  # Celery keeps a second copy of it
+                    return f"{name[:_SHOWN]}={shown(stamp)} is revoked already"
+                given.add((name, stamp))
+        if len(self._known) + len(given) > self._most:
+            return f"the worker keeps {self._most} revoked stamps at most; start it anew to have none"
+        self._known |= given
+        return None
 
 
 def _refuse_many(arguments: dict[str, Any]) -> str | None:

@@ -28,6 +28,7 @@ from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
 from ...worker.state import Request, freeze, thaw
 from ...worker.store import REQUEST_TASK, Callback, Result, Store
+from .task_receivers import read_task
 from .webhooks import WebhookPoster, receiver_of
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class CallbackCaller:
             else:
                 posted.result()
             self._store.housekeeping.finish_callback(callback)
-        except InvalidInput as error:  # a URL that somebody else has stored
+        except InvalidInput as error:  # a receiver that somebody else has stored
             self._store_failure(callback, str(error))
         except CeleryAgentsError as error:
             log.warning("callback of execution %s is due again later: %s", callback.execution_id, error)
@@ -121,8 +122,11 @@ class CallbackCaller:
                 self._running[receiver] -= 1
 
     def _send_task(self, callback: Callback) -> None:
-        task: dict[str, Any] = callback.target
-        options: dict[str, Any] = {"task_id": f"{_callback_id(callback)}.callback", **(task.get("options") or {})}
+        # Whoever writes to Redis may have stored the target; it is sent with this worker's rights.
+        task = read_task(
+            callback.target, "on_request" if callback.kind == REQUEST_TASK else "on_complete", self._settings
+        )
+        options: dict[str, Any] = {**(task.get("options") or {}), "task_id": f"{_callback_id(callback)}.callback"}
         keyword = "request" if isinstance(callback.about, Request) else "result"
         kwargs: dict[str, Any] = {**(task.get("kwargs") or {}), keyword: _value(callback)}
         name = options.pop("queue", None) or "celery"

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
-from ...worker.errors import ConfigurationError, StoreForbidden
+from ...worker.errors import StoreForbidden
 from ...worker.store import QueueSnapshot, SweepResult, offered_queues
-from ..observability.server_policy import check_eviction_policy
+from ..observability.server_policy import find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
 
@@ -155,7 +155,7 @@ class Prune(_RuntimeJob):
 
 
 class Inspection(_RuntimeJob):
-    """Looks at what may change under a running worker: the eviction policy of Redis, and the types of its keys."""
+    """Looks at what may change under a running worker: policy, disk, memory and role of Redis, and types of keys."""
 
     name = "inspection"
     interval_seconds = 60.0
@@ -172,9 +172,9 @@ class Inspection(_RuntimeJob):
 
 def _find_problems(runtime: Runtime) -> Iterator[str]:
     try:
-        check_eviction_policy(runtime.store.housekeeping.server_facts())
-    except ConfigurationError as error:
-        yield str(error)
+        facts = runtime.store.housekeeping.server_facts()
+        runtime.redis_memory_share = memory_share(facts)
+        yield from find_problems(facts)
     except StoreForbidden as error:
         log.debug("whether Redis evicts keys is not known: %s", error)
     for damage in runtime.store.housekeeping.wrong_types(runtime.broker_key_types):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+from ...config.settings import Settings
 from ...worker.errors import InvalidInput
-from ...worker.state import check_text, freeze, thaw
 from ...worker.store import REQUEST_TASK, REQUEST_WEBHOOK
+from .task_receivers import read_task
 
-_SIGNATURE_FIELDS: Final = ("task", "args", "kwargs", "options")
-_SIGNATURE_BYTES: Final = 16_000
 _URL_CHARS: Final = 2_048
 # Visible ASCII only: no line break gets into a header, and no look-alike digit into an address.
 _URL: Final = re.compile(r"[!-~]+")
@@ -21,11 +18,17 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
 
 def read_receivers(
-    on_complete: object, webhook: str | None, on_request: object = None, request_webhook: str | None = None
+    settings: Settings,
+    *,
+    on_complete: object = None,
+    webhook: str | None = None,
+    on_request: object = None,
+    request_webhook: str | None = None,
 ) -> dict[str, Any] | None:
     """Check the receivers of a callback and give them as they are stored; None when there is none.
 
     Args:
+        settings: They name our own queues, which no callback is sent to.
         on_complete: Name of a Celery task, or a signature; it is called with the result as keyword `result`.
         webhook: An http or https URL; the result is posted to it.
         on_request: As `on_complete`, for each request that opens, with the keyword `request`.
@@ -36,7 +39,7 @@ def read_receivers(
     target: dict[str, Any] = {}
     for kind, field, task in (("task", "on_complete", on_complete), (REQUEST_TASK, "on_request", on_request)):
         if task is not None:
-            target[kind] = _read_task(task, field)
+            target[kind] = read_task(task, field, settings)
     for kind, field, url in (("webhook", "webhook", webhook), (REQUEST_WEBHOOK, "request_webhook", request_webhook)):
         if url is not None:
             split_webhook(url, field)
@@ -65,21 +68,3 @@ def split_webhook(webhook: object, field: str = "webhook") -> SplitResult:
     if not is_usable:
         raise InvalidInput(field, webhook, advice)
     return parts
-
-
-def _read_task(task: object, field: str) -> dict[str, Any]:
-    if isinstance(task, str) and task:
-        return {"task": check_text(task, field)}
-    if isinstance(task, Mapping):
-        signature = cast("Mapping[str, Any]", task)
-        chosen = {name: signature[name] for name in _SIGNATURE_FIELDS if name in signature}
-        if isinstance(chosen.get("task"), str):
-            return _check_size(thaw(freeze(chosen, field)), field)
-    raise InvalidInput(field, cast("object", task), "give the name of a Celery task, or a signature.")
-
-
-def _check_size(signature: dict[str, Any], field: str) -> dict[str, Any]:
-    size = len(json.dumps(signature))
-    if size > _SIGNATURE_BYTES:
-        raise InvalidInput(field, f"{size} bytes", f"a signature may have {_SIGNATURE_BYTES} bytes as JSON.")
-    return signature

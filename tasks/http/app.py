@@ -52,7 +52,8 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
     wrapped = client if isinstance(client, AsyncAgentClient) else AsyncAgentClient.of(client or AgentClient())
     interface = _Interface(wrapped)
     settings = wrapped.settings
-    middleware = [Middleware(RequestLimits, most_bytes=settings.http_max_body_bytes)]
+    limits = {"most_bytes": settings.http_max_body_bytes, "most_bytes_of_all": settings.http_max_bodies_bytes}
+    middleware = [Middleware(RequestLimits, **limits)]
     if origins := allowed_origins(settings):
         middleware.insert(
             0,

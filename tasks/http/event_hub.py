@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
-from ...worker.store import Event, Store, StreamPosition, entry_order
+from ...worker.store import Event, LiveDelta, Store, StreamPosition, entry_order
 from ...worker.store.live.reading import Entry, moved_on
 from ..client.async_client import AsyncAgentClient
 from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts, has_gap
@@ -25,8 +26,12 @@ from .problems import HttpProblem
 _log = logging.getLogger(__name__)
 
 _BLOCK_MS: Final = 200
-_PAGE: Final = 200
+_PAGE: Final = 50
 _MOST_WAITING: Final = 500
+MOST_WAITING_BYTES: Final = 1_000_000
+"""Bytes of events and live text that wait for one subscriber; a larger one may wait alone."""
+MOST_WAITING_BYTES_OF_ALL: Final = 64_000_000
+"""The same for all subscribers of a process."""
 _LOST_CONNECTION_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 15.0
 _NEVER: Final = "999999999999999-0"
@@ -54,20 +59,51 @@ class _Topic:
         return any(reader.is_live for reader in self.readers)
 
 
+@dataclass(slots=True)
+class _Sum:
+    """Bytes that wait for all subscribers."""
+
+    waiting: int = 0
+
+
 class _Reader:
     """The events and the live text that wait for one subscriber."""
 
-    def __init__(self, *, is_live: bool) -> None:
-        self.waiting: asyncio.Queue[_Delivery] = asyncio.Queue(_MOST_WAITING)
+    def __init__(self, of_all: _Sum, *, is_live: bool) -> None:
+        self._waiting: asyncio.Queue[tuple[_Delivery, int]] = asyncio.Queue(_MOST_WAITING)
+        self._bytes = 0
+        self._of_all = of_all
         self.is_behind = False
         self.is_live = is_live
 
-    def put(self, delivery: _Delivery) -> None:
-        """Add an entry; a subscriber that is too far behind gets no further ones."""
-        try:
-            self.waiting.put_nowait(delivery)
-        except asyncio.QueueFull:
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.is_behind and self._waiting.empty()
+
+    def put(self, delivery: _Delivery, size: int) -> None:
+        """Add an entry of so many bytes; a subscriber that is too far behind gets no further ones."""
+        is_full = self._waiting.full() or (self._bytes > 0 and self._bytes + size > MOST_WAITING_BYTES)
+        if self.is_behind or is_full or self._of_all.waiting + size > MOST_WAITING_BYTES_OF_ALL:
             self.is_behind = True
+            return
+        self._waiting.put_nowait((delivery, size))
+        self._count(size)
+
+    async def take(self) -> _Delivery:
+        """Wait for the next entry."""
+        delivery, size = await self._waiting.get()
+        self._count(-size)
+        return delivery
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self.is_behind = True
+        self._count(-self._bytes)
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._of_all.waiting += size
 
 
 class EventHub:
@@ -83,7 +119,13 @@ class EventHub:
         self._topics: dict[str, _Topic] = {}
         self._task: asyncio.Task[None] | None = None
         self._followed_at: dict[str, float] = {}
+        self._waiting = _Sum()
         self.streams = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for subscribers."""
+        return self._waiting.waiting
 
     async def close(self) -> None:
         """End the reading."""
@@ -194,9 +236,9 @@ class EventHub:
             self._detach(session_id, reader)
 
     async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Delivery | None]:
-        while not (reader.is_behind and reader.waiting.empty()):
+        while not reader.has_ended:
             try:
-                delivery = await asyncio.wait_for(reader.waiting.get(), _CHECK_SECONDS)
+                delivery = await asyncio.wait_for(reader.take(), _CHECK_SECONDS)
             except TimeoutError:
                 if not await self._is_there(session_id):
                     return
@@ -216,7 +258,7 @@ class EventHub:
         return True
 
     def _attach(self, session_id: str, position: StreamPosition, *, is_live: bool) -> _Reader:
-        reader = _Reader(is_live=is_live)
+        reader = _Reader(self._waiting, is_live=is_live)
         topic = self._topics.setdefault(session_id, _Topic(position))
         if is_live and not topic.is_live:
             topic.position = replace(topic.position, live=position.live)
@@ -226,6 +268,7 @@ class EventHub:
         return reader
 
     def _detach(self, session_id: str, reader: _Reader) -> None:
+        reader.drop()
         topic = self._topics.get(session_id)
         if topic is not None:
             topic.readers.discard(reader)
@@ -280,6 +323,14 @@ class EventHub:
             if not topic.position.is_before(delivery[0].id, is_event=is_event):
                 continue  # the topic was given up and begun again meanwhile
             topic.position = moved_on(topic.position, delivery[0])
+            size = _bytes_of(delivery)
             for reader in topic.readers:
                 if is_event or reader.is_live:
-                    reader.put(delivery)
+                    reader.put(delivery, size)
+
+
+def _bytes_of(delivery: _Delivery) -> int:
+    """About how much an entry takes, as JSON."""
+    entry, text = delivery
+    own = entry.text if isinstance(entry, LiveDelta) else ""
+    return len(own) + len(text) + len(json.dumps(entry.data, default=str))

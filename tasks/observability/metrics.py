@@ -40,10 +40,37 @@ _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0,
 # People take minutes to days.
 _ANSWER_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 _UNKNOWN_TOOL: Final = "(unknown)"  # a model may invent any name, and each would be a time series
+_OTHER: Final = "(other)"
+_MOST_NAMES: Final = 100
+_MOST_TOOLS: Final = 1_000  # MCP servers have many
+_NAME_CHARS: Final = 100
+
+
+class _LabelValues:
+    """The values of a label whose names come from outside: a provider, a driver or an MCP server.
+
+    Each name is a time series for as long as the process lives, so names beyond the limit share one value.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str:
+        """The value for a name: itself, cut where it is long, or that of all others."""
+        name = name[:_NAME_CHARS]
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return _OTHER
+            self._known.add(name)
+        return name
 
 
 class Metrics(StepObserver):
-    """Counts steps, driver calls and tool calls. Labels are names of agents, tools and models: few, and no user's."""
+    """Counts steps, driver calls and tool calls. Labels are names of agents, tools and models: few, and no user's.
+
+    The first 100 models, 100 kinds of errors and 1 000 tools have values of their own; all others are `(other)`.
+    """
 
     def __init__(self) -> None:
         """
@@ -82,6 +109,8 @@ class Metrics(StepObserver):
             registry=self.registry,
             buckets=_ANSWER_BUCKETS,
         )
+        self._models, self._kinds = _LabelValues(_MOST_NAMES), _LabelValues(_MOST_NAMES)
+        self._tools = _LabelValues(_MOST_TOOLS)
         self._started: dict[str, float] = {}  # by claim, like the next
         self._calls: dict[str, int] = {}
 
@@ -100,10 +129,10 @@ class Metrics(StepObserver):
             self._retries.labels(agent).inc()
         self._driver_seconds.labels(agent, "error" if error else "answer").observe(seconds)
         if error:
-            self._errors.labels(agent, error).inc()
+            self._errors.labels(agent, self._kinds.of(error)).inc()
         if response is None:
             return
-        model = response.model or run.agent.model or "own driver"
+        model = self._models.of(response.model or run.agent.model or "own driver")
         usage = response.usage
         for kind in ("input", "output", "cache_write", "cache_read", "reasoning"):
             if count := getattr(usage, kind):
@@ -117,7 +146,7 @@ class Metrics(StepObserver):
         for index in new_records(run):
             execution = run.records[index].execution
             name = execution.tool_call.name
-            tool = name if run.agent.toolset.get(name) is not None else _UNKNOWN_TOOL
+            tool = self._tools.of(name) if run.agent.toolset.get(name) is not None else _UNKNOWN_TOOL
             self._tool_calls.labels(agent, tool, execution.outcome.value).inc()
             took = (execution.completed_at - execution.started_at).total_seconds()
             self._tool_seconds.labels(agent, tool).observe(max(0.0, took))
@@ -187,9 +216,10 @@ class _GaugeCollector:
             ),
             "slots_busy": ("Steps that it runs", runtime.keeper.running),
             "problems": (
-                "Problems of Redis that this worker has found: eviction, keys of another type",
+                "Problems of Redis that this worker has found: eviction, disk, role, keys of another type",
                 len(runtime.problems),
             ),
+            "redis_memory_share": ("The part of Redis's memory limit that is used", runtime.redis_memory_share),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
             **self._read_backlog(runtime),
         }

@@ -19,6 +19,7 @@ import yaml
 
 from celery_agents.config.settings import PREFIX, Settings
 from celery_agents.tasks.cli.lazy_commands import COMMANDS
+from celery_agents.tasks.observability.doctor.checks import CHECKS
 from celery_agents.tasks.observability.metrics import Metrics
 
 from support import deployed
@@ -31,7 +32,8 @@ DRAIN = 30.0
 FORCED = 5.0  # after the drain, until a worker with a function that does not end leaves it
 BOOKKEEPING = {
     "slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds", "delayed_steps",
-    "problems", "refused_total",
+    "problems", "refused_total", "redis_memory_share", "unoffered_sessions", "queue_length", "open_requests",
+    "open_request_age_seconds",
 }  # fmt: skip
 
 # The fields of KEDA's own definition that we use; the whole of it is in no package.
@@ -133,7 +135,9 @@ def test_a_unit_is_what_systemd_takes(path: Path, tmp_path: Path) -> None:
     run("systemd-analyze", "verify", "--man=no", tmp_path / path.name)
 
 
-@pytest.mark.parametrize("name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets"])
+@pytest.mark.parametrize(
+    "name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets", "pin-images"]
+)
 def test_a_script_is_one_of_the_plain_shell(name: str) -> None:
     assert (DEPLOY / name).read_text().startswith("#!/bin/sh\n")
     assert (DEPLOY / name).stat().st_mode & 0o111
@@ -175,6 +179,29 @@ def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert rule["for"].endswith("m")
 
 
+# What doctor calls more than fine, by the check, and what tells operators of it without doctor.
+ALERTED: dict[str, str | None] = {
+    "check_eviction": "CeleryAgentsRedisProblem", "check_durability": "CeleryAgentsRedisProblem",
+    "check_role": "CeleryAgentsRedisProblem", "check_key_types": "CeleryAgentsRedisProblem",
+    "check_memory": "CeleryAgentsRedisMemory", "check_workers": "CeleryAgentsNoWorker",
+    "check_unoffered": "CeleryAgentsNobodyOffers", "check_agents": "CeleryAgentsNobodyOffers",
+    "check_backlog": "CeleryAgentsStepsWait", "check_delayed": "CeleryAgentsStepsPutOff",
+    "check_requests": "CeleryAgentsRequestWaits", "check_queue": "CeleryAgentsQueueStandsStill",
+    "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
+    "check_unacked": "CeleryAgentsRefusedMessages",
+    # These are about an installation that does not start, or about the machine on which doctor runs.
+    "check_version": None, "check_clock": None, "check_shards": None, "check_broker": None, "check_models": None,
+    "check_own_agents": None, "check_app_settings": None, "check_library_attributes": None,
+    # A sweep takes such entries out.
+    "check_entries": None,
+}  # fmt: skip
+
+
+def test_what_doctor_checks_has_an_alert_or_a_reason_why_not() -> None:
+    assert ALERTED.keys() == {check.__name__ for check in CHECKS}
+    assert {alert for alert in ALERTED.values() if alert} <= {rule["alert"] for rule in alert_rules()}
+
+
 def test_nothing_scales_by_keda_unless_it_is_asked_for() -> None:
     base = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["resources"]
     texts = [(DEPLOY / "kubernetes" / name).read_text() for name in base if name.endswith(".yaml")]
@@ -209,7 +236,10 @@ def test_the_dashboard_is_laid_out() -> None:
 
 def test_queries_ask_for_what_workers_count() -> None:
     known = {f"celery_agents_{name}" for name in BOOKKEEPING} | {"process_resident_memory_bytes"}
-    labels: dict[str, set[str]] = {"celery_agents_refused_total": {"source"}}
+    labels: dict[str, set[str]] = {
+        "celery_agents_refused_total": {"source"}, "celery_agents_queue_length": {"queue"},
+        "celery_agents_unoffered_sessions": {"agent"},
+    }  # fmt: skip
     for metric in _described():
         stem = metric._name
         names = [f"{stem}_total"] if metric._type == "counter" else [f"{stem}_bucket", f"{stem}_sum", f"{stem}_count"]
@@ -365,6 +395,7 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
                     "whole_sessions",
                 )
             ),
+            "live/reading.py",
             *("sessions/saving.py", "sessions/lists.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
         )
         - rights("producer")

@@ -11,7 +11,8 @@ from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
 from celery_agents.worker.store import NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
-from celery_agents.worker.store.keys import SHARDS, WORKERS, shard_of
+from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note, shard_of
+from celery_agents.worker.store.session_records import REQUEST_KINDS
 
 from support.store import Bench, step_transition
 
@@ -176,6 +177,34 @@ def test_damaged_entries_are_named_with_their_index(bench: Bench) -> None:
     assert len(found) == len(BAD_MEMBERS) + 2
 
 
+NOTES = [callback_note("s1", "e1", "webhook", 0), callback_note("s1", "e1", "task", 12)]
+NOTES += [request_note("s1", "e1", kind, ("r1", "op1")) for kind in REQUEST_KINDS]
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_of_an_end_or_of_a_request_is_no_damage(bench: Bench, note: str) -> None:
+    """A doctor that took a request's note for damage told people to remove it."""
+    shard = bench.store.context.keys(bench.session).shard
+    bench.database("ZADD", shard.callbacks, 5, note)
+    assert bench.store.housekeeping.bad_entries() == []
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "s1 e1 task", "s1 e1 task 0 more", "s1 e1  0", "s1 e1 request_task r1", "s1 e1 request_task r1 op1 more", " ",
+        "s1 e1 request_webhook 0", "../x e1 task 0", "", "s1  task 0", "s1 e1 task ",
+    ],
+)  # fmt: skip
+def test_a_note_that_nobody_can_act_on_is_damage_and_leaves_the_outbox(bench: Bench, note: str) -> None:
+    shard = bench.store.context.keys(bench.session).shard
+    bench.database("ZADD", shard.callbacks, 5, note)
+    assert [damage.entry for damage in bench.store.housekeeping.bad_entries()] == [note]
+    shard_number = shard_of(bench.session, bench.settings.shards)
+    assert bench.store.housekeeping.due_callbacks(shard_number, limit=10, hold_ms=1000) == []
+    assert bench.database("ZRANGEBYSCORE", shard.callbacks, "-inf", "+inf") == []
+
+
 def test_damaged_entries_of_every_index_are_named(bench: Bench) -> None:
     shard = bench.store.context.keys(bench.session).shard
     indexes = [shard.due, shard.delayed, shard.sessions, shard.failed, shard.ending, shard.callbacks, shard.requests]
@@ -237,6 +266,15 @@ def test_a_callback_with_an_absurd_count_of_attempts_is_given_up_with_a_reason(d
 
 
 @pytest.mark.timeout(30)
+def test_of_many_agents_that_nobody_offers_the_others_are_counted_together(bench: Bench) -> None:
+    shards = bench.store.context.shards
+    for number in range(350):
+        bench.database("ZADD", shards[number % len(shards)].unoffered, 0, f"agent{number:03} session")
+    found = bench.store.housekeeping.count_unoffered()
+    assert (len(found), sum(found.values())) == (101, 350)
+    assert found["(other)"] == 250
+
+
 def test_an_entry_of_the_unoffered_that_is_no_text_does_not_hold_the_count_up(bench: Bench) -> None:
     shard = bench.store.context.keys(bench.session).shard
     for member in (NO_TEXT, b"gone", b" x", b"clerk s1", b"clerk s2"):

@@ -57,6 +57,22 @@ def test_readers_get_each_piece_with_its_place_and_the_events_in_order(bench: Be
     }
 
 
+def test_one_read_of_many_sessions_brings_few_entries_of_each_and_the_next_the_rest(bench: Bench) -> None:
+    claimed = bench.claim()
+    time.sleep(0.002)  # of the same millisecond text and events have no order
+    write(bench, claimed, *(text("x", number, part=f"t{number}") for number in range(6)))
+    whole = read(bench)
+    others = {f"other-{number}": StreamPosition() for number in range(1_500)}
+    at, found = StreamPosition(), list[Any]()
+    while page := bench.store.live.follow({bench.session: at, **others}).get(bench.session, []):
+        assert len(page) <= 2
+        for entry in page:
+            at = moved_on(at, entry)
+        found += page
+    assert [each.id for each in found] == [each.id for each in whole]
+    assert len(found) >= 8
+
+
 def test_a_reader_comes_back_to_where_it_was_by_a_cursor(bench: Bench) -> None:
     claimed = bench.claim()
     write(bench, claimed, text("one"), text("two", 3))
@@ -157,6 +173,21 @@ def test_live_text_lives_for_minutes_and_is_capped(database: Any) -> None:
     assert len(bench.database("XRANGE", live, "-", "+")) <= 300
     bench.commit(claimed, final=True)
     assert bench.database("PTTL", live) <= 300_000, "the retention of the session is not its"
+
+
+def test_live_text_is_capped_by_bytes_and_large_pieces_of_one_session_cost_no_other_its_text(database: Any) -> None:
+    bench = Bench(database, live_bytes=1_000_000)
+    bench.submit()
+    large = bench.claim()
+    other = Bench(database, live_bytes=1_000_000)
+    other.submit()
+    small = other.claim()
+    write(other, small, *(text("x", number) for number in range(600)))
+    attempts = {Attempt(large.claim, large.loaded.legs): [text("漢" * 5_000, 5_000 * number) for number in range(600)]}
+    bench.store.live.write({**attempts, Attempt(small.claim, small.loaded.legs): [text("x", 600)]})
+    kept = bench.database("XRANGE", bench.store.context.keys(bench.session).live, "-", "+")
+    assert 30 <= len(kept) <= 200, "of 9 MB about one is kept"
+    assert len(other.database("XRANGE", other.store.context.keys(other.session).live, "-", "+")) == 601
 
 
 def test_nobody_writes_text_of_a_session_that_is_gone(bench: Bench) -> None:

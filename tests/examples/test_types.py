@@ -20,6 +20,7 @@ from support.types import check_with_mypy, check_with_pyright
 
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
     "quickstart", "agents", "capabilities", "runs", "people", "services", "testing", "replace-your-task", "sessions", "mcp",
+    "children", "smart", "live", "guards", "hooks", "results", "events", "operating", "pydantic-ai",
 )))  # fmt: skip
 
 

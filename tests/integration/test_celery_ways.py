@@ -207,6 +207,19 @@ def test_a_command_that_starts_processes_of_its_own_refuses_an_existing_app(
     running(project.process("worker", "celery_agents", "--app", "proj", "worker"), "celery -A MODULE worker")
 
 
+@pytest.mark.parametrize("options", [(), ("--disable-prefetch",)])
+def test_doctor_tells_with_which_options_the_workers_of_a_project_run(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process], options: tuple[str, ...]
+) -> None:
+    project = Project(tmp_path / "existing", EXISTING, {"PROJ_BROKER": redis_url})
+    running(project.celery("-A", "proj", "worker", "-P", "threads", "-c", "4", "-l", "INFO", *options))
+    AgentClient(redis_url).wait_for_agent("clerk")
+    said = project.run([sys.executable, "-m", "celery_agents", "doctor", "--app", "proj"])
+    assert "pool threads, 0 of 4 slots busy" in said
+    assert ("prefetch of" in said) is (not options)
+    assert "worker_pool" not in said, "that of the app is not the one with which its worker was started"
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_store_that_is_away_stops_no_other_task_and_agents_run_when_it_is_there(
     tmp_path: Path,

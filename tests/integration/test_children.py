@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from celery_agents import Approve
+from celery_agents import Approve, Deny
 from celery_agents.tasks.cli.program import program
 from celery_agents.tasks.client.job import Job
 from celery_agents.tasks.observability.waiting_reasons import waiting_reason
@@ -156,6 +156,27 @@ def test_the_question_of_a_grandchild_is_answered_at_the_root_and_wakes_only_the
     assert effects(lab) == {"a": 1}
     woken = [event for event in lab.client.store.sessions.events(job.session_id) if event.type == "execution_resumed"]
     assert [event.data["cause"] for event in woken] == ["child"]
+
+
+def test_a_subagent_asks_by_its_parents_rules_and_the_person_at_the_root_decides(lab: Lab) -> None:
+    lab.worker()
+    spawn = [call("spawn_subagent", subagent="assistant", prompt=leaf(work, tool="unsafe")) for work in ("yes", "no")]
+    job = submit(lab, *spawn, agent="careful")
+
+    def asked() -> list[Any]:
+        found = lab.client.requests(job.session_id, tree=True).requests
+        approvals = [each for each in found if each.summary.kind == "approval"]
+        return approvals if len(approvals) == 2 else []
+
+    found = wait_until(asked, "both subagents ask", 30)
+    requests = [lab.client.request(each.summary.session_id, each.summary.id) for each in found]
+    assert {each.request.to for each in requests} == {"operators"}
+    assert effects(lab) == {}
+    for each in requests:
+        answer = Approve() if each.request.args["work"] == "yes" else Deny("no")
+        lab.client.answer(job.session_id, {each.summary.id: answer}, by="reviewer")
+    end(job)
+    assert effects(lab) == {"yes": 1}
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from celery_agents import AgentClient
 
 from support.agents import call, plan
 from support.ledger import Ledger
@@ -116,6 +119,51 @@ def test_a_failed_execution_ends_with_1_and_can_be_retried(shell: Shell, worker:
     refused = shell("retry", session)
     assert refused.returncode == 1
     assert "its execution is completed; only failed and stopped ones can be retried" in refused.stderr
+
+
+ACTING = "\x1b[31mred\x9b\u202eback\nwarn  forged\r\nok    forged\u2028"
+ACTING_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
+
+
+def test_what_a_model_wrote_steers_no_terminal_and_looks_like_no_line_of_ours(
+    shell: Shell, worker: WorkerProcess
+) -> None:
+    session = shell.submitted(plan([call(f"bad{ACTING}", work=ACTING)], answer=ACTING), "--wait")
+    looks = [
+        ["show", session], ["show", session, "--json"], ["watch", session], ["watch", session, "--json"],
+        ["tree", session], ["trace", session], ["trace", session, "--no-data"], ["snapshot", session], ["list"],
+        ["requests"], ["doctor"], ["workers"], ["health"],
+    ]  # fmt: skip
+    for look in looks:
+        done = shell(*look)
+        for line in (done.stdout + done.stderr).split("\n"):
+            assert not ACTING_CHARACTERS.search(line), look
+            assert not line.startswith(("warn  forged", "ok    forged")), look
+    assert json.loads(shell("trace", session).stdout)["payload"]["output"] == ACTING
+    restored = shell("restore", "-", "--session", "restored", text=shell("snapshot", session).stdout)
+    assert restored.returncode == 0, restored.stderr
+    client = AgentClient(shell.url)
+    original, copy = (client.show(each).state.store.section().messages for each in (session, "restored"))
+    assert [each.content for each in original] == [each.content for each in copy]
+    assert ACTING in [each.content for each in copy]
+
+
+def test_in_a_terminal_an_answer_stands_apart_from_our_own_lines(shell: Shell, worker: WorkerProcess) -> None:
+    command = [sys.executable, "-m", "celery_agents", "submit", "planned", plan(answer=ACTING), "--wait"]
+    terminal, inner = os.openpty()
+    process = subprocess.Popen(command, cwd=shell.folder, env=shell.environment(), stdout=inner, stderr=inner)
+    os.close(inner)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while piece := os.read(terminal, 65_536):
+            shown += piece
+    os.close(terminal)
+    assert process.wait(timeout=30) == 0
+    lines = shown.decode().replace("\r\n", "\n").split("\n")
+    assert "    warn  forged" in lines
+    # The progress line is ours, and moves the cursor.
+    assert [line for line in lines if re.match("warn  forged|ok    forged", line)] == []
+    assert [line for line in lines if "\x1b[31m" in line or "\x9b" in line or "\u202e" in line] == []
 
 
 def test_a_retry_can_be_waited_for(shell: Shell, worker: WorkerProcess) -> None:

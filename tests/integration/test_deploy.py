@@ -262,6 +262,15 @@ def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) 
     assert deployment.refused() == []
 
 
+def test_a_producer_follows_the_text_of_a_job_as_it_comes(deployment: Deployment) -> None:
+    """What was committed before somebody looked is read from the steps."""
+    client = AgentClient(deployment.url("producer"))
+    job = client.submit("support", QUESTION)
+    assert job.result(timeout=30).status == "completed"
+    assert list(client.stream(job.session_id, timeout=1))
+    assert deployment.refused() == []
+
+
 def test_queues_of_agents_and_sessions_that_wait_for_a_worker_are_within_the_roles(deployment: Deployment) -> None:
     with deployment.client("onlooker") as onlooker:
         onlooker.hset("ca:agents", "painter", '{"hash": "h", "queue": "gpu"}')

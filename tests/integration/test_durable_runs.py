@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,10 @@ from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, Usage
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import UsageLimits
 
-from celery_agents import CeleryDurability, durable
+from celery_agents import CeleryDurability, DurableRunOptions, ExecutionBudget, durable
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.pydantic_agents.driver import limits_of
+from celery_agents.worker.state import thaw
 
 from support import pydantic_examples as examples
 from support.lab import Lab
@@ -40,6 +42,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ("functions", "run something", None),
         ("users", "Send a message", None),
         ("queues", "do it all", None),
+        ("recent", "look around", None),
     ],
 )
 def test_a_result_is_that_of_the_agents_own_run(lab: Lab, name: str, prompt: str, deps: Any) -> None:
@@ -112,7 +115,7 @@ def test_a_timeout_stops_the_run(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"toolsets": []}, "toolsets: .*give it to the agent"),
+        ({"toolsets": []}, "toolsets: .*give them to the agent"),
         ({"cancellation_token": object()}, r"cancellation_token: .*client\.stop"),
         ({"deferred_tool_results": object()}, r"client\.answer"),
         ({"model": "test"}, "cannot travel to a worker"),
@@ -124,6 +127,60 @@ def test_a_timeout_stops_the_run(lab: Lab) -> None:
 def test_what_cannot_travel_is_refused_by_name(lab: Lab, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         durable(examples.support, lab.client).run_sync("go", **options)
+
+
+REFUSED = inspect.signature(PydanticAgent.run).parameters.keys() - {"self", "user_prompt"}
+REFUSED -= DurableRunOptions.__annotations__.keys()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_each_other_option_of_a_run_is_refused_by_name_with_what_to_do_instead(lab: Lab, name: str) -> None:
+    options: dict[str, Any] = {name: object()}
+    with pytest.raises(
+        InvalidInput, match=rf"{name}: it cannot travel to a worker; .*(give|answer|stop|follow|limit|write)"
+    ):
+        durable(examples.city, lab.client).run_sync("go", **options)
+
+
+def test_the_options_are_those_of_a_run_or_of_ours() -> None:
+    own = inspect.signature(PydanticAgent.run).parameters.keys()
+    assert DurableRunOptions.__annotations__.keys() - own == {"budget"}
+    assert {
+        "cancellation_token", "capabilities", "conversation", "deferred_tool_results", "event_stream_handler",
+        "instructions", "model", "model_settings", "output_type", "retries", "spec", "toolsets", "usage", "workspace",
+    } == REFUSED  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"message_history": 5}, r"message_history: give messages of pydantic-ai.* Got a int"),
+        ({"message_history": ["hello"]}, "message_history: give messages"),
+        ({"usage_limits": {"request_limit": 1}}, r"usage_limits: give UsageLimits\(…\)"),
+        ({"metadata": lambda ctx: {}}, "metadata: .*a function cannot travel"),
+        ({"metadata": {"a": object()}}, "metadata"),
+        ({"budget": 5}, "budget: give ExecutionBudget"),
+        ({"timeout": "5"}, "timeout: give seconds"),
+        ({"timeout": -1}, "max_seconds"),
+        ({"conversation_id": 5}, "conversation_id: "),
+        ({"run_id": 5}, "run_id: give a text"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_refused_and_nothing_is_submitted(
+    lab: Lab, options: dict[str, Any], said: str
+) -> None:
+    before = lab.client.list(limit=1)
+    with pytest.raises(InvalidInput, match=said):
+        durable(examples.city, lab.client).run_sync("go", **options)
+    assert lab.client.list(limit=1) == before
+
+
+def test_metadata_and_a_budget_reach_the_session(lab: Lab) -> None:
+    result = durable(examples.city, lab.client).run_sync("go", metadata={"a": 1}, budget=ExecutionBudget(max_steps=9))
+    state = lab.client.show(result.conversation_id or "").state
+    assert thaw(state.context.metadata) == {"a": 1}
+    assert state.execution is not None
+    assert state.execution.budget.max_steps == 9
 
 
 def test_a_prompt_that_is_no_text_and_an_unknown_option_are_refused(lab: Lab) -> None:

@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +142,22 @@ def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) 
     attacker.works()
 
 
+@pytest.mark.parametrize("queue", ["ca:{0}:due", "ca:agents", "unacked_index", "_kombu.binding.celery", STEPS])
+def test_a_callback_is_sent_to_no_key_of_ours(attacker: Attacker, queue: str) -> None:
+    """A sender that may only submit does not write with the worker's rights."""
+    receiver = {"task": "x", "options": {"queue": queue}}
+    wishes = [
+        attacker.wish("celery_agents.submit", agent="planned", message="x", session_id=field, **{field: receiver})
+        for field in ("on_complete", "on_request")
+    ]
+    attacker.push(CONTROL, *wishes)
+    wait_until(lambda: attacker.worker.text().count("options.queue") >= 2, "both are refused", 10)
+    # The broker makes and removes its own keys meanwhile; what a worker sends is an element of a list.
+    assert queue == STEPS or attacker.broker.type(queue) != "list"
+    assert attacker.dead() == [], "nothing of it came to the queue of steps"
+    attacker.works()
+
+
 def test_celerys_own_tasks_are_not_run_on_our_queues(attacker: Attacker) -> None:
     for queue in (STEPS, CONTROL):
         for task in ("celery.chord_unlock", "celery.group", "celery.backend_cleanup", "celery.accumulate"):
@@ -226,6 +243,28 @@ def test_remote_control_that_hangs_or_bursts_a_worker_is_refused(attacker: Attac
     for each in (bomb, hang, forged):
         attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
     wait_until(lambda: attacker.refused("remote control").get("count") == 3, "each is refused", 15)
+    attacker.works()
+
+
+def resident_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def test_commands_that_a_worker_would_remember_for_ever_do_not_fill_its_memory(attacker: Attacker) -> None:
+    """Celery keeps 50 000 revoked ids of any length, and all revoked stamps."""
+    before = resident_kb(attacker.worker.pid)
+    for number in range(600):
+        long = f"{number}-" + "x" * 180_000
+        for each in (
+            command("revoke", arguments={"task_id": long}),
+            command("hello", arguments={"from_node": "x@y", "revoked": {long: 1}}),
+            command("revoke_by_stamped_headers", arguments={"headers": {long: ["y"]}}),
+        ):
+            attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
+        time.sleep(0.005)
+    wait_until(lambda: attacker.refused("remote control").get("count") == 1_800, "each is refused", 40)
+    assert resident_kb(attacker.worker.pid) - before < 60_000
     attacker.works()
 
 
@@ -320,13 +359,16 @@ def test_an_eviction_policy_that_is_changed_at_run_time_is_named_by_the_worker(
         job = Inspection(runtime)
         job.run(())
         assert runtime().facts["problems"] == []
+        assert runtime().redis_memory_share == 0, "it has no limit"
         with server.client() as admin:
+            admin.config_set("maxmemory", "1gb")
             admin.config_set("maxmemory-policy", "allkeys-lru")
             admin.rpush("ca:{0}:due", "x")
         job.run(())
         eviction, key = runtime().facts["problems"]
         assert "allkeys-lru" in eviction
         assert "'ca:{0}:due'" in key
+        assert 0 < runtime().redis_memory_share < 1
     finally:
         with server.client() as admin:
             admin.delete("ca:{0}:due")

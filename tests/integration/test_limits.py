@@ -107,6 +107,32 @@ def test_an_answer_of_two_hundred_megabytes_is_not_read_to_its_end(redis_url: st
 
 
 @pytest.mark.parametrize(
+    ("agent", "kind"),
+    [
+        ("plain", "streamed"),
+        ("plain", "announced"),
+        ("plain", "compressed"),
+        ("own_client", "streamed"),
+        ("own_client", "compressed"),
+        ("wrapped", "streamed"),
+        ("falling_back", "streamed"),
+    ],
+)
+def test_a_pydantic_agent_does_not_read_a_huge_answer_to_its_end(
+    redis_url: str, new_worker: Any, agent: str, kind: str
+) -> None:
+    provider = HugeProvider(*ANSWERS[kind])
+    worker = new_worker(agents="support.huge_pydantic_agents", env={PROVIDER_URL: provider.url})
+    result = AgentClient(redis_url).submit(agent, "hello").result(timeout=60)
+    assert result.status == "failed"
+    assert "CELERY_AGENTS_MAX_ANSWER_BYTES" in result.errors[-1]
+    assert provider.requests == 1, "it was asked for again"
+    assert provider.sent < 60_000_000
+    assert peak_bytes(worker.pid) < MOST_BYTES
+    provider.close()
+
+
+@pytest.mark.parametrize(
     ("agent", "status"), [("many_calls", "completed"), ("dumping", "completed"), ("huge_text", "failed")]
 )
 def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: str, status: str) -> None:
@@ -116,6 +142,18 @@ def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: s
     assert result.status == status, result.errors
     assert peak_bytes(worker.pid) < MOST_BYTES
     assert client.submit("many_calls", "and again").result(timeout=90).status == "completed"
+
+
+def test_the_ends_of_sixty_four_children_take_bounded_memory_of_their_parent(redis_url: str, new_worker: Any) -> None:
+    # Few slots: what the children hold while they work is another limit's.
+    env = {"CELERY_AGENTS_CONCURRENCY": "4", "OPENAI_API_KEY": "not-a-real-key"}
+    worker = new_worker(agents="support.huge_agents", env=env)
+    client = AgentClient(redis_url)
+    job = client.submit("family", "hello")
+    assert job.result(timeout=90).status == "completed"
+    assert peak_bytes(worker.pid) < MOST_BYTES
+    ends = [each for each in client.store.sessions.events(job.session_id) if each.type == "child_ended"]
+    assert [each.data["left_out"] for each in ends] == [["found", "album"]] * 64
 
 
 def test_a_gigabyte_of_messages_is_refused_and_none_that_was_taken_is_lost(

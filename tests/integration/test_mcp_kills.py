@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from celery_agents.worker.state import ToolOutcome
+from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.state import Answer, Deny, ToolOutcome
 
 from support.agents import call
 from support.lab import Lab
-from support.mcp_process import MCPServerProcess, outcomes, submit, wait_for_lines
+from support.mcp_process import MCPServerProcess, outcomes, submit, wait_for_lines, wait_for_question
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -96,6 +97,28 @@ def test_a_task_is_begun_once_followed_by_another_worker_and_cancelled_by_a_stop
     assert outcomes(lab, stopped)[0][0] is ToolOutcome.UNKNOWN
     assert [each["work"].partition(".")[1] for each in server.lines() if each["kind"] == "cancel"] == ["."]
     assert server.deliveries("film", "long film") == {"film": 1, "long film": 1}
+
+
+def test_a_task_that_asks_waits_for_a_person_and_goes_on_with_another_worker(
+    lab: Lab, server: MCPServerProcess
+) -> None:
+    doomed = lab.worker()
+    job = submit(lab, [call("h_render", work="poster", asks=True)])
+    declined, stopped = (submit(lab, [call("h_render", work=work, asks=True)]) for work in ("leaflet", "banner"))
+    asked = {each: wait_for_question(lab, each, "Which size?") for each in (job, declined, stopped)}
+    doomed.kill()
+    with pytest.raises(InvalidInput, match=r"values.size: it must be a string"):
+        lab.client.answer(job.session_id, {asked[job].id: Answer({"size": 5})}, by="reviewer")
+    lab.client.answer(job.session_id, {asked[job].id: Answer({"size": "A0"})}, by="reviewer")
+    lab.client.answer(declined.session_id, {asked[declined].id: Deny("too dear")}, by="reviewer")
+    lab.worker()
+    lab.client.stop(stopped.session_id)
+    assert [each.result(timeout=60).status for each in (job, declined, stopped)] == ["completed"] * 2 + ["stopped"]
+    assert outcomes(lab, job) == [(ToolOutcome.OK, "rendered A0")]
+    assert outcomes(lab, declined) == [(ToolOutcome.OK, "rendered decline")]
+    assert outcomes(lab, stopped)[0][0] is ToolOutcome.UNKNOWN
+    assert server.deliveries("poster", "leaflet", "banner") == {"poster": 1, "leaflet": 1, "banner": 1}
+    assert [each["kind"] for each in server.lines()].count("cancel") == 1
 
 
 @pytest.mark.long

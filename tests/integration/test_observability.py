@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ from celery.events import EventReceiver
 from celery_agents import AgentClient
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
 
+from support.deployed import DEPLOY
 from support.post_receiver import PostReceiver
 from support.processes import free_port
-from support.scraping import scraped
+from support.scraping import families, scraped
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -161,6 +163,11 @@ def test_steps_are_counted_traced_and_logged(
     assert metrics["celery_agents_slots"] == 6
     assert metrics["celery_agents_slots_busy"] == metrics["celery_agents_due_sessions"] == 0
     assert {"celery_agents_due_age_seconds", "celery_agents_overdue_sessions"} < set(metrics)
+
+    rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\b(celery_agents_\w+|process_\w+)", rules))
+    assert asked
+    assert asked - families(ports[0]) == set(), "an alert asks for what no worker tells"
 
     # --- traces
     job = jobs[0]

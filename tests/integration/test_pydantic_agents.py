@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_agents import Job
+from celery_agents import Job, Transcript
 from celery_agents.worker.crash_points import POINTS
 from celery_agents.worker.pydantic_agents.conversation import Conversation, read_conversation
 from celery_agents.worker.pydantic_agents.driver import deps_of
 from celery_agents.worker.pydantic_agents.durability import CeleryDurability
 from celery_agents.worker.state import DEFAULT
 
-from support import pydantic_examples
+from support import pydantic_examples, pydantic_streams
 from support.lab import Lab
 from support.pydantic_examples import EXAMPLES, comparable
+from support.pydantic_streams import STREAMED
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -65,6 +67,55 @@ def test_every_example_survives_a_kill_with_the_messages_and_usage_of_an_uninter
         assert comparable(conversation.history) == comparable(expected.all_messages()), name
         assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(expected.usage), name
     check_effects(lab)
+
+
+@pytest.fixture
+def streams(tmp_path: Path, point: str) -> Iterator[Lab]:
+    with Lab(tmp_path / "lab", agents="support.pydantic_streams", separate=point == "c9") as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "point", [point if point in ("c2", "c5") else pytest.param(point, marks=pytest.mark.long) for point in POINTS]
+)
+def test_a_streamed_run_survives_a_kill_and_its_followers_read_what_is_committed(streams: Lab, point: str) -> None:
+    doomed = streams.worker(wait=False, crash=f"{point}:0.3:7")
+    jobs = {name: streams.client.submit(name, "What is the weather?") for name in STREAMED}
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        read = {name: threads.submit(follow, job) for name, job in jobs.items()}
+        doomed.wait(60)
+        streams.worker()
+        assert {job.result(timeout=60).status for job in jobs.values()} == {"completed"}
+        shown = {name: each.result(timeout=60) for name, each in read.items()}
+    for name, job in jobs.items():
+        conversation, expected = (
+            conversation_of(streams, job),
+            getattr(pydantic_streams, name).run_sync("What is the weather?"),
+        )
+        if name == "followed":  # a step is a stream where somebody follows, and the model counts streams otherwise
+            assert said(conversation.history) == said(expected.all_messages())
+        else:
+            assert comparable(conversation.history) == comparable(expected.all_messages()), name
+            assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(expected.usage), name
+        assert shown[name].written() == "", name
+        assert list(shown[name].committed.values())[-1] == job.result().final_response, name
+
+
+def follow(job: Job) -> Transcript:
+    """Follow a job to its end, and return what there is to show then."""
+    shown = Transcript()
+    for item in job.stream(timeout=120):
+        shown.apply(item)
+    return shown
+
+
+def said(messages: Any) -> list[Any]:
+    """Who has said what, without how it was counted and written."""
+    return [
+        (part.part_kind, getattr(part, "content", None) or part.args_as_dict())
+        for message in messages
+        for part in message.parts
+    ]
 
 
 def check_effects(lab: Lab) -> None:

@@ -108,8 +108,14 @@ def wait_for_lines(server: MCPServerProcess, works: Sequence[str], worker: Worke
     )
 
 
-def wait_for_question(lab: Lab, job: Job) -> RequestSummary:
-    """Wait until a job asks exactly one thing, and its other calls have run."""
-    wait_until(lambda: lab.client.header(job.session_id).status == "waiting", "it asks", 40)
+def wait_for_question(lab: Lab, job: Job, text: str = "") -> RequestSummary:
+    """Wait until a job asks exactly one thing, with this text in it, and its other calls have run."""
+
+    def asks() -> bool:
+        open_requests = lab.client.requests(job.session_id).requests
+        is_waiting = lab.client.header(job.session_id).status == "waiting"
+        return is_waiting and any(text in each.summary.text for each in open_requests)
+
+    wait_until(asks, "it asks", 40)
     (asked,) = lab.client.requests(job.session_id).requests
     return asked.summary

@@ -111,6 +111,13 @@ async def book(work: str, ctx: Context[Any, Any]) -> str | InputRequiredResult:
 SEATS: Any = {"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"]}
 
 
+SIZE: Any = {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]}
+
+
+def _lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+
+
 # --- tasks: a call of `render` is answered with the id of a task -------------------------------------------------------
 
 
@@ -129,6 +136,12 @@ class TaskParams(types.RequestParams):
     task_id: str
 
 
+class UpdateParams(TaskParams):
+    """Answers to a task's questions."""
+
+    input_responses: dict[str, Any]
+
+
 class Tasks(Extension):
     """Runs calls of `render` as tasks whose state is in the ledger: a task ends a second after it has begun."""
 
@@ -138,21 +151,36 @@ class Tasks(Extension):
         if params.name != "render":
             return await call_next(ctx)
         task = f"{uuid.uuid4().hex}.{time.time() + float(params.arguments.get('seconds', 1))}"
+        task += ".asks" if params.arguments.get("asks") else ""
         deliver("render", params.arguments["work"], str((params.meta or {}).get(KEY, "")), dedupe=False)
         return TaskStarted(task_id=task).model_dump(by_alias=True, mode="json")
 
     def methods(self) -> Sequence[MethodBinding]:
         return (
             MethodBinding("tasks/get", TaskParams, self._get),
+            MethodBinding("tasks/update", UpdateParams, self._update),
             MethodBinding("tasks/cancel", TaskParams, self._cancel),
         )
 
     async def _get(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
-        ends = float(params.task_id.partition(".")[2])
+        ends = float(params.task_id.removesuffix(".asks").partition(".")[2])
+        told = next((each for each in _lines() if each["kind"] == "told" and each["work"] == params.task_id), None)
+        if params.task_id.endswith(".asks") and told is None:
+            form = {"mode": "form", "message": "Which size?", "requestedSchema": SIZE}
+            asked = {"size": {"method": "elicitation/create", "params": form}}
+            state = {"taskId": params.task_id, "status": "input_required", "inputRequests": asked}
+            return {**state, "pollIntervalMs": 200, "resultType": "complete"}
         if time.time() < ends:
             return {"taskId": params.task_id, "status": "working", "pollIntervalMs": 200, "resultType": "complete"}
-        result = {"content": [{"type": "text", "text": "rendered"}], "resultType": "complete"}
+        text = "rendered" if told is None else f"rendered {told['key']}"
+        result = {"content": [{"type": "text", "text": text}], "resultType": "complete"}
         return {"taskId": params.task_id, "status": "completed", "result": result, "resultType": "complete"}
+
+    async def _update(self, ctx: Any, params: UpdateParams) -> dict[str, Any]:
+        answer = params.input_responses["size"]
+        size = answer["content"]["size"] if answer["action"] == "accept" else answer["action"]
+        deliver("told", params.task_id, size, dedupe=False)
+        return {"resultType": "complete"}
 
     async def _cancel(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
         deliver("cancel", params.task_id, "", dedupe=False)
@@ -160,9 +188,9 @@ class Tasks(Extension):
 
 
 @server.tool()
-async def render(work: str, seconds: float = 1) -> str:
+async def render(work: str, seconds: float = 1, asks: bool = False) -> str:
     """Work for a while."""
-    raise AssertionError(f"{work} of {seconds} s goes on as a task")
+    raise AssertionError(f"{work} of {seconds} s goes on as a task, {asks}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, Field
-from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, ToolReturn
+from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, Tool, ToolReturn
+from pydantic_ai.capabilities import Capability, ProcessHistory
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -243,6 +244,13 @@ def click(x: int, y: int) -> ToolReturn:
     )
 
 
+clicks_twice = Agent(
+    answers([("click", {"x": 1, "y": 2}), ("click", {"x": 3, "y": 4})], "clicked twice"),
+    name="clicks_twice",
+    tools=[click],
+    capabilities=celery(),
+)
+
 prepared = Agent(
     answers([("hitchhiker", {"answer": "42"})], "12"), deps_type=int, name="prepared",
     capabilities=[CeleryDurability(deps=lambda _: 42, effect="pure")],
@@ -277,6 +285,37 @@ async def joke_factory(ctx: RunContext[None], count: int) -> list[str]:
     return re.split(", ", made.output)
 
 
+# --- tools that are revealed, and capabilities that are loaded ------------------------------------------------------
+
+
+def hidden(x: int) -> str:
+    """A tool that the model does not see at first."""
+    return f"found {x}"
+
+
+def reveal() -> ToolReturn:
+    """Reveal the hidden tool."""
+    return ToolReturn(return_value="use it", tools=["hidden"])
+
+
+reveals = Agent(
+    answers([("reveal", {}), ("reveal", {})], [("hidden", {"x": 1}), ("reveal", {})], "done"),
+    name="reveals",
+    tools=[reveal, Tool(hidden, defer_loading=True)],
+    capabilities=celery(),
+)
+loads = Agent(
+    answers([("load_capability", {"id": "extra"})], [("hidden", {"x": 1})], "done"),
+    name="loads",
+    capabilities=[
+        *celery(),
+        Capability(
+            id="extra", description="More.", tools=[Tool(hidden)], instructions="Use hidden.", defer_loading=True
+        ),
+    ],
+)
+
+
 # --- queued messages -----------------------------------------------------------------------------------------------
 
 queues = Agent(
@@ -295,6 +334,46 @@ def start(ctx: RunContext[None]) -> str:
 @queues.tool_plain
 def note() -> str:
     return "noted"
+
+
+# --- an output beside calls ----------------------------------------------------------------------------------------
+
+together = Agent(
+    answers([("visit", {"city": "Bern"}), ("output", {"city": "Bern", "country": "Switzerland"})]),
+    output_type=CityLocation,
+    name="together",
+    capabilities=celery(),
+)
+
+
+@together.tool_plain
+def visit(city: str) -> str:
+    return f"{city} visited"
+
+
+# --- history processors ----------------------------------------------------------------------------------------------
+
+
+async def keep_recent_messages(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """Keep only the last 3 messages to manage token usage."""
+    return messages[-3:] if len(messages) > 3 else messages
+
+
+def until_four(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Calls `look` with the next number until that is four; a processor leaves it no other way to count."""
+    last = [part.content for message in messages for part in message.parts if part.part_kind == "tool-return"][-1:]
+    number = int(str(last[0])) + 1 if last else 1
+    if number > 4:
+        return ModelResponse(parts=[TextPart(f"seen, after {len(messages)} messages")])
+    return ModelResponse(parts=[ToolCallPart("look", {"number": number}, tool_call_id=f"look-{number}")])
+
+
+recent = Agent(FunctionModel(until_four), name="recent", capabilities=[*celery(), ProcessHistory(keep_recent_messages)])
+
+
+@recent.tool_plain
+def look(number: int) -> int:
+    return number
 
 
 # --- approval ------------------------------------------------------------------------------------------------------
@@ -355,9 +434,14 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "users": ("Send a message to John Doe asking for coffee next week", {}),
     "unknown": ("do what you cannot", {}),
     "clicks": ("click there", {}),
+    "clicks_twice": ("click there, and there", {}),
     "prepared": ("testing…", {}),
     "jokes": ("Tell me a joke.", {}),
     "queues": ("do it all", {}),
+    "together": ("visit a city, and tell me where it is", {}),
+    "reveals": ("find it", {}),
+    "loads": ("find it", {}),
+    "recent": ("look around", {}),
 }
 
 

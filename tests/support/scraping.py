@@ -7,9 +7,16 @@ import urllib.request
 
 def scraped(port: int) -> dict[str, float]:
     """The value of each metric, by its name with its labels."""
+    pairs = (line.rpartition(" ") for line in _lines(port))
+    return {name: float(value) for name, _, value in pairs if not name.startswith("#")}
+
+
+def families(port: int) -> set[str]:
+    """The names of the metrics, also of those that have no value yet."""
+    return {line.split()[2] for line in _lines(port) if line.startswith("# TYPE ")}
+
+
+def _lines(port: int) -> list[str]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if not name.startswith("#")
-    }
+        return answer.read().decode().splitlines()

@@ -14,8 +14,10 @@ from datetime import timedelta
 from typing import Any
 
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.capabilities.approvals import Approvals, Rule
+from celery_agents.worker.capabilities.subagents import Subagent, Subagents
 from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
-from celery_agents.worker.tools import AgentTool, ToolContext, tool
+from celery_agents.worker.tools import AgentTool, Ask, ToolContext, tool
 
 from .agents import _follow, call, driver_key, keyed, pure, unsafe
 from .ledger import LEDGER_URL, post_effect
@@ -47,6 +49,12 @@ _DELEGATING = (
 node = Agent("node", driver=_follow, tools=(*_EFFECTS, *_DELEGATING))
 wide = Agent("wide", driver=_follow, tools=(*_EFFECTS, *_DELEGATING), max_children=64)
 elsewhere = Agent("elsewhere", driver=_follow, tools=_EFFECTS, queue="other")
+careful = Agent(
+    "careful",
+    driver=_follow,
+    tools=_EFFECTS,
+    capabilities=[Approvals([Rule("unsafe", then=Ask(to="operators"))]), Subagents([Subagent("assistant")])],
+)
 
 
 # --- trees that spend money -----------------------------------------------------------------------------------------

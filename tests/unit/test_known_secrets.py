@@ -7,13 +7,16 @@ import html
 import json
 import re
 import time
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_agents import MCPServer
 from celery_agents.config.settings import Settings
+from celery_agents.worker import known_secrets
 from celery_agents.worker.known_secrets import SecretMatcher, current_matcher, redact_known, remember_secrets
 
 SECRET = 'p@ss/w"rd+é 1\n'
@@ -21,6 +24,10 @@ NAMES = [
     "ACME_API_KEY", "OPENAI_API_KEY", "ACME_TOKEN", "ACME_SECRET", "DB_PASSWORD", "PGPASSWORD", "DB_PASS", "GH_PAT",
     "SECRET_KEY_BASE", "FLOWER_BASIC_AUTH", "SENTRY_DSN", "db_pwd", "AWS_SECRET_ACCESS_KEY", "APIKEY", "SESSION_COOKIE",
     "GITHUB_TOKENS", "SIGNING_PASSPHRASE", "GCP_CREDENTIALS",
+    "OPENAI_API_KEY_2", "API_KEY_PROD", "MYSECRET", "PRIVATE_KEY_PEM", "STRIPE_SK", "GITLAB_PAT_CI", "JWT", "SECRETKEY",
+    "ENCRYPTION_KEY_BASE64", "PASS2", "APIKEY2", "HTTP_AUTHORIZATION", "AUTHORIZATION", "ACME_BEARER", "AWS_CREDS",
+    "AZURE_STORAGE_CONNECTION_STRING", "KEY_V2_STAGING", "app-password", "apiKey", "clientSecret", "VAULT_SECRET_ID",
+    "GOOGLE_CREDENTIALS_JSON", "ACCOUNT_TOKEN_VALUE", "SESSION_KEYS_OLD",
 ]  # fmt: skip
 NO_SECRETS = [
     "PWD",
@@ -32,7 +39,9 @@ NO_SECRETS = [
     "TLS_KEY_FILE",
     "TOKEN_URL",
     "PATTERN",
-]
+    "TOKENIZERS_PARALLELISM", "TOKEN_TTL", "AUTH_TYPE", "AUTH_DOMAIN", "SECRET_NAME", "KEY_VAULT_NAME", "JWT_ALGORITHM",
+    "DATABASE", "RISK", "MONKEY", "COMPASS", "OAUTH_SCOPES", "PACKAGE_JSON", "MAX_TOKENS", "CURRENT_TEST", "BYPASS",
+]  # fmt: skip
 
 
 def forms(secret: str) -> list[str]:
@@ -47,6 +56,12 @@ def forms(secret: str) -> list[str]:
         json.dumps(secret)[1:-1],
         json.dumps(secret, ensure_ascii=False)[1:-1],
         repr(secret)[1:-1],
+        repr(raw)[2:-1],
+        quote(quote(secret)),
+        json.dumps(json.dumps({"a": secret})),
+        raw.hex(),
+        raw.hex().upper(),
+        *(base64.b64encode(before + json.dumps(secret).encode() + b"after").decode() for before in (b"", b"x", b"xy")),
         *(base64.b64encode(before + raw + b"after").decode() for before in (b"", b"x", b"xy")),
         base64.urlsafe_b64encode(b"user:" + raw).decode(),
     ]
@@ -81,6 +96,34 @@ def test_the_password_of_every_url_is_a_secret_whatever_its_variable_is_called(m
     assert redacted == "[redacted] [redacted] [redacted] auditor"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BROKER_URL", "redis://h:6379/0?password={}&x=1"), ("BROKER_URL", "redis://h:6379/0?x=1&access_token={}"),
+        ("ACME_STORAGE", "AccountName=a;AccountKey={};Suffix=x"), ("PGSERVICE", "host=h password={} dbname=x"),
+        ("PGSERVICE", "host=h password='{}' dbname=x"), ("SERVICE_ACCOUNT", '{{"private_key": "{}", "type": "x"}}'),
+        ("ACME_CONFIG", '{{"db": [{{"url": "postgres://u:{}@db/x"}}, {{"apiKey": "{}"}}]}}'),
+        ("SENTRY_DSN", "https://{}@o1.ingest.invalid/2"), ("GIT_REMOTE", "https://{}0123456789@git.invalid/x.git"),
+        ("AZURE_CONN_STR", "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey={}"),
+    ],
+)  # fmt: skip
+def test_the_part_of_a_value_that_is_secret_is_found_alone(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "not-a-real-value"
+    monkeypatch.setenv(name, value.format(secret, secret))
+    redacted = current_matcher(fresh=True).redact(f"it said {secret}0123456789, and {secret}!")
+    assert redacted.count(secret) < 2
+    if name != "GIT_REMOTE":  # there the whole user name is the token
+        assert secret not in redacted
+
+
+def test_the_address_of_an_incoming_webhook_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "https://hooks.invalid/services/T000/B000/not-a-real-path"
+    monkeypatch.setenv("SLACK_WEBHOOK_URL", address)
+    assert current_matcher(fresh=True).redact(f"posted to {address}.") == "posted to [redacted]."
+
+
 def test_a_short_password_is_found_in_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_DB", "postgres://auditor:pw@db:5432/x")
     assert current_matcher(fresh=True).redact("to postgres://auditor:pw@db:5432/x") == "to postgres://[redacted]/x"
@@ -109,3 +152,19 @@ def test_a_result_of_usual_size_is_searched_in_no_time() -> None:
     for _ in range(10):
         assert matcher.redact(text) == text
     assert (time.perf_counter() - began) / 10 < 0.01
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "https://mcp.invalid/x?api_key=of-the-mcp-server"}, {"url": "https://u:of-the-mcp-server@mcp.invalid/x"},
+        {"url": "https://mcp.invalid/x", "headers": {"Authorization": "Bearer of-the-mcp-server"}},
+        {"url": "https://mcp.invalid/x", "headers": {"X-Api-Key": "of-the-mcp-server"}},
+        {"command": "server", "env": {"GH_TOKEN": "of-the-mcp-server"}},
+    ],
+)  # fmt: skip
+def test_what_an_mcp_server_is_given_is_a_secret(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_secrets, "_state", known_secrets._State())  # pyright: ignore[reportPrivateUsage]
+    assert redact_known("of-the-mcp-server") == "of-the-mcp-server"
+    MCPServer(name="s", **options)
+    assert redact_known("it said of-the-mcp-server!") == "it said [redacted]!"

@@ -20,7 +20,8 @@ class Rule:
     """One rule.
 
     Attributes:
-        tool: Names of tools that it is about, as a pattern with `*`, `?` and `[…]`.
+        tool: Names of tools that it is about, as a pattern with `*`, `?` and `[…]`. A tool of an MCP server is found by
+            the name that the model sees, as `crm_delete_*`, and by the server's own, as `crm.delete*`.
         when: A function of context and arguments that says whether the rule applies. None: to each call.
         then: The decision about the calls that it applies to.
         destructive: True: only calls of MCP tools whose server does not say that they destroy nothing; False: only
@@ -50,7 +51,9 @@ class Rule:
         """Whether the rule decides about this call."""
         if self.destructive is not None and self.destructive != context.is_destructive:
             return False
-        return fnmatchcase(context.tool, self.tool) and (self.when is None or bool(self.when(context, args)))
+        names = (context.tool, *([] if context.remote_name is None else [context.remote_name]))
+        is_about = any(fnmatchcase(name, self.tool) for name in names)
+        return is_about and (self.when is None or bool(self.when(context, args)))
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Approvals(Capability):
     def policies(self) -> Sequence[CallPolicy]:
         """The rules as one policy."""
         return (self,)
+
+    def for_subagent(self) -> Capability:
+        """The same rules."""
+        return self
 
     def decide(self, context: ApprovalContext, args: Mapping[str, Any]) -> Decision | None:
         """The decision of the first rule that applies; None where none does."""

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from ..capability import Capability
+from ..capability import Capability, call_hooks
 from ..errors import ConfigurationError, InvalidInput
 from ..state import ChildFailure, ExecutionBudget, FrozenDict, JoinRule
-from ..tools import ContextRule, Delegation, Effect, FunctionTool, MergeRules, Tool, check_merge, check_rules, tool
+from ..tools import (
+    ContextRule,
+    Delegation,
+    Effect,
+    FunctionTool,
+    MergeRules,
+    Tool,
+    ToolSet,
+    check_child_limits,
+    check_merge,
+    check_rules,
+    tool,
+)
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -22,6 +34,9 @@ SPAWN_SUBAGENT: Final = "spawn_subagent"
 @dataclass(frozen=True)
 class Subagent:
     """An agent that is defined for its parent alone. Workers that offer the parent offer it by its name, too.
+
+    What the parent asks before a tool call holds for it as well: the approval rules and guardrails, the hooks around
+    tool calls, the guards given to the agent, and the time limits of steps and tools.
 
     Attributes:
         name: Unique among the agents of a worker.
@@ -48,8 +63,9 @@ class Subagents(Capability):
 
     Attributes:
         agents: Agents, or definitions for this parent alone.
-        max_depth: Levels of children below the root of a tree.
-        max_children: Children of one step that work at the same time.
+        max_depth: Levels of children below the root of a tree, from 0: the agent starts none. No agent of a tree
+            goes deeper than the agents above it allow.
+        max_children: Children of one step that work at the same time, from 1.
         context: What a child sees of the conversation.
         on_failure: What its failure does: "tell" the model, "fail" or "fail_fast".
         join: "first": of the calls of one step, the first that completes stops the others.
@@ -65,9 +81,12 @@ class Subagents(Capability):
     merge: MergeRules = field(default_factory=dict[Any, Any])
 
     def __post_init__(self) -> None:
+        for each in self.agents:
+            _check_agent(each)
         names = [each.name for each in self.agents]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"Subagents: give agents, each name once; got {', '.join(names) or 'none'}")
+        check_child_limits("Subagents", self.max_children, self.max_depth)
         check_rules("Subagents", self.context, self.on_failure, self.join, None)
         check_merge("Subagents", self.merge)
 
@@ -147,6 +166,22 @@ class SpawnTool:
         )
 
 
+def _check_agent(value: Any) -> None:
+    """Refuse what is no agent of this package; one of pydantic-ai, for example, is found in its module.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if isinstance(value, Subagent) or isinstance(getattr(value, "toolset", None), ToolSet):
+        return
+    kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}"
+    name = getattr(value, "name", None)
+    raise ConfigurationError(
+        f"Subagents: {name or value!r:.80} is a {kind}; give agents of this package or Subagent(…). An agent that "
+        f"workers offer under its name, as one of pydantic-ai, is called by AgentTool({name or 'its name'!r})"
+    )
+
+
 def _definition(agents: Sequence[Agent | Subagent]) -> FunctionTool[..., Any]:
     names = [each.name for each in agents]
     lines = [f"- {each.name}: {each.description or 'no description'}{_tools_of(each)}" for each in agents]
@@ -174,7 +209,7 @@ def _tools_of(agent: Agent | Subagent) -> str:
 
 
 def _derive(parent: Agent, wanted: Subagent) -> Agent:
-    """The agent of a definition: the parent's model and driver, and a part of its tools.
+    """The agent of a definition: the parent's model and driver, and a part of its tools with the rules about them.
 
     Raises:
         ConfigurationError: It names a tool that the parent does not have.
@@ -197,6 +232,12 @@ def _derive(parent: Agent, wanted: Subagent) -> Agent:
         system_prompt=wanted.system_prompt,
         tools=[parent.toolset[name] for name in names if name not in wanted.deny],
         budget=wanted.budget,
+        guards=parent.guards,
+        hooks=call_hooks(parent.hooks),
+        capabilities=[each.for_subagent() for each in parent.capabilities],
+        max_parallel_tools=parent.max_parallel_tools,
+        step_timeout=parent.step_timeout,
+        tool_timeout=parent.tool_timeout,
         queue=parent.queue,
         max_children=parent.max_children,
         max_depth=parent.max_depth,

@@ -33,6 +33,9 @@ from .rejected_answers import charge_rejected
 from .run import Run
 from .services import EngineServices
 
+MOST_OF_STEP: Final = 1_000
+"""Auxiliary answers that the journal of a step keeps."""
+_MOST_TIMES_AN_ANSWER: Final = 4
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -52,7 +55,8 @@ class AuxiliaryCalls:
 
         Raises:
             ModelCallRefused: A limit is reached, the execution is being stopped, or the claim is gone.
-            DriverError: There is no answer; `transient` says whether asking again may help.
+            DriverError: There is no answer; `transient` says whether asking again may help. `auxiliary_limit`: the step
+                has asked too often, or for too much.
             UnusableAnswer: The journaled answer cannot be parsed; it stays, and another key asks anew.
         """
         if _KEY.fullmatch(key) is None:
@@ -113,6 +117,11 @@ class AuxiliaryCalls:
         """Refuse a call that no budget covers any more, or whose price a cost limit could not count."""
         if run.is_stopping:
             raise ModelCallRefused("the execution is being ended")
+        answers, most_bytes = journaled_answers(run), _MOST_TIMES_AN_ANSWER * self._settings.max_answer_bytes
+        if len(answers) >= MOST_OF_STEP or sum(map(len, answers.values())) >= most_bytes:
+            # No ModelCallRefused: without a reason of its own to end, the step would be run again.
+            message = f"a step keeps {MOST_OF_STEP} auxiliary answers, of {most_bytes} bytes together; ask later"
+            raise DriverError("auxiliary_limit", message, transient=False)
         execution = charge_children(run, charge_execution(run, run.execution), reserved=True)
         if run.response is not None:
             execution = execution.with_charge(run.response.usage, run.response.cost)

@@ -19,9 +19,11 @@ from .asked_calls import (
     is_superseded,
 )
 from .call_records import (
+    MOST_REASON_CHARS,
     CallTimes,
     PlannedCall,
     RequestedCall,
+    limit_execution,
     record_call,
     record_error,
     record_known,
@@ -127,7 +129,9 @@ class CallPlanner:
             case None:
                 return self._plan_new_call(run, index, call)
             case Finished(record):
-                return run_hooks_after(run, record) if has_outside_result(run, index) else record
+                if not has_outside_result(run, index):
+                    return record
+                return run_hooks_after(run, record, self._services.settings)
             case ReadyToRun(approved):
                 return self._bind(run, RequestedCall(index=index, call=approved))
             case StillOpen(request):
@@ -148,18 +152,25 @@ class CallPlanner:
             context = run.agent.hook_stack.run(context)
             if context.stop_signals:
                 raise StopExecution.of(context.stop_signals[0])
-            call = context.tool_call or call
+            settings, changed = self._services.settings, context.tool_call or call
+            if changed is not call and len(changed.to_json()) > settings.max_answer_bytes:
+                advice = f"more than {settings.max_answer_bytes} bytes (CELERY_AGENTS_MAX_ANSWER_BYTES)"
+                why = f"A hook gave the call arguments of {advice}."
+                return self._refuse(run, RequestedCall(index=index, call=call), "invalid_arguments", why)
+            call = changed
             if context.tool_execution is not None and context.blocked is None:
-                return record_known(run, RequestedCall(index=index, call=call), context.tool_execution)
+                requested = RequestedCall(index=index, call=call)
+                return record_known(run, requested, limit_execution(run, context.tool_execution, settings))
             if context.blocked is not None:
-                why = ErrorInfo(kind="blocked", message=redact(context.blocked))
+                why = ErrorInfo(kind="blocked", message=redact(context.blocked)[:MOST_REASON_CHARS])
                 requested = RequestedCall(index=index, call=call)
                 return record_call(run, requested, ToolOutcome.BLOCKED, self._times_now(run), error=why)
         return self._bind(run, RequestedCall(index=index, call=call))
 
     def _bind(self, run: Run, requested: RequestedCall) -> PlannedCall | CallRecord:
         index, call = requested.index, requested.call
-        tool = run.agent.toolset.get(call.name)
+        assert run.response is not None
+        tool = run.agent.toolset.of_answer(run.response).get(call.name)
         if tool is None:
             names = ", ".join(run.agent.toolset.names()) or "none"
             message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")

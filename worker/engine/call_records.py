@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...config.settings import Settings
 from ..hooks import HookPoint
+from ..known_secrets import redact_known_in
 from ..moments import moment
-from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome
+from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, freeze, thaw
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .run import CallRecord, Run
+
+MOST_REASON_CHARS: Final = 4_000
+"""Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
+_MARKER_CHARS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,11 @@ class PlannedCall(RequestedCall):
     def is_pure(self) -> bool:
         """Whether running it again is free."""
         return self.tool.effect is Effect.PURE
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether it may run only while no other call of the answer runs."""
+        return getattr(self.tool, "sequential", False)
 
     @property
     def arguments(self) -> FrozenDict | None:
@@ -90,13 +101,23 @@ def result_value(tool: Tool | None, returned: Any, settings: Settings) -> Any:
     Raises:
         UnusableResult: It has no JSON form.
     """
-    chars = DEFAULT_MAX_RESULT_CHARS if tool is None else tool.max_result_chars
     return to_json_value(
         returned,
-        settings.max_result_chars if chars == DEFAULT_MAX_RESULT_CHARS else chars,
+        _most_chars(tool, settings),
         limit_bytes=settings.max_result_bytes,
-        keeps_secrets=getattr(tool, "returns_secrets", False),  # no member that a tool of one's own must have
+        keeps_secrets=keeps_secrets(tool),
     )
+
+
+def _most_chars(tool: Tool | None, settings: Settings) -> int:
+    """Characters of a result that are kept."""
+    chars = DEFAULT_MAX_RESULT_CHARS if tool is None else tool.max_result_chars
+    return settings.max_result_chars if chars == DEFAULT_MAX_RESULT_CHARS else chars
+
+
+def keeps_secrets(tool: Tool | None) -> bool:
+    """Whether a tool gives secrets away on purpose."""
+    return getattr(tool, "returns_secrets", False)  # no member that a tool of one's own must have
 
 
 def record_call(
@@ -122,8 +143,8 @@ def record_call(
     return CallRecord(execution=execution)
 
 
-def run_hooks_after(run: Run, record: CallRecord) -> CallRecord:
-    """Run the hooks after a call, which may change its result."""
+def run_hooks_after(run: Run, record: CallRecord, settings: Settings) -> CallRecord:
+    """Run the hooks after a call, which may change its result within the limits of results."""
     stack = run.agent.hook_stack
     if not stack.at(HookPoint.AFTER_TOOL):
         return record
@@ -133,7 +154,35 @@ def run_hooks_after(run: Run, record: CallRecord) -> CallRecord:
     )
     context = stack.run(context)
     signal = record.signal or next(iter(context.stop_signals), None)
-    return CallRecord(execution=context.tool_execution or execution, signal=signal)
+    changed = context.tool_execution or execution
+    if changed is not execution:
+        changed = limit_execution(run, changed, settings)
+    return CallRecord(execution=changed, signal=signal)
+
+
+def limit_execution(run: Run, made: ToolExecution, settings: Settings) -> ToolExecution:
+    """The record of a call that a hook has made, within the limits of results and errors, and without secrets."""
+    tool = run.agent.toolset.get(made.tool_call.name)
+    value = _limit_value(tool, made.value, settings)
+    if not keeps_secrets(tool):
+        clean = redact_known_in(value)
+        value = value if clean == thaw(value) else freeze(clean)
+    error = _limit_error(made.error)
+    return made if value is made.value and error is made.error else made.with_outcome_of(value, error)
+
+
+def _limit_value(tool: Tool | None, value: Any, settings: Settings) -> Any:
+    """The value that a hook gives for a result, cut as a result is; one that was cut before stays as it is."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    chars = _most_chars(tool, settings) + _MARKER_CHARS
+    is_small = len(text) <= chars and len(text.encode()) <= settings.max_result_bytes + _MARKER_CHARS
+    return value if is_small else result_value(tool, value, settings)
+
+
+def _limit_error(error: ErrorInfo | None) -> ErrorInfo | None:
+    if error is None or len(error.message) <= MOST_REASON_CHARS:
+        return error
+    return error.model_copy(update={"message": error.message[:MOST_REASON_CHARS]})
 
 
 def record_known(run: Run, requested: RequestedCall, known: ToolExecution) -> CallRecord:

@@ -186,6 +186,7 @@ class Children:
             root_task_id=parent.root_task_id if parent is not None else f"{run.ref.execution_id}.1",
             root_execution_id=parent.root_execution_id if parent is not None else run.ref.execution_id,
             retries=run.execution.retries,
+            max_depth=run.max_depth,
         )
         queue = self._queues.queue_of(order.agent)
         start = partial(_first_state, run, request, first_messages(run, request, order.prompt))

@@ -141,6 +141,7 @@ def _tell(capability: Capability, run: Run, state: AgentState) -> None:
         agent=run.agent.name,
         state=state,
         parent=run.parent,
+        weight=run.loaded.session.weight,
     )
     try:
         capability.committed(step)

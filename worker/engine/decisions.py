@@ -130,6 +130,7 @@ def _ask_policies(run: Run, planned: PlannedCall) -> Decision:
         tool=planned.call.name,
         state=run.state,
         annotations=getattr(planned.tool, "annotations", None),  # no member that a tool of one's own must have
+        remote_name=getattr(planned.tool, "remote_name", None),
     )
     for policy in run.agent.policies:
         decision = policy.decide(context, planned.bound)

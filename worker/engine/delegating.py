@@ -85,12 +85,16 @@ class Delegator:
 
     def _check_depth(self, run: Run) -> None:
         """Refuse a child below the deepest level. It is checked before anything is looked up."""
-        if run.depth >= run.agent.max_depth:
+        if run.depth >= run.max_depth:
             advice = f"agent {run.agent.name} at depth {run.depth} may start no agents; do the work without."
             raise InvalidInput("depth", run.depth, advice)
 
     def _check_delegation(self, delegation: Delegation) -> Delegation:
-        """Refuse an agent that was named at run time and that no worker has ever registered."""
+        """Refuse a prompt that is no message, and an agent named at run time that no worker has ever registered."""
+        size, most = len(delegation.prompt.encode(errors="replace")), self._services.settings.max_message_bytes
+        if size > most:
+            advice = f"it may have {most} bytes (CELERY_AGENTS_MAX_MESSAGE_BYTES); give a shorter one."
+            raise InvalidInput("prompt", f"{size} bytes", advice)
         if not delegation.is_declared and self._services.store.registry.queue_of(delegation.agent) is None:
             known = ", ".join(sorted(self._services.store.registry.agents())) or "none"
             raise InvalidInput("agent", delegation.agent, f"there is no such agent; agents: {known}.")

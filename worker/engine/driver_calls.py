@@ -129,6 +129,16 @@ def check_answer_size(raw: bytes, request: InferenceRequest, name: str) -> None:
         raise answer_too_large(name, request.max_answer_bytes)
 
 
+def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:
+    """Refuse an answer that a hook has made and that is larger than a driver's may be.
+
+    Raises:
+        DriverError: It has more bytes.
+    """
+    if len(response.to_json()) > most_bytes:
+        raise answer_too_large("a hook", most_bytes)
+
+
 def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
     """Parse a raw answer by the run's driver.
 

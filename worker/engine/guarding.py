@@ -14,6 +14,7 @@ from ..state import ErrorInfo, StopReason, StopSignal
 from .applied_step import new_signals
 from .auxiliary_calls import charge
 from .children import adopt_ending
+from .driver_calls import check_answer_of_hook
 from .hook_endings import run_state_hooks
 from .interruptions import hold_signal, user_stop_signal
 from .releases import release_and_retry
@@ -36,7 +37,10 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     if run.is_stopping:
         return _repeat_before_hooks(run)
     try:
-        run = run_before_hooks(run)
+        prepared = run_before_hooks(run)
+        if prepared.is_given and prepared.response is not None:
+            check_answer_of_hook(prepared.response, services.settings.max_answer_bytes)
+        run = prepared
         charged = charge(run, run.state)
         run = run if charged is run.state else run.changed(state=charged)
         if run.is_stopping or run.is_given:  # a hook has ended it, or has answered

@@ -21,7 +21,7 @@ from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..tools import StopExecution
 from .active_lease import ActiveLease, Interruption
 from .auxiliary_calls import charge_execution
-from .driver_calls import CallInterrupted, DriverCaller, parse_answer
+from .driver_calls import CallInterrupted, DriverCaller, check_answer_of_hook, parse_answer
 from .hook_endings import adopt_hook_context
 from .interruptions import resolve_interruption, user_stop_signal
 from .outcome import TakenOver
@@ -250,6 +250,12 @@ class Inference:
             if may_wait and not self._ends_anyway(run, undecided.error):
                 return self.resolve_hook_error(run, undecided.error)
             context = undecided.otherwise
+        if context.response is not None and context.response is not response:
+            try:
+                check_answer_of_hook(context.response, self._settings.max_answer_bytes)
+            except DriverError as error:  # the driver's own stays, which was paid for
+                failing = adopt_hook_context(answered, context).changed(response=response)
+                return failing.failing(describe_exception(error), StopReason.ERROR_FORBADE)
         return adopt_hook_context(run.changed(response=context.response or response), context)
 
     def _ends_anyway(self, run: Run, error: Exception) -> bool:
@@ -301,9 +307,10 @@ def _check_price(run: Run) -> None:
         return
     override = run.state.llm_config
     model = (override.model if override else None) or driver.name
+    option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
     raise ConfigurationError(
         f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
-        "PydanticAIDriver(…, price=TokenPrice(…)), or limit tokens instead of cost."
+        f"{option}, or limit tokens instead of cost."
     )
 
 

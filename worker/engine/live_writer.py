@@ -20,13 +20,15 @@ log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 0.05
 _SHORTEST_SECONDS: Final = 0.002
-_FLUSH_CHARS: Final = 1_000
+_FLUSH_BYTES: Final = 1_000
 _IDLE_SECONDS: Final = 2.0
 _AFTER_FAILURE_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 2.0
-# Characters that wait for Redis: of one attempt, and of all.
+# Bytes that wait for Redis: of one attempt, and of all.
 _MOST_OF_ONE: Final = 64_000
 _MOST_OF_ALL: Final = 4_000_000
+# What a piece takes besides its text.
+_PIECE_BYTES: Final = 300
 # Attempts in one script, so that Redis is not kept from others.
 _BATCH: Final = 200
 
@@ -37,6 +39,7 @@ class _Piece:
 
     Attributes:
         offset, end: Characters of the part before this piece, and with it.
+        size: Bytes that it takes.
     """
 
     call: int
@@ -45,6 +48,11 @@ class _Piece:
     end: int
     texts: list[str]
     data: bytes | None = None
+    size: int = _PIECE_BYTES
+
+    def is_followed_by(self, call: int, part: str, offset: int) -> bool:
+        """Whether text of this part and place goes on where the piece ends."""
+        return self.end == offset and self.part == part and self.call == call and self.data is None
 
     def delta(self) -> NewDelta:
         """The piece as it is stored."""
@@ -56,7 +64,7 @@ class AttemptText:
     """The live text of one attempt, on its way to Redis.
 
     Attributes:
-        pieces: Pieces that wait, and their size in characters.
+        pieces: Pieces that wait, and their size in bytes.
         ends: Characters that each part of a call has had so far.
         written: Numbers of the driver calls of which something may have been written.
     """
@@ -67,14 +75,23 @@ class AttemptText:
     ends: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     written: set[int] = field(default_factory=set[int])
 
-    def add_text(self, call: int, part: str, text: str) -> None:
-        """Add text behind the last piece, where that is of the same part and nothing was dropped in between."""
+    def add(self, call: int, part: str, value: str | bytes, size: int) -> int:
+        """Add a piece; text joins the last piece where that is of the same part and nothing was dropped in between.
+
+        Returns:
+            Bytes that it takes.
+        """
         last, offset = self.pieces[-1] if self.pieces else None, self.ends.get((call, part), 0)
-        if last is not None and last.end == offset and last.part == part and last.call == call and last.data is None:
-            last.texts.append(text)
-            last.end += len(text)
-        else:
-            self.pieces.append(_Piece(call=call, part=part, offset=offset, end=offset + len(text), texts=[text]))
+        if isinstance(value, str) and last is not None and last.is_followed_by(call, part, offset):
+            last.texts.append(value)
+            last.end += len(value)
+            last.size += size
+            return size
+        texts, data = ([value], None) if isinstance(value, str) else (list[str](), value)
+        end = offset + sum(map(len, texts))
+        piece = _Piece(call=call, part=part, offset=offset, end=end, texts=texts, data=data, size=size + _PIECE_BYTES)
+        self.pieces.append(piece)
+        return piece.size
 
 
 class LiveWriter:
@@ -100,25 +117,20 @@ class LiveWriter:
         Args:
             call: Number of the driver call within the attempt, from 1; 0 for a tool.
         """
-        size = len(value)
+        size = _bytes_of(value)
         with self._emitted:
             if self._closed.is_set() or to.size + size > _MOST_OF_ONE or self._size + size > _MOST_OF_ALL:
                 self.dropped += 1
-            elif isinstance(value, str):
-                to.add_text(call, part, value)
-                self._note(to, size)
             else:
-                end = to.ends.get((call, part), 0)
-                to.pieces.append(_Piece(call=call, part=part, offset=end, end=end, texts=[], data=value))
-                self._note(to, size)
+                self._note(to, to.add(call, part, value, size))
             if isinstance(value, str):
-                to.ends[call, part] = to.ends.get((call, part), 0) + size
+                to.ends[call, part] = to.ends.get((call, part), 0) + len(value)
 
     def void(self, of: AttemptText, call: int) -> bool:
         """Drop what a driver call has emitted; True when some of it may have been written already."""
         with self._emitted:
             left = [piece for piece in of.pieces if piece.call != call]
-            gone = sum(piece.end - piece.offset for piece in of.pieces) - sum(each.end - each.offset for each in left)
+            gone = sum(each.size for each in of.pieces) - sum(each.size for each in left)
             of.pieces, of.size, self._size = left, of.size - gone, self._size - gone
             return call in of.written
 
@@ -137,7 +149,7 @@ class LiveWriter:
         to.size += size
         self._size += size
         self._waiting[to] = None
-        if to.size >= _FLUSH_CHARS:
+        if to.size >= _FLUSH_BYTES:
             self._urgent.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="celery-agents-live", daemon=True)
@@ -187,3 +199,10 @@ class LiveWriter:
             written = self._store.live.write(texts)
         finally:
             self.dropped += count - written
+
+
+def _bytes_of(value: str | bytes) -> int:
+    """How much a value takes as UTF-8."""
+    if isinstance(value, bytes) or value.isascii():
+        return len(value)
+    return len(value.encode(errors="replace"))

@@ -11,18 +11,21 @@ import concurrent.futures
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from ..agent import Agent
 from ..concurrency import fibers
 from ..errors import DriverError, ModelCallRefused, StateUnreadable, StoreUnavailable
 from ..mcp import MCPServer, MCPTool, ToolList, read_list, tools_of
+from ..mcp.credentials import Credentials
 from ..mcp.outages import ConnectionLost, MCPToolError, ServerAway
-from ..mcp.server import Credentials
+from ..state import AgentState
 from .run import Run
 from .services import EngineServices
+
+R = TypeVar("R")
 
 _SERVERS: Final = 1024
 _LISTS: Final = 256
@@ -61,7 +64,6 @@ class RemoteTools:
         Raises:
             DriverError: A server is away whose tools nobody has ever listed; the step is tried again later.
             ModelCallRefused: The step was interrupted.
-            Exception: A function of the user's that gives credentials has failed.
         """
         agent = run.agent
         if not agent.mcp or run.outcome is not None or (run.is_stopping and run.journal.answer is None):
@@ -82,16 +84,30 @@ class RemoteTools:
             raise StateUnreadable("journal tools", "it names no lists of tools") from None
 
     def _newest_lists(self, run: Run) -> dict[str, str]:
-        wanted = {server: server.credentials(run.state) for server in run.agent.mcp}
         found: dict[str, str] = {}
         missing: list[tuple[MCPServer, Credentials]] = []
-        for server, credentials in wanted.items():
+        for server, credentials in self._credentials(run).items():
+            if isinstance(credentials, ServerAway):
+                found[server.name] = self._adopt_answer(run, server, server.fixed_credentials.key, credentials)
+                continue
             known = self._fresh_list(credentials.key)
             if known is None:
                 missing.append((server, credentials))
             else:
                 found[server.name] = known.digest
         return found | self._ask_servers(run, missing)
+
+    def _credentials(self, run: Run) -> dict[MCPServer, Credentials | ServerAway]:
+        """The credentials for each server, or why there are none now."""
+        asking = [server for server in run.agent.mcp if server.asks_for_credentials]
+        found: dict[MCPServer, Credentials | ServerAway] = {
+            server: server.fixed_credentials for server in run.agent.mcp if server not in asking
+        }
+        if asking:
+            limit = max(each.connect_timeout.total_seconds() for each in asking) + _LATE_SECONDS
+            given = self._on_loop(run, lambda: _ask_for_credentials(asking, run.state), limit)
+            found |= dict(zip(asking, given, strict=True))
+        return found
 
     def _fresh_list(self, key: str) -> ToolList | None:
         """The list of a server that need not be asked for again: of this process, or of another worker."""
@@ -114,16 +130,20 @@ class RemoteTools:
         if not servers:
             return {}
         limit = max(each.connect_timeout.total_seconds() for each, _ in servers) + _LATE_SECONDS
-        try:
-            future = self._services.loop.submit(lambda: self._list_all(servers), limit)
-            run.lease.on_interrupt(future.cancel)
-            answers = fibers.result(future)
-        except concurrent.futures.CancelledError as error:
-            raise ModelCallRefused("the step was interrupted") from error
+        answers = self._on_loop(run, lambda: self._list_all(servers), limit)
         return {
             server.name: self._adopt_answer(run, server, credentials.key, answer)
             for (server, credentials), answer in zip(servers, answers, strict=True)
         }
+
+    def _on_loop(self, run: Run, start: Callable[[], Coroutine[Any, Any, R]], limit: float) -> R:
+        """Run something on the loop, and end it when the step is interrupted."""
+        try:
+            future = self._services.loop.submit(start, limit)
+            run.lease.on_interrupt(future.cancel)
+            return fibers.result(future)
+        except concurrent.futures.CancelledError as error:
+            raise ModelCallRefused("the step was interrupted") from error
 
     async def _list_all(self, servers: list[tuple[MCPServer, Credentials]]) -> list[tuple[ToolList, int] | Exception]:
         return await asyncio.gather(*(self._list_one(server, credentials) for server, credentials in servers))
@@ -216,7 +236,8 @@ class RemoteTools:
             if offered is None:
                 away.append(server.name)
             else:
-                tools += tools_of(server, offered, self._services.connections)
+                # In a thread: checking the schemas of a long list takes a second.
+                tools += fibers.run_in_thread(tools_of, server, offered, self._services.connections)
         made = agent.with_remote_tools(tools, away)
         if not away:
             with self._lock:
@@ -224,3 +245,15 @@ class RemoteTools:
                 if len(self._agents) > _AGENTS:
                     self._agents.popitem(last=False)
         return made
+
+
+async def _ask_for_credentials(servers: Sequence[MCPServer], state: AgentState) -> list[Credentials | ServerAway]:
+    """The credentials for each server, side by side."""
+
+    async def ask(server: MCPServer) -> Credentials | ServerAway:
+        try:
+            return await server.credentials(state)
+        except ServerAway as away:
+            return away
+
+    return await asyncio.gather(*map(ask, servers))

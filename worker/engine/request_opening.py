@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import ClaimLost, InvalidInput
+from ..known_secrets import redact_known_in
 from ..redaction import describe_exception, redact
 from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
 from ..state import (
@@ -33,11 +34,20 @@ from ..tools import (
     NeedsReply,
     NeedsResult,
     NeedsTime,
+    Tool,
     milliseconds_of,
     stored_rule,
 )
 from .asked_calls import MEMO, TIMER
-from .call_records import CallTimes, PlannedCall, RequestedCall, record_call, record_error, record_unknown
+from .call_records import (
+    CallTimes,
+    PlannedCall,
+    RequestedCall,
+    keeps_secrets,
+    record_call,
+    record_error,
+    record_unknown,
+)
 from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
@@ -168,7 +178,7 @@ class RequestOpener:
     def _approval_request(self, run: Run, planned: PlannedCall, decision: CallDecision) -> Request:
         fields: dict[str, Any] = {"text": decision.text or f"May {decision.tool} be called with these arguments?"}
         if decision.edits:
-            fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
+            fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
         return self.make_request(
             run, planned, RequestKind.APPROVAL,
             args=decision.args, to=decision.to, after_ms=decision.after_ms, on_expiry=decision.on_expiry, **fields,
@@ -184,7 +194,7 @@ class RequestOpener:
                     "text": ask.text or f"May {planned.call.name} go on?", "options": _memo(needs.memo) or None,
                 }  # fmt: skip
                 if ask.edits:
-                    fields |= {"edits_allowed": True, "answer_schema": FrozenDict(planned.tool.parameters)}
+                    fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
                 return self.make_request(
                     run, planned, RequestKind.APPROVAL,
                     to=ask.to, after_ms=milliseconds_of(ask.expires), on_expiry=stored_rule(ask.on_expiry), **fields,
@@ -215,12 +225,13 @@ class RequestOpener:
 
     def _question(self, run: Run, planned: PlannedCall, needs: NeedsAnswer) -> Request:
         fields: dict[str, Any] = {"text": needs.prompt, "to": needs.to, "after_ms": milliseconds_of(needs.expires)}
+        more: dict[str, Any] = {**({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
         if needs.questions is not None:
             items = [item.model_dump(mode="json", exclude_defaults=True) for item in needs.questions.items]
-            fields["options"] = {QUESTIONS: items, FREE_TEXT: needs.questions.allow_free_text, **_memo(needs.memo)}
+            fields["options"] = {QUESTIONS: items, FREE_TEXT: needs.questions.allow_free_text, **more}
         elif needs.schema is not None:
             fields["answer_schema"] = FrozenDict(needs.schema)
-            fields["options"] = _memo(needs.memo) or None
+            fields["options"] = more or None
         rule = stored_rule(needs.on_expiry)
         request = self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
         if rule.then is not ExpiryAction.VALUE:
@@ -266,10 +277,11 @@ class RequestOpener:
     def open(
         self, run: Run, wanted: Sequence[tuple[PlannedCall, Request]], begins: Mapping[int, int] | None = None
     ) -> Run:
-        """Journal requests; those that are too long or too many become errors that the model reads."""
+        """Journal requests, without secrets; those that are too long or too many become errors that the model reads."""
         fitting: list[Request] = []
         room = MAX_REQUESTS_PER_STEP - len(run.journal.all_requests)
-        for planned, request in wanted:
+        for planned, asked in wanted:
+            request = _without_secrets(planned, asked)
             size = len(request.to_json())
             if size > MAX_REQUEST_BYTES:
                 advice = f"the request would have {size} bytes, and {MAX_REQUEST_BYTES} are allowed; pass less"
@@ -323,6 +335,16 @@ def _record_decision(run: Run, planned: PlannedCall, decision: CallDecision, now
         return record_error(run, requested, ErrorInfo(kind="policy", message=decision.reason), CallTimes.at(now_ms))
     why = ErrorInfo(kind="denied", message=f"The call is not allowed: {decision.reason}")
     return record_call(run, requested, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=why)
+
+
+def _edit_schema(tool: Tool) -> FrozenDict:
+    """JSON Schema of arguments that a person changes; a tool of another party gives one that is safe to apply."""
+    return FrozenDict(getattr(tool, "edit_schema", None) or tool.parameters)
+
+
+def _without_secrets(planned: PlannedCall, request: Request) -> Request:
+    """The request without secrets of this process, unless the tool gives them on purpose."""
+    return request if keeps_secrets(planned.tool) else request.with_texts(redact_known_in)
 
 
 def _memo(memo: Any) -> dict[str, Any]:

@@ -252,6 +252,12 @@ class Run:
         return 0 if self.parent is None else self.parent.depth
 
     @property
+    def max_depth(self) -> int:
+        """Levels below the root that this agent and those above it in the tree allow."""
+        above = None if self.parent is None else self.parent.max_depth
+        return self.agent.max_depth if above is None else min(above, self.agent.max_depth)
+
+    @property
     def is_poison(self) -> bool:
         """Whether the step ended too often without an answer."""
         return self.failure is not None and self.failure.kind == "poison"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
@@ -11,6 +12,8 @@ from typing import Any, Final, cast
 from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
+from ..drivers import AuxiliaryRequest
+from ..known_secrets import redact_known
 from ..moments import moment
 from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
@@ -30,6 +33,7 @@ from .asked_calls import count_past_timers, has_later_result, read_memos, read_r
 from .call_records import (
     CallTimes,
     PlannedCall,
+    keeps_secrets,
     record_call,
     record_elsewhere,
     record_error,
@@ -219,7 +223,7 @@ class ToolCallRunner:
             return self._add_request(run, planned, record)
         if has_later_result(run, planned.index):  # it was started; a service brings the result
             return self._opener.record_started(run.with_started(planned.index, record))
-        record = run_hooks_after(run, record)
+        record = run_hooks_after(run, record, self._settings)
         run = run.with_record(planned.index, record)
         if planned.is_pure:
             return run
@@ -258,7 +262,9 @@ class ToolCallRunner:
             idempotency_key=planned.key,
             deadline=moment(self._services.redis_ms(run)) + timedelta(seconds=planned.timeout),
             cancelled=lambda: lease.interruption is not None,
-            ask=lambda key, request: run.ask_model(f"t{planned.index}.{key}", request),
+            ask=lambda key, request: run.ask_model(
+                f"t{planned.index}.{key}", request if keeps_secrets(planned.tool) else _without_secrets(request)
+            ),
             replies=self._replies(run, planned),
             state=run.state,
             calls=run.response.tool_calls if run.response is not None else (),
@@ -286,6 +292,17 @@ class ToolCallRunner:
 
     def _times(self, run: Run, began_ms: int) -> CallTimes:
         return CallTimes(began_ms, self._services.redis_ms(run))
+
+
+def _without_secrets(request: AuxiliaryRequest | str) -> AuxiliaryRequest | str:
+    """A question to a model without the secrets of this process: they leave it by the provider, too."""
+    if isinstance(request, str):
+        return redact_known(request)
+    return replace(
+        request,
+        messages=tuple(each.with_content(redact_known(each.content)) for each in request.messages),
+        system_prompt=redact_known(request.system_prompt),
+    )
 
 
 def _late_message(planned: PlannedCall) -> str:

@@ -7,7 +7,7 @@ from outside leave the step waiting, after all the others have run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable
@@ -111,11 +111,10 @@ class ToolCalls:
             return run
         run, fresh = self._begun_calls.resolve(run, planned)
         width = run.agent.max_parallel_tools or self._settings.max_parallel_tools
-        for start in range(0, len(fresh), width):
+        for start, end in _batches(fresh, width):
             if run.outcome is not None:
                 return run
-            batch = fresh[start : start + width]
-            run = self._run_batch(run, batch, is_final=start + width >= len(fresh))
+            run = self._run_batch(run, fresh[start:end], is_final=end >= len(fresh))
         return run
 
     # --- the calls --------------------------------------------------------------------------------------------
@@ -203,6 +202,17 @@ class ToolCalls:
             return run
         run, _ = self._planner.plan(run)
         return run.changed(is_waiting=any(each.index not in run.records for each in run.journal.open_requests))
+
+
+def _batches(calls: Sequence[PlannedCall], width: int) -> Iterator[tuple[int, int]]:
+    """Divide calls into those that may run side by side: at most `width`, and a sequential one alone."""
+    start = 0
+    while start < len(calls):
+        end = start + 1
+        while not calls[start].is_sequential and end < min(start + width, len(calls)) and not calls[end].is_sequential:
+            end += 1
+        yield start, end
+        start = end
 
 
 def _is_complete(run: Run) -> bool:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ..errors import MissingExtra
 from ..redaction import redact
+from .credentials import Credentials
 from .outages import ServerAway
-from .server import Credentials, MCPServer
+from .server import MCPServer
 
 if TYPE_CHECKING:
     from .session import ServerSession
@@ -39,11 +40,11 @@ class _Failures:
 
     count: int = 0
     not_before: float = 0.0
-    why: str = ""
+    error: ServerAway | None = None
 
-    def add(self, now: float, why: str) -> None:
+    def add(self, now: float, error: ServerAway) -> None:
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self.count, _MOST_DOUBLINGS))
-        self.count, self.not_before, self.why = self.count + 1, now + pause, why
+        self.count, self.not_before, self.error = self.count + 1, now + pause, error
 
 
 class Connection:
@@ -101,9 +102,9 @@ class Connection:
     async def _session(self) -> ServerSession:
         loop = asyncio.get_running_loop()
         if self._opened is None or self._closing.is_set() or self._owner is None or self._owner.done():
-            wait = self._failures.not_before - loop.time()
-            if wait > 0:
-                raise ServerAway(self._server.name, self._failures.why, wait)
+            wait, failed = self._failures.not_before - loop.time(), self._failures.error
+            if wait > 0 and failed is not None:
+                raise ServerAway(failed.server, failed.why, wait, trouble=failed.trouble)
             self._opened, self._closing = loop.create_future(), asyncio.Event()
             self._owner = loop.create_task(self._own(self._opened, self._closing))
         opened = self._opened
@@ -121,7 +122,8 @@ class Connection:
             elif not isinstance(error, Exception):
                 raise
             else:
-                log.info("the connection to MCP server %s has ended: %s", self._server.name, _describe(error))
+                why = redact(_describe(error))
+                log.info("the connection to MCP server %s has ended: %s", self._server.name, why)
 
     async def _keep_open(self, opened: asyncio.Future[ServerSession], closing: asyncio.Event) -> None:
         from .session import ServerSession
@@ -141,11 +143,24 @@ class Connection:
         if isinstance(error, ImportError):
             opened.set_exception(MissingExtra("mcp", f"MCP server {self._server.name!r}"))
         else:
-            why = redact(_describe(error))
-            self._failures.add(loop.time(), why)
-            seconds = self._failures.not_before - loop.time()
-            opened.set_exception(ServerAway(self._server.name, why, seconds))
+            away = self._away(error)
+            self._failures.add(loop.time(), away)
+            away.seconds = self._failures.not_before - loop.time()
+            opened.set_exception(away)
         opened.exception()  # it is no surprise to the loop when nobody waits any more
+
+    def _away(self, error: BaseException) -> ServerAway:
+        from .session import trouble_of
+
+        first = _first_of(error)
+        if isinstance(first, ServerAway):
+            return first
+        return ServerAway(self._server.name, redact(_describe(first)), trouble=trouble_of(first))
+
+    @property
+    def key(self) -> str:
+        """Names the server with these credentials."""
+        return self._credentials.key
 
 
 class ServerConnections:
@@ -165,20 +180,21 @@ class ServerConnections:
         loop = asyncio.get_running_loop()
         with self._lock:
             known = self._by_loop.setdefault(loop, {})
-            found = known.get(credentials.key)
+            place = credentials.connection_key
+            found = known.get(place)
             if found is None:
                 key = credentials.key
-                found = known[key] = Connection(
+                found = known[place] = Connection(
                     server,
                     credentials,
                     on_changed=lambda: self.changed.add(key),
-                    on_idle=lambda: self._forget(loop, key),  # credentials change, and must not pile up
+                    on_idle=lambda: self._forget(loop, place),  # credentials change, and must not pile up
                 )
             return found
 
-    def _forget(self, loop: asyncio.AbstractEventLoop, key: str) -> None:
+    def _forget(self, loop: asyncio.AbstractEventLoop, place: str) -> None:
         with self._lock:
-            self._by_loop.get(loop, {}).pop(key, None)
+            self._by_loop.get(loop, {}).pop(place, None)
 
     @property
     def open_count(self) -> int:
@@ -204,14 +220,19 @@ async def _close_all(connections: list[Connection]) -> None:
     await asyncio.gather(*(each.close() for each in connections))
 
 
+def _first_of(error: BaseException) -> BaseException:
+    """The first of the reasons; the library wraps them in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
 def _describe(error: BaseException) -> str:
-    """The first of the reasons, in a line; the library wraps them in groups."""
-    first = error
-    while isinstance(first, BaseExceptionGroup):
-        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
-    if isinstance(first, ServerAway):
-        return first.why
+    """A reason in a line."""
+    first = _first_of(error)
     if isinstance(first, TimeoutError):
         return "no answer in time"
     text = str(first).strip().splitlines()
+    if text and type(first).__name__ in ("MCPError", "MCPToolError", "AnswerTooLarge", "CallRefused"):
+        return text[0][:300]
     return f"{type(first).__name__}: {text[0]:.300}" if text else type(first).__name__

@@ -10,11 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import ConfigurationError, StateUnreadable
-from ..requests.schemas import schema_of
+from ..errors import StateUnreadable
+from .schemas import problem_of
 from .server import MCPServer
 
 log = logging.getLogger(__name__)
+
+MAX_TOOLS: Final = 500
+"""Tools of one server, in the order of their names."""
+
+MAX_LIST_BYTES: Final = 1_000_000
+"""Bytes of a server's list of tools, as JSON."""
+
+MAX_DESCRIPTION_CHARS: Final = 8_000
+"""Characters of a tool's description; a longer one is cut."""
+
+MAX_TOOL_NAME: Final = 128
+"""Characters of a tool's name, as the protocol has it."""
 
 _MAX_NAME: Final = 64
 _HASH_CHARS: Final = 8
@@ -86,6 +98,26 @@ def read_list(raw: bytes) -> ToolList:
         raise StateUnreadable("list of tools", "it is no list of an MCP server's tools") from error
 
 
+def within_limits(server: str, tools: Iterable[RemoteTool]) -> ToolList:
+    """The list of a server's tools without what is beyond the limits; the log says what is left out."""
+    kept: list[RemoteTool] = []
+    size, left_out = 0, 0
+    for each in sorted(tools, key=lambda tool: tool.name):
+        tool_size = len(each.name) + len(each.description) + len(json.dumps(each.schema))
+        is_oversize = len(each.name) > MAX_TOOL_NAME or tool_size > MAX_LIST_BYTES // 4
+        if is_oversize or len(kept) >= MAX_TOOLS or size + tool_size > MAX_LIST_BYTES:
+            left_out += 1
+            continue
+        size += tool_size
+        kept.append(each)
+    if left_out:
+        log.warning(
+            "MCP server %s: %d tools are left out: names of %d characters, %d tools and %d bytes are the most",
+            server, left_out, MAX_TOOL_NAME, MAX_TOOLS, MAX_LIST_BYTES,
+        )  # fmt: skip
+    return ToolList.of(kept)
+
+
 def usable_tools(server: MCPServer, offered: ToolList) -> list[RemoteTool]:
     """The tools that the agent may call; those without a usable JSON Schema are left out, and the log says so."""
     unknown = server.unknown_names(offered.names())
@@ -96,19 +128,9 @@ def usable_tools(server: MCPServer, offered: ToolList) -> list[RemoteTool]:
     for each in offered.tools:
         if not server.offers(each.name):
             continue
-        problem = _schema_problem(each.schema)
+        problem = problem_of(each.schema)
         if problem is None:
             usable.append(each)
         else:
             log.warning("MCP server %s: tool %s is left out: %s", server.name, each.name, problem)
     return usable
-
-
-def _schema_problem(schema: Mapping[str, Any]) -> str | None:
-    if schema.get("type") != "object":
-        return "its input schema describes no object"
-    try:
-        schema_of(schema)
-    except ConfigurationError as error:
-        return f"its input {error}"
-    return None

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+AWAY: Final = "is away"
+REFUSES: Final = "refuses the credentials"
+UNUSABLE: Final = "cannot be used"
+
 
 class ServerAway(Exception):
-    """The server could not be reached, and the call was not sent: it may be made again.
+    """The server cannot be used now, and the call was not carried out: it may be made again.
 
     Attributes:
         server: Name of the server.
         why: The reason, for people and for the model.
         seconds: Time after which another try is worth while.
+        trouble: What is wrong, in the words of a sentence about the server: it is away, refuses, or is unusable.
     """
 
-    def __init__(self, server: str, why: str, seconds: float = 1.0) -> None:
-        super().__init__(f"the MCP server {server!r} is away: {why}")
+    def __init__(self, server: str, why: str, seconds: float = 1.0, *, trouble: str = AWAY) -> None:
+        super().__init__(f"the MCP server {server!r} {trouble}: {why}")
         self.server = server
         self.why = why
         self.seconds = seconds
+        self.trouble = trouble
 
 
 class ConnectionLost(Exception):
@@ -33,3 +41,11 @@ class ConnectionLost(Exception):
 
 class MCPToolError(Exception):
     """The server has answered a call with an error, which the model reads."""
+
+
+class AnswerTooLarge(MCPToolError):
+    """The server's answer is longer than a message may be, and was not read."""
+
+
+class CallRefused(MCPToolError):
+    """The server does not allow the call with these credentials."""

@@ -48,14 +48,18 @@ def ask_person(server: str, needed: InputNeeded) -> NoReturn:
     memo["visits"] = [each.key for each in needed.questions if each.schema is None]
     if needed.state is not None:
         memo["state"] = needed.state
+    if needed.task_id is not None:
+        memo["task"] = needed.task_id
     if not needed.questions:
         when = datetime.now(UTC) + _STATE_PAUSE
         raise NeedsTime(when, why=f"the MCP server {server!r} goes on later").with_memo(memo)
-    text = "\n".join(_text(each) for each in needed.questions)
-    if len(needed.questions) == 1:
-        raise NeedsAnswer(text, needed.questions[0].schema or _VISIT).with_memo(memo)
-    fields = {each.key: dict(each.schema or _VISIT) for each in needed.questions}
-    raise NeedsAnswer(text, {"type": "object", "properties": fields, "required": list(fields)}).with_memo(memo)
+    schema: Mapping[str, Any] = needed.questions[0].schema or _VISIT
+    if len(needed.questions) > 1:
+        fields = {each.key: dict(each.schema or _VISIT) for each in needed.questions}
+        schema = {"type": "object", "properties": fields, "required": list(fields)}
+    asking = NeedsAnswer("\n".join(_text(each) for each in needed.questions), schema)
+    asking.has_begun = needed.task_id is not None
+    raise asking.with_memo(memo)
 
 
 def earlier_answers(memos: Sequence[Memo]) -> EarlierAnswers:
@@ -68,6 +72,15 @@ def earlier_answers(memos: Sequence[Memo]) -> EarlierAnswers:
     if newest.value["repeated"]:
         return EarlierAnswers(early=early)
     return EarlierAnswers(_answers(newest), newest.value.get("state"), early)
+
+
+def answers_for_task(memos: Sequence[Memo]) -> tuple[Mapping[str, InputAnswer], frozenset[str]]:
+    """The answers that a task may not have got yet, and the names of all its questions that have one."""
+    asked = [each for each in memos if "keys" in each.value and "task" in each.value]
+    known = frozenset(key for each in asked for key in each.value["keys"])
+    newest = next((each for each in reversed(memos) if "away" not in each.value), None)
+    is_new = newest is not None and "keys" in newest.value and "task" in newest.value
+    return (_answers(newest) if newest is not None and is_new else {}), known
 
 
 def _answers(memo: Memo) -> dict[str, InputAnswer]:

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, MissingExtra
-from ..known_secrets import remember_secrets
 from ..state import AgentState
 from ..tools.approval import Approval, check_approval
-from ..tools.checks import check_effect, check_timeout
+from ..tools.checks import check_effect
 from ..tools.effect import Effect
+from .credentials import (
+    Authentication,
+    Credentials,
+    ask_for_credentials,
+    fixed_credentials,
+    is_function,
+    problem_of_auth,
+    problem_of_headers,
+    remember_credentials,
+)
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _TRUST: Final = ("none", "annotations")
+_MESSAGE_BYTES: Final = (10_000, 16_000_000)
 _TIMES: Final = ("idle", "patience", "list_for", "connect_timeout")
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Headers that a connection shows to its server, for one session's calls.
+Auth = str | Authentication | Callable[[AgentState], Any] | None
+"""A token, an `Auth` of httpx2, a function that gives one of them or headers, or None."""
 
-    Attributes:
-        headers: HTTP headers, a token included; empty for a command.
-        key: Names the server with these credentials: connections and lists of tools are shared by equal keys.
-    """
-
-    headers: Mapping[str, str]
-    key: str
+Headers = Mapping[str, str] | Callable[[AgentState], Mapping[str, str] | Awaitable[Mapping[str, str]]] | None
+"""HTTP headers, a function that gives them, or None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,9 @@ class MCPServer:
         url: Address of a server that speaks streamable HTTP. None: `command` starts one.
         command: Program and arguments of a server that speaks over its standard streams. Each worker process runs one.
         name: Short name: a letter, then letters, digits and `_`, 32 at most.
-        auth: The bearer token, or a function of the session's state that gives it. None: no token.
-        headers: HTTP headers, or a function of the session's state that gives them.
+        auth: The bearer token, an `Auth` of httpx2, or a function of the session's state that gives a token, headers or
+            an `Auth`; it may be async, and another one runs in a thread. None: no token.
+        headers: HTTP headers, or a function of the session's state that gives them, likewise.
         env: Further environment variables of the command.
         cwd: The directory in which the command runs. None: the worker's.
         trust: "annotations" believes what the server says of its tools' effects. "none": every tool is unsafe, unless
@@ -64,14 +68,15 @@ class MCPServer:
         patience: Time for which a call to a server that is away is tried again; then the model reads an error.
         connect_timeout: Time in which a connection must be open and the list of tools there.
         list_for: Time for which the list of tools is used where the server does not say; then it is asked again.
+        max_message_bytes: Bytes of one message of the server, such as the result of a call; a longer one is an error.
     """
 
     url: str | None = None
     _: KW_ONLY
     command: str | Sequence[str] | None = None
     name: str
-    auth: str | Callable[[AgentState], str] | None = field(default=None, repr=False)
-    headers: Mapping[str, str] | Callable[[AgentState], Mapping[str, str]] | None = field(default=None, repr=False)
+    auth: Auth = field(default=None, repr=False)
+    headers: Headers = field(default=None, repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cwd: str | None = None
     trust: Literal["none", "annotations"] = "none"
@@ -83,6 +88,7 @@ class MCPServer:
     patience: timedelta = timedelta(minutes=5)
     connect_timeout: timedelta = timedelta(seconds=10)
     list_for: timedelta = timedelta(minutes=5)
+    max_message_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -100,12 +106,19 @@ class MCPServer:
         object.__setattr__(self, "effects", effects)
         if isinstance(self.only, str) or not all(isinstance(each, str) and each for each in self.only):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._refusal(f"only={self.only!r:.60} must be a list of tool names or patterns, as ['create_*']")
-        for name in _TIMES:
+        for name in (*_TIMES, *(["timeout"] if self.timeout is not None else [])):
             if not isinstance(value := getattr(self, name), timedelta) or value <= timedelta(0):
                 raise self._refusal(f"{name}={value!r:.60} must be a timedelta above 0")
-        check_timeout(self.name, self.timeout)
+        size = self.max_message_bytes
+        if not isinstance(size, int) or not _MESSAGE_BYTES[0] <= size <= _MESSAGE_BYTES[1]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._refusal(
+                f"max_message_bytes={size!r:.60} must be from {_MESSAGE_BYTES[0]} to {_MESSAGE_BYTES[1]}"
+            )
         check_approval(self.name, self.approval)
-        remember_secrets([self.auth if isinstance(self.auth, str) else None])
+        for problem in (problem_of_auth(self.auth), problem_of_headers(self.headers)):
+            if problem is not None:
+                raise self._refusal(problem)
+        remember_credentials(self.url, self.auth, self.headers, self.env)
 
     def _check_way(self) -> None:
         """Check how the server is reached, and bring the command into one form."""
@@ -135,31 +148,31 @@ class MCPServer:
         """Program and arguments of the command; empty for a server with a url."""
         return tuple(self.command or ())
 
-    def credentials(self, state: AgentState | None) -> Credentials:
+    @property
+    def asks_for_credentials(self) -> bool:
+        """Whether functions of the session's state give the credentials."""
+        return is_function(self.auth) or is_function(self.headers)
+
+    @property
+    def _place(self) -> list[Any]:
+        return [self.name, self.url, list(self.words), dict(self.env), self.cwd]
+
+    @cached_property
+    def fixed_credentials(self) -> Credentials:
+        """The credentials of a server without functions; of one with functions, those without what they give."""
+        auth, headers = (None if is_function(each) else each for each in (self.auth, self.headers))
+        return fixed_credentials(self._place, auth, headers)
+
+    async def credentials(self, state: AgentState | None) -> Credentials:
         """The credentials for a session's calls.
 
-        Args:
-            state: The session; None where there is none.
         Raises:
-            ConfigurationError: A function of the user's gave no text, or needs a session where there is none.
+            ServerAway: A function of the user's failed, took longer than `connect_timeout`, or gave something else.
         """
-        headers = dict(self._resolve(self.headers, state, "headers") or {})
-        token = self._resolve(self.auth, state, "auth")
-        if token is not None:
-            if not isinstance(token, str) or not token:
-                raise self._refusal(f"auth gave a {type(token).__name__}; it must give the token as text")
-            headers["Authorization"] = f"Bearer {token}"
-        if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
-            raise self._refusal("headers must be texts by name")
-        place = [self.name, self.url, list(self.words), dict(self.env), self.cwd, sorted(headers.items())]
-        return Credentials(headers, hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:32])
-
-    def _resolve(self, value: Any, state: AgentState | None, name: str) -> Any:
-        if not callable(value):
-            return value
-        if state is None:
-            raise self._refusal(f"{name} is a function of the session's state, and there is no session here")
-        return value(state)
+        if not self.asks_for_credentials:
+            return self.fixed_credentials
+        seconds = self.connect_timeout.total_seconds()
+        return await ask_for_credentials(self.name, self._place, self.auth, self.headers, state, seconds)
 
     def offers(self, tool: str) -> bool:
         """Whether the agent may call a tool of this name."""

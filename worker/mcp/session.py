@@ -5,7 +5,8 @@ Imported inside functions only, because it needs the library `mcp`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -15,12 +16,31 @@ from mcp import Client, MCPError
 from mcp.client.extension import ClientExtension, ResultClaim
 from pydantic import ValidationError
 
-from .lists import RemoteTool, ToolList
-from .outages import ConnectionLost, MCPToolError, ServerAway
-from .server import Credentials, MCPServer
+from ..tools.results import DEFAULT_MAX_RESULT_CHARS
+from .credentials import Credentials
+from .lists import MAX_DESCRIPTION_CHARS, MAX_TOOLS, RemoteTool, ToolList, within_limits
+from .outages import (
+    AWAY,
+    REFUSES,
+    UNUSABLE,
+    AnswerTooLarge,
+    CallRefused,
+    ConnectionLost,
+    MCPToolError,
+    ServerAway,
+)
+from .schemas import plain_schema, problem_of
+from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"
 _PAGES: Final = 100
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+_MAX_TEXT_CHARS: Final = 4_000
+_MAX_QUESTIONS: Final = 16
+_MAX_KEY_CHARS: Final = 200
+_MAX_URL_CHARS: Final = 2_048
+_MAX_STATE_CHARS: Final = 64_000
+_MAX_TASK_ID_CHARS: Final = 1_000
 
 
 class _TaskStarted(types.Result):
@@ -42,6 +62,16 @@ class _GetTask(types.Request[_TaskParams, Literal["tasks/get"]]):
     name_param = "taskId"
 
 
+class _UpdateParams(_TaskParams):
+    input_responses: dict[str, types.ElicitResult]
+
+
+class _UpdateTask(types.Request[_UpdateParams, Literal["tasks/update"]]):
+    method: Literal["tasks/update"] = "tasks/update"
+    params: _UpdateParams
+    name_param = "taskId"
+
+
 class _CancelTask(types.Request[_TaskParams, Literal["tasks/cancel"]]):
     method: Literal["tasks/cancel"] = "tasks/cancel"
     params: _TaskParams
@@ -51,6 +81,7 @@ class _CancelTask(types.Request[_TaskParams, Literal["tasks/cancel"]]):
 class _TaskState(types.Result):
     status: str
     status_message: str | None = None
+    input_requests: types.InputRequests | None = None
     poll_interval_ms: int | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -92,11 +123,13 @@ class InputNeeded:
     Attributes:
         state: To be sent back with the answers; None where the server gave none.
         is_repeated: The server asked during the call and was told that nobody answers now: the call is made again.
+        task_id: The task that asks; None for a call.
     """
 
     questions: tuple[Question, ...]
     state: str | None = None
     is_repeated: bool = False
+    task_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +222,9 @@ class ServerSession:
             page = await self._ask(lambda at=cursor: self._open.list_tools(cursor=at))
             tools += map(_remote_tool, page.tools)
             self.list_ms, cursor = page.ttl_ms, page.next_cursor
-            if cursor is None:
+            if cursor is None or len(tools) > MAX_TOOLS:
                 break
-        self.tools = ToolList.of(tools)
+        self.tools = within_limits(self._server.name, tools)
         return self.tools
 
     async def call(self, call: RemoteCall) -> Any:
@@ -219,6 +252,8 @@ class ServerSession:
                     allow_claimed=True,
                 )
             )
+        except AnswerTooLarge as error:
+            raise MCPToolError(f"the tool has run, but its result cannot be read: {error}") from error
         except MCPToolError:
             if not call.asked:
                 raise
@@ -229,9 +264,22 @@ class ServerSession:
             return InputNeeded(tuple(call.asked), is_repeated=True)
         return self._read_result(result)
 
-    async def poll_task(self, task_id: str) -> Any:
-        """Ask for a task: its result as JSON, or a `TaskRunning`.
+    async def answer_task(self, task_id: str, answers: Mapping[str, InputAnswer]) -> None:
+        """Give a task the answers to its questions. Giving them again changes nothing: each question has one answer.
 
+        Raises:
+            ServerAway, ConnectionLost: They may not have reached the task; give them again.
+            MCPToolError: The server did not take them.
+        """
+        responses = {key: answer.as_result() for key, answer in answers.items()}
+        params = _UpdateParams(task_id=task_id, input_responses=responses)
+        await self._ask(lambda: self._open.session.send_request(_UpdateTask(params=params), types.Result))
+
+    async def poll_task(self, task_id: str, answered: Collection[str] = ()) -> Any:
+        """Ask for a task: its result as JSON, a `TaskRunning`, or an `InputNeeded`.
+
+        Args:
+            answered: Questions of the task that have an answer; the server may take a while to notice.
         Raises:
             ServerAway, ConnectionLost: The server did not say; ask again.
             MCPToolError: The task failed, was cancelled, or is not known.
@@ -241,11 +289,14 @@ class ServerSession:
         )
         if state.status == "completed" and state.result is not None:
             return read_result(types.CallToolResult.model_validate(state.result))
-        if state.status in ("working", "submitted"):
+        asked = {} if state.status != "input_required" else state.input_requests or {}
+        if new := {key: each for key, each in asked.items() if key not in answered}:
+            return InputNeeded(_questions(new), task_id=task_id)
+        if state.status in ("working", "submitted", "input_required"):
             return TaskRunning(task_id, _seconds(state.poll_interval_ms))
         error: dict[str, Any] = state.error or {}
         why = error.get("message") or state.status_message or "the server gave no reason"
-        raise MCPToolError(f"the task of the call ended as {state.status}: {why}")
+        raise MCPToolError(f"the task of the call ended as {state.status:.60}: {_cut(str(why))}")
 
     async def cancel_task(self, task_id: str) -> None:
         """Ask the server to give up a task."""
@@ -260,27 +311,34 @@ class ServerSession:
 
     async def _ask(self, send: Callable[[], Any]) -> Any:
         """Send a request and translate what the library raises."""
-        from .transports import LOST, NOT_SENT
+        from .metering import TOO_LARGE, too_large
+        from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT
 
         try:
             return await send()
         except MCPError as error:
-            if error.code == NOT_SENT:
-                raise ServerAway(self._server.name, error.message) from error
+            if error.code in (NOT_SENT, NO_CREDENTIALS, DENIED):
+                raise ServerAway(self._server.name, error.message, trouble=trouble_of(error)) from error
+            if error.code == FORBIDDEN:
+                raise CallRefused(f"the MCP server {self._server.name!r} refuses this call: {error.message}") from error
+            sentence = too_large(self._server.max_message_bytes)
+            if error.code == TOO_LARGE or sentence in error.message:
+                raise AnswerTooLarge(sentence) from error
             if error.code in (LOST, types.CONNECTION_CLOSED):
                 raise ConnectionLost(self._server.name, error.message) from error
-            raise MCPToolError(error.message) from error
+            raise MCPToolError(_cut(error.message)) from error
         except ValidationError as error:
             raise MCPToolError(f"the server's answer breaks the protocol ({error.error_count()} problems)") from error
-        except RuntimeError as error:  # a result that breaks the tool's own output schema
-            raise MCPToolError(f"the tool has run, but its result cannot be used: {error}") from error
 
     def _read_result(self, result: Any) -> Any:
         if isinstance(result, _TaskStarted):
+            if len(result.task_id) > _MAX_TASK_ID_CHARS:
+                raise MCPToolError(f"the id of the server's task has more than {_MAX_TASK_ID_CHARS} characters")
             return TaskRunning(result.task_id, _seconds(result.poll_interval_ms))
         if isinstance(result, types.InputRequiredResult):
-            requests = result.input_requests or {}
-            return InputNeeded(tuple(_question(key, each) for key, each in requests.items()), result.request_state)
+            if len(result.request_state or "") > _MAX_STATE_CHARS:
+                raise MCPToolError(f"the state of the server's question has more than {_MAX_STATE_CHARS} characters")
+            return InputNeeded(_questions(result.input_requests or {}), result.request_state)
         return read_result(result)
 
     async def _answer_early(self, context: Any, params: Any) -> types.ElicitResult | types.ErrorData:
@@ -291,7 +349,11 @@ class ServerSession:
         call = self._running[0]
         if call.early and not call.asked:
             return call.early.pop(0).as_result()
-        call.asked.append(_question(str(len(call.asked)), params))
+        try:
+            if len(call.asked) < _MAX_QUESTIONS:
+                call.asked.append(_question(str(len(call.asked)), params))
+        except MCPToolError as error:
+            return types.ErrorData(code=types.INVALID_PARAMS, message=str(error))
         return types.ElicitResult(action="cancel")
 
     async def _notice(self, message: Any) -> None:
@@ -299,18 +361,53 @@ class ServerSession:
             self._on_changed()
 
 
+def trouble_of(error: BaseException) -> str:
+    """The words for what is wrong with a server, by the error of its first messages."""
+    from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT
+
+    if isinstance(error, CallRefused):
+        return REFUSES
+    if isinstance(error, MCPToolError):
+        return UNUSABLE
+    if not isinstance(error, MCPError) or error.code in (NOT_SENT, LOST, NO_CREDENTIALS, types.CONNECTION_CLOSED):
+        return AWAY
+    return REFUSES if error.code in (DENIED, FORBIDDEN) else UNUSABLE
+
+
 def _remote_tool(tool: types.Tool) -> RemoteTool:
-    hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
-    return RemoteTool(name=tool.name, description=tool.description or "", schema=tool.input_schema, annotations=hints)
+    hints: dict[str, Any] = {}
+    if tool.annotations is not None:
+        given = tool.annotations.model_dump(by_alias=True)
+        hints = {name: given[name] for name in _HINTS if isinstance(given.get(name), bool)}
+    description = _cut(tool.description or "", MAX_DESCRIPTION_CHARS)
+    return RemoteTool(name=tool.name, description=description, schema=tool.input_schema, annotations=hints)
+
+
+def _questions(requests: Mapping[str, Any]) -> tuple[Question, ...]:
+    if len(requests) > _MAX_QUESTIONS:
+        raise MCPToolError(f"the server asks {len(requests)} questions at once; {_MAX_QUESTIONS} are the most")
+    return tuple(_question(key, each) for key, each in requests.items())
 
 
 def _question(key: str, request: Any) -> Question:
     params = getattr(request, "params", request)
+    if len(key) > _MAX_KEY_CHARS:
+        raise MCPToolError(f"the name of the server's question has more than {_MAX_KEY_CHARS} characters")
     if isinstance(params, types.ElicitRequestURLParams):
-        return Question(key, params.message, None, url=params.url)
+        if len(params.url) > _MAX_URL_CHARS:
+            raise MCPToolError(f"the address of the server's question has more than {_MAX_URL_CHARS} characters")
+        return Question(key, _cut(params.message), None, url=params.url)
     if isinstance(params, types.ElicitRequestFormParams):
-        return Question(key, params.message, dict(params.requested_schema))
+        schema = plain_schema(dict(params.requested_schema))
+        problem = problem_of(schema, "the schema of the server's question")
+        if problem is not None:
+            raise MCPToolError(problem)
+        return Question(key, _cut(params.message), schema)
     raise MCPToolError(f"the server asks for {type(request).__name__}, which this client does not offer")
+
+
+def _cut(text: str, most: int = _MAX_TEXT_CHARS) -> str:
+    return text if len(text) <= most else f"{text[:most]}[… {len(text) - most} characters left out]"
 
 
 def _seconds(milliseconds: int | None) -> float:
@@ -325,8 +422,13 @@ def read_result(result: types.CallToolResult) -> Any:
     """
     texts = [_as_text(each) for each in result.content]
     if result.is_error:
-        raise MCPToolError("\n".join(texts) or "the server gave no reason")
-    return "\n".join(texts) if result.structured_content is None else _unwrap(result.structured_content)
+        raise MCPToolError(_cut("\n".join(texts)) or "the server gave no reason")
+    if result.structured_content is None:
+        return "\n".join(texts)
+    value = _unwrap(result.structured_content)
+    # Many small values take a hundred times the memory of their text; it is the text that is kept of so many.
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) > DEFAULT_MAX_RESULT_CHARS and not isinstance(value, str) else value
 
 
 def _unwrap(structured: dict[str, Any]) -> Any:

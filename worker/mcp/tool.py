@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from pydantic_core import from_json
 
 from ..errors import InvalidInput
-from ..requests.schemas import check_schema
-from ..state import AgentState, FrozenDict, thaw
+from ..requests.schemas import misfit
+from ..state import AgentState, FrozenDict, freeze, thaw
 from ..tools import InvalidArguments, NeedsTime, OutcomeUnknown, ToolContext
 from ..tools.approval import Approval
 from ..tools.effect import Effect
@@ -21,7 +21,8 @@ from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, usable_tools
 from .outages import ConnectionLost, MCPToolError, ServerAway
-from .questions import ask_person, earlier_answers
+from .questions import answers_for_task, ask_person, earlier_answers
+from .schemas import find_errors, plain_schema
 from .server import MCPServer
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class MCPTool:
         return self.remote.local_name(self.server.name)
 
     @property
+    def remote_name(self) -> str:
+        """Server and tool in the server's own names, by which approval rules find it."""
+        return f"{self.server.name}.{self.remote.name}"
+
+    @property
     def description(self) -> str:
         """The server's description."""
         return self.remote.description
@@ -89,6 +95,11 @@ class MCPTool:
         return None if self.server.timeout is None else self.server.timeout.total_seconds()
 
     @property
+    def edit_schema(self) -> Mapping[str, Any]:
+        """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
+        return FrozenDict(plain_schema(self.remote.schema))
+
+    @property
     def lookup(self) -> Lookup | None:
         """None: a task of the server is followed by its id."""
         return None
@@ -104,14 +115,17 @@ class MCPTool:
         return True
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Check the arguments against the server's schema.
+        """Check the arguments against the server's schema, but for its regular expressions, which the server checks.
 
         Raises:
             InvalidArguments: They do not fit.
         """
         given = self._read(args) if isinstance(args, str) else args
         try:
-            return cast("dict[str, Any]", thaw(check_schema(given, self.remote.schema, "arguments")))
+            plain = cast("dict[str, Any]", thaw(freeze(given, "arguments")))
+            if errors := find_errors(plain, self.remote.schema):
+                raise misfit(errors, "arguments")
+            return plain
         except InvalidInput as error:
             raise InvalidArguments(self.name, (f"{error.field}: {error.advice}",)) from None
 
@@ -145,34 +159,38 @@ class MCPTool:
             memo: What the call has left for its next run.
         """
         if "task" in memo:
-            async with self.connections.to(self.server, self.server.credentials(state)).use() as session:
+            connection = self.connections.to(self.server, await self.server.credentials(state))
+            async with connection.use() as session:
                 await session.cancel_task(memo["task"])
 
     async def _obtain(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         """The result of one try, or what the server wants; a try that changed nothing is repeated once at once."""
-        connection = self._connection(ctx)
         for attempt in range(1, _TRIES_AT_ONCE + 1):
             try:
+                connection = self.connections.to(self.server, await self.server.credentials(ctx.state))
                 return await self._try(connection, ctx, bound)
             except ServerAway as away:
                 if attempt == _TRIES_AT_ONCE or away.seconds > _FIRST_PAUSE_SECONDS:
-                    self._wait_for_server(ctx, away.why, away.seconds)
+                    self._wait_for_server(ctx, away)
             except ConnectionLost as lost:
                 if not self._may_repeat(ctx):
                     raise OutcomeUnknown(str(lost)) from lost
                 if attempt == _TRIES_AT_ONCE:
-                    self._wait_for_server(ctx, str(lost), _FIRST_PAUSE_SECONDS)
+                    self._wait_for_server(ctx, ServerAway(self.server.name, str(lost), _FIRST_PAUSE_SECONDS))
         raise AssertionError("the last try returns or raises")
 
     async def _try(self, connection: Connection, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         task = _find_memo(ctx, "task")
         async with connection.use() as session:
             if task is not None:
-                return await session.poll_task(task)
+                answers, answered = answers_for_task(ctx.replies.memos)
+                if answers:
+                    await session.answer_task(task, answers)
+                return await session.poll_task(task, answered)
             try:
                 return await session.call(self._remote_call(ctx, bound))
             except MCPToolError as error:
-                raise MCPToolError(await self._explain(ctx, session, str(error))) from error
+                raise MCPToolError(await self._explain(connection, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
         from .session import RemoteCall
@@ -183,7 +201,7 @@ class MCPTool:
             answers=known.answers, state=known.state, early=list(known.early),
         )  # fmt: skip
 
-    async def _explain(self, ctx: ToolContext, session: ServerSession, why: str) -> str:
+    async def _explain(self, connection: Connection, session: ServerSession, why: str) -> str:
         """The server's error; where its list has changed since the step began, that too."""
         try:
             current = await session.refresh_tools()
@@ -191,7 +209,7 @@ class MCPTool:
             return why
         if current.digest == self.offered.digest:
             return why
-        self.connections.changed.add(self.server.credentials(ctx.state).key)
+        self.connections.changed.add(connection.key)
         now = next((each for each in current.tools if each.name == self.remote.name), None)
         if now is None:
             return f"{why} (the MCP server {self.server.name!r} has no tool {self.remote.name!r} any more)"
@@ -203,34 +221,29 @@ class MCPTool:
         """Whether a call whose connection was lost may be made again: its effect allows it, or it only asks."""
         return self.effect in (Effect.PURE, Effect.KEYED) or _find_memo(ctx, "task") is not None
 
-    def _wait_for_server(self, ctx: ToolContext, why: str, seconds: float) -> NoReturn:
+    def _wait_for_server(self, ctx: ToolContext, away: ServerAway) -> NoReturn:
         """Give the worker back until the next try; after the server's `patience` the model reads an error."""
         now = datetime.now(UTC)
         task = _find_memo(ctx, "task")
         earlier = _outage(ctx)
         since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
         if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
-            tries = f"was away for {_describe(now - since)}, and {len(earlier) + 1} tries failed: {why}"
-            if task is not None:
-                raise OutcomeUnknown(f"the MCP server {self.server.name!r} {tries}")
-            raise MCPToolError(f"the MCP server {self.server.name!r} {tries}")
-        pause = max(seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
+            text = f"{away} ({len(earlier) + 1} tries in {_describe(now - since)} failed)"
+            raise OutcomeUnknown(text) if task is not None else MCPToolError(text)
+        pause = max(away.seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
         memo = {"away": since.isoformat(), **_task_memo(ctx)}
-        text = f"the MCP server {self.server.name!r} is away: {why:.300}"
-        raise NeedsTime(now + timedelta(seconds=pause), why=text, has_begun=task is not None).with_memo(memo)
+        until = now + timedelta(seconds=pause)
+        raise NeedsTime(until, why=f"{away!s:.400}", has_begun=task is not None).with_memo(memo)
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
-        polls = len(ctx.replies.memos)
+        polls = _polls(ctx)
         if polls >= _MOST_POLLS:
             raise OutcomeUnknown(f"the MCP server {self.server.name!r} still works on task {task.task_id}")
         pause = min(_LONGEST_POLL_SECONDS, task.poll_seconds * 2 ** max(0, polls - 3))
         why = f"the MCP server {self.server.name!r} works on a task"
         until = datetime.now(UTC) + timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
         raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
-
-    def _connection(self, ctx: ToolContext) -> Connection:
-        return self.connections.to(self.server, self.server.credentials(ctx.state))
 
 
 def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnections) -> list[MCPTool]:
@@ -249,6 +262,13 @@ def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnection
 def _find_memo(ctx: ToolContext, name: str) -> Any:
     """The newest of what earlier runs of the call have left under a name; None for nothing."""
     return next((each.value[name] for each in reversed(ctx.replies.memos) if name in each.value), None)
+
+
+def _polls(ctx: ToolContext) -> int:
+    """How often the task was asked for since the call began, or since a person answered its last question."""
+    memos = ctx.replies.memos
+    asked = [number for number, each in enumerate(memos) if "keys" in each.value]
+    return len(memos) - (asked[-1] + 1 if asked else 0)
 
 
 def _outage(ctx: ToolContext) -> list[Any]:

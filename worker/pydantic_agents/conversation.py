@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic_core import from_json
 
 from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw
+from .usages import load_usage
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
@@ -27,6 +28,7 @@ KEY: Final = "pydantic_ai_agent"
 ANSWER_AGAIN: Final = "answer_again"
 """The call that stands for an answer whose output was rejected: the model is asked again in the next step."""
 
+_NOT_TAKEN: Final = "Output tool not used - the run ended before."
 _PARTS: Final = "pydantic_ai_parts"
 
 
@@ -67,19 +69,24 @@ class Conversation:
         prompt: What the user has said since; None where the history ends in the request.
         counters: What this execution has counted.
         usage: What this execution has used.
+        known: How many messages of the history earlier steps have kept; what follows is kept by the next step.
         queued: Messages that tools have enqueued and that no request has carried yet, as JSON.
+        results: The results of the other calls, by their ids, where the history ends in an answer whose outputs are to
+            be taken; else None.
     """
 
     history: list[ModelMessage]
     prompt: str | list[str] | None
     counters: Counters
     usage: RunUsage
+    known: int = 0
     queued: list[Any] = field(default_factory=list[Any])
+    results: Mapping[str, Sequence[ModelRequestPart]] | None = None
 
-    @property
-    def known(self) -> int:
-        """How many messages of the run are older than its request."""
-        return len(self.history) if self.prompt is not None else len(self.history) - 1
+    def with_counted_results(self) -> Conversation:
+        """The same with the counters after the results, once the outputs beside them are taken."""
+        parts = [part for each in (self.results or {}).values() for part in each]
+        return replace(self, counters=self.counters.after(parts))
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
@@ -94,6 +101,81 @@ def load_messages(stored: Any) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     return ModelMessagesTypeAdapter.validate_python(thaw(stored))
+
+
+@dataclass(slots=True)
+class KeptMessages:
+    """The messages that a step has added to a conversation, and those before that it has left.
+
+    Attributes:
+        added: The messages that the step has added: its request, the answer, and the results of outputs.
+        earlier: What a history processor has left of the messages before, in their new order: each piece is a range of
+            their positions, or a message of the processor's own. None: all of them, as they were.
+    """
+
+    added: list[ModelMessage]
+    earlier: list[tuple[int, int] | ModelMessage] | None = None
+
+    @classmethod
+    def of_run(cls, given: Sequence[ModelMessage], messages: Sequence[ModelMessage], run_id: str) -> KeptMessages:
+        """Compare the messages of a run with those that it was given.
+
+        Args:
+            given: The messages that earlier steps have kept.
+            messages: All messages of the run. Those of its own bear its id.
+        """
+        known = len(given)
+        if len(messages) > known and all(a is b or a == b for a, b in zip(given, messages, strict=False)):
+            return cls(list(messages[known:]))
+        first = next((i for i, message in enumerate(messages) if message.run_id == run_id), len(messages))
+        return cls(list(messages[first:]), _pieces_of(given, messages[:first]))
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> KeptMessages:
+        """Read what `to_json` wrote."""
+        earlier = thaw(kept.get("earlier"))
+        if earlier is None:
+            return cls(load_messages(kept["messages"]))
+        own = iter(load_messages([piece for piece in earlier if isinstance(piece, Mapping)]))
+        pieces = [next(own) if isinstance(piece, Mapping) else (piece[0], piece[1]) for piece in earlier]
+        return cls(load_messages(kept["messages"]), pieces)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, to be kept with an answer."""
+        kept: dict[str, Any] = {"messages": dump_messages(self.added)}
+        if self.earlier is not None:
+            kept["earlier"] = [
+                list(piece) if isinstance(piece, tuple) else dump_messages([piece])[0] for piece in self.earlier
+            ]
+        return kept
+
+    def extend(self, history: list[ModelMessage]) -> list[ModelMessage]:
+        """Let the messages of this step follow in the conversation that preceded it."""
+        if self.earlier is not None:
+            left: list[ModelMessage] = []
+            for piece in self.earlier:
+                left += history[piece[0] : piece[1]] if isinstance(piece, tuple) else [piece]
+            history[:] = left
+        history += self.added
+        return history
+
+
+def _pieces_of(given: Sequence[ModelMessage], left: Sequence[ModelMessage]) -> list[tuple[int, int] | ModelMessage]:
+    """Describe the messages that a processor has left as ranges of those it was given, and messages of its own."""
+    pieces: list[tuple[int, int] | ModelMessage] = []
+    start = 0
+    for message in left:
+        found = next((i for i in range(start, len(given)) if given[i] is message or given[i] == message), None)
+        if found is None:
+            pieces.append(message)
+            continue
+        last = pieces[-1] if pieces else None
+        if isinstance(last, tuple) and last[1] == found:
+            pieces[-1] = (last[0], found + 1)
+        else:
+            pieces.append((found, found + 1))
+        start = found + 1
+    return pieces
 
 
 def history_message(history: Sequence[ModelMessage]) -> Message:
@@ -114,13 +196,23 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         if message.role is not Role.ASSISTANT:
             since.append(message)
             continue
-        if _kept_of(message) is not None:  # it keeps the request that it answers
-            history += _PARSED.of(message, _messages_of)
+        if kept_of(message) is not None:  # it keeps the request that it answers
+            _PARSED.of(message, kept_messages_of).extend(history)
         else:
             history += _convert(message, _read_since(answer, since, execution_id))
         answer, since = message, []
     latest = _read_since(answer, since, execution_id)
-    results, prompt = latest.results, None
+    if latest.takes_outputs:
+        return Conversation(
+            history=history,
+            prompt=None,
+            counters=latest.counters,
+            usage=latest.usage,
+            known=len(history),
+            queued=[*latest.queued, *_enqueued(latest.said)],
+            results=latest.by_call,
+        )
+    results, prompt, known = latest.results, None, len(history)
     if latest.goes_on:  # within an execution, what was said meanwhile follows the results
         results = [*results, *(UserPromptPart(content=text) for text in latest.said)]
     else:
@@ -128,7 +220,24 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     if results:
         history.append(ModelRequest(parts=results))
     counters = latest.counters.after(latest.results)
-    return Conversation(history=history, prompt=prompt, counters=counters, usage=latest.usage, queued=latest.queued)
+    return Conversation(
+        history=history, prompt=prompt, counters=counters, usage=latest.usage, known=known, queued=latest.queued
+    )
+
+
+def _enqueued(said: Iterable[str]) -> list[Any]:
+    """Texts of the user as messages that the next request carries, also where the output would have ended the run."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    return [
+        {
+            "messages": dump_messages([ModelRequest(parts=[UserPromptPart(content=text)])]),
+            "priority": "asap",
+            "id": f"said-{number}",
+            "call": None,
+        }
+        for number, text in enumerate(said)
+    ]
 
 
 @dataclass(slots=True)
@@ -140,6 +249,8 @@ class _Since:
         said: What the user has said.
         counters, usage, queued: As in `Conversation`, with what the answer has kept.
         goes_on: The answer is one of this execution.
+        by_call: The parts of each result of a tool call, by the id of the call.
+        takes_outputs: The answer has calls of output tools beside others; the next step takes the outputs.
     """
 
     counters: Counters
@@ -148,45 +259,68 @@ class _Since:
     said: list[str] = field(default_factory=list[str])
     queued: list[Any] = field(default_factory=list[Any])
     goes_on: bool = False
+    by_call: dict[str, list[ModelRequestPart]] = field(default_factory=dict[str, "list[ModelRequestPart]"])
+    takes_outputs: bool = False
 
 
 def _read_since(answer: Message | None, since: Sequence[Message], execution_id: str) -> _Since:
     """Read the messages that follow an answer; None: those of the beginning."""
-    from pydantic_ai.messages import SystemPromptPart
+    from pydantic_ai.messages import SystemPromptPart, ToolReturnPart
     from pydantic_ai.usage import RunUsage
 
-    kept = None if answer is None else _kept_of(answer)
+    kept = None if answer is None else kept_of(answer)
     found = _Since(counters=Counters(), usage=RunUsage())
     if answer is not None and kept is not None:
         found.results = [*load_parts(kept["results"])]
+        outputs = kept.get("outputs", ())
         if answer.metadata.get("execution_id") == execution_id:
             found.goes_on = True
             found.counters = Counters(**thaw(kept["counters"]))
-            found.usage = RunUsage(**thaw(kept["usage"]))
+            found.usage = load_usage(kept["usage"])
             found.queued = list(thaw(kept.get("queued", ())))
+            found.takes_outputs = bool(outputs)
+        else:  # the execution ended before the outputs were taken
+            found.results += [
+                ToolReturnPart(tool_name=name, content=_NOT_TAKEN, tool_call_id=call_id) for call_id, name in outputs
+            ]
     for message in since:
         if message.role is Role.TOOL and message.name != ANSWER_AGAIN:
             result = _PARSED.of(message, read_result)
+            found.by_call[message.tool_call_id or ""] = result.parts
             found.results += result.parts
             found.queued += result.queued
-            found.usage.incr(RunUsage(**result.used))
+            found.usage.incr(load_usage(result.used))
         elif message.role is Role.USER:
             found.said.append(message.content)
         elif message.role is Role.SYSTEM:
             found.results.append(SystemPromptPart(content=message.content))
+    found.results = _without_repetitions(found.results)
     return found
 
 
-def _kept_of(message: Message) -> Any:
+def _without_repetitions(parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
+    """The parts, where the first of several results that reveal a tool is the one that does."""
+    revealed: set[str] = set()
+    kept: list[ModelRequestPart] = []
+    for part in parts:
+        if part.part_kind != "tool-availability-delta":
+            kept.append(part)
+        elif names := [name for name in part.tools_added if name not in revealed]:
+            revealed.update(names)
+            kept.append(replace(part, tools_added=names))
+    return kept
+
+
+def kept_of(message: Message) -> Any:
     """The data that this package keeps with an answer; None for an answer of another driver."""
     return None if message.provider is None else message.provider.get(KEY) or None
 
 
-def _messages_of(message: Message) -> list[ModelMessage]:
+def kept_messages_of(message: Message) -> KeptMessages:
     """The messages that this package keeps with an answer."""
     assert message.provider is not None
     kept: Any = message.provider[KEY]
-    return load_messages(kept["messages"])
+    return KeptMessages.read(kept)
 
 
 class _Parsed:

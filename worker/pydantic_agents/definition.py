@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from ..drivers.pricing import TokenPrice
 from ..errors import ConfigurationError
 from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
 from ..tools.effect import Effect
 from . import internals
+from .tool_options import ToolOptions, checked_effect, definitions_in
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.tools import ToolDefinition
 
     from .driver import PydanticAgentDriver
     from .durability import CeleryDurability
-
-_KEY = "celery"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,11 @@ class KnownTool:
     """A tool that an agent has when it is found.
 
     Attributes:
+        options: Its effect class and the like.
         parameters: JSON Schema of its arguments.
     """
 
-    effect: Effect
+    options: ToolOptions
     description: str
     parameters: FrozenDict
 
@@ -78,7 +78,8 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     from .tool import PydanticToolSet
 
     agent = cast("Agent[Any, Any]", value)
-    given = [each for each in agent.root_capability.capabilities if isinstance(each, CeleryDurability)]
+    capabilities = list(_capabilities_in(agent.root_capability))
+    given = [each for each in capabilities if isinstance(each, CeleryDurability)]
     if not given:
         return None
     if len(given) > 1:
@@ -87,66 +88,85 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         raise ConfigurationError(f"agent {place}: it has no name; give one, as Agent(…, name='helpdesk')")
     internals.check_installed()
     (options,) = given
-    _check_capabilities(agent, options)
-    options.effect = _checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
+    _check_options(agent.name, options)
+    _check_capabilities(agent.name, options, capabilities)
+    options.effect = checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
+    known = _known_tools(agent, options.effect)
     return PydanticDefinition(
         agent=agent,
         name=agent.name,
         description=agent.description or "",
-        driver=PydanticAgentDriver(agent, options),
-        toolset=PydanticToolSet(agent, options, _known_tools(agent, options.effect)),
+        driver=PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
+        toolset=PydanticToolSet(agent, options, known),
         budget=options.budget,
         queue=options.queue,
     )
 
 
-def _check_capabilities(agent: Agent[Any, Any], options: CeleryDurability) -> None:
+def _capabilities_in(capability: Any) -> Iterator[Any]:
+    """A capability with all that it holds: those that it combines, and the one that it wraps."""
+    yield capability
+    for each in (*getattr(capability, "capabilities", ()), getattr(capability, "wrapped", None)):
+        if each is not None:
+            yield from _capabilities_in(each)
+
+
+def _check_options(agent: str, options: CeleryDurability) -> None:
+    """Refuse options that are not what their names promise; the agent's budget and queue are checked with it."""
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.usage import UsageLimits
+
+    recreated: Any = options.recreated
+    is_list = isinstance(recreated, (list, tuple))
+    kinds: list[Any] = list(recreated) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
+    expected = (
+        ("deps", "a function of the session's metadata", options.deps is None or callable(options.deps)),
+        ("usage_limits", "a UsageLimits", _is_kind(options.usage_limits, UsageLimits)),
+        ("price", "a TokenPrice", _is_kind(options.price, TokenPrice)),
+        (
+            "recreated",
+            "a list of classes of capabilities",
+            is_list and all(isinstance(kind, type) and issubclass(kind, AbstractCapability) for kind in kinds),
+        ),
+    )
+    for name, kind, fits in expected:
+        if not fits:
+            raise ConfigurationError(
+                f"agent {agent!r}: CeleryDurability: {name}={getattr(options, name)!r:.80} must be {kind}"
+            )
+
+
+def _is_kind(value: object, kind: type[Any]) -> bool:
+    return value is None or isinstance(value, kind)
+
+
+def _check_capabilities(agent: str, options: CeleryDurability, capabilities: Iterable[Any]) -> None:
     """Refuse capabilities that cannot work where each step is a run of its own, in any worker."""
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.durable_exec import BaseDurabilityCapability
 
-    for each in agent.root_capability.capabilities:
-        kind = type(each)
+    for each in capabilities:
+        kind = cast("type[Any]", type(each))
         if isinstance(each, BaseDurabilityCapability):
             raise ConfigurationError(
-                f"agent {agent.name!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
+                f"agent {agent!r}: it has {kind.__name__} beside CeleryDurability; an agent has one engine"
             )
         keeps_state = kind.for_run is not AbstractCapability.for_run and not kind.__module__.startswith("pydantic_ai.")
         if keeps_state and not isinstance(each, tuple(options.recreated)):
             raise ConfigurationError(
-                f"agent {agent.name!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
+                f"agent {agent!r}: {kind.__name__} keeps state for a run in the process (for_run), and each step "
                 f"is a run of its own; keep it in a store, or allow it: CeleryDurability(recreated=[{kind.__name__}])"
             )
 
 
 def _known_tools(agent: Agent[Any, Any], default: Effect) -> dict[str, KnownTool]:
-    """The tools that the agent has without a run, with the effect classes that their metadata name, by name."""
-    from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
-
-    definitions: list[ToolDefinition] = []
-    for toolset in agent.toolsets:
-        if isinstance(toolset, FunctionToolset):
-            definitions += [tool.tool_def for tool in toolset.tools.values()]
-        elif isinstance(toolset, ExternalToolset):
-            definitions += toolset.tool_defs
+    """The tools that the agent has without a run, by name."""
+    definitions = {each.name: each for each in definitions_in(agent.toolsets)}
     return {
-        each.name: KnownTool(
-            effect=_effect_of(f"agent {agent.name!r}: tool {each.name}", each.metadata or {}, default),
+        name: KnownTool(
+            options=ToolOptions.of(agent.name, each, default),
             description=each.description or "",
             parameters=cast("FrozenDict", freeze(each.parameters_json_schema, "parameters")),
         )
-        for each in definitions
+        for name, each in definitions.items()
     }
-
-
-def _effect_of(tool: str, metadata: Mapping[str, Any], default: Effect) -> Effect:
-    options: Any = metadata.get(_KEY, {})
-    if not isinstance(options, dict) or options.keys() - {"effect"}:
-        raise ConfigurationError(f"{tool}: metadata {_KEY}={options!r:.80} must be like {{'effect': 'keyed'}}")
-    return _checked_effect(tool, cast("dict[str, Any]", options).get("effect", default))
-
-
-def _checked_effect(place: str, effect: Any) -> Effect:
-    if effect not in (Effect.PURE, Effect.KEYED, Effect.UNSAFE):
-        raise ConfigurationError(f"{place}: effect {effect!r:.80} must be 'pure', 'keyed' or 'unsafe'")
-    return Effect(effect)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import from_json, to_json
 
 from ..drivers import InferenceRequest
+from ..drivers.answers import answer_too_large
 from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
-from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, EmittedText, emitted_text
+from ..drivers.pydantic_ai.response_limit import response_limit
+from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
-from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, as_text, thaw
+from ..known_secrets import redact_known, redact_known_in
+from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
+from ..tools.effect import Effect
 from . import internals
-from .conversation import ANSWER_AGAIN, KEY, Conversation, dump_messages, dump_parts, load_messages, read_conversation
+from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
+from .outputs import OUTPUT, dump_output, is_blank, text_of_output
+from .prices import has_price, price_of
+from .tool_options import TOOLS, ToolOptions
+from .usages import dump_usage, load_limits
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.run import AgentRun
+    from pydantic_ai.tool_manager import ToolManager
     from pydantic_ai.usage import UsageLimits
 
     from .durability import CeleryDurability
@@ -32,8 +41,8 @@ DEPS: Final = "deps"
 USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
+_COST: Final = "cost"
 _FORMAT: Final = "pydantic-ai-agent/1"
-_UNUSED: Final = "Output tool not used - the other calls of the answer were carried out first."
 
 
 class _NoStream(Exception):
@@ -44,15 +53,25 @@ class PydanticAgentDriver:
     """Asks once: one model request of the agent's own run, with its prompts, processors, hooks and output rules.
 
     An answer without calls, or with calls of output tools alone, is checked here, by the agent's validators; where it
-    is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words. An output
-    beside other calls comes too early: the calls are carried out, and the model is asked again.
+    is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words.
+
+    Where an answer has outputs beside other calls, the agent's `end_strategy` says what comes first. After the calls,
+    the next step takes the outputs; it asks the model only where none is the final one.
     """
 
     is_async = True
 
-    def __init__(self, agent: Agent[Any, Any], options: CeleryDurability) -> None:
+    def __init__(
+        self, agent: Agent[Any, Any], options: CeleryDurability, known: Mapping[str, ToolOptions] | None = None
+    ) -> None:
+        """Take an agent.
+
+        Args:
+            known: Options of the tools that the agent has without a run; the answers keep those of the others.
+        """
         self._agent = agent
         self._options = options
+        self._known = known or {}
         model: Any = agent.model
         self.name: str = model if isinstance(model, str) else str(getattr(model, "model_name", "pydantic-ai"))
 
@@ -62,13 +81,17 @@ class PydanticAgentDriver:
         conversation = read_conversation(messages, request.execution_id)
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
+        limit = None
         try:
-            try:
-                return to_json(await self._ask(conversation, deps, request))
-            except _NoStream:
-                return to_json(await self._ask(conversation, deps, replace(request, emit=None)))
+            with response_limit(request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)) as limit:
+                try:
+                    return _as_json(await self._ask(conversation, deps, request))
+                except _NoStream:
+                    return _as_json(await self._ask(conversation, deps, replace(request, emit=None)))
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
+            if limit is not None and limit.exceeded:  # clients take it for a lost connection
+                failure = answer_too_large(self.name, request.max_answer_bytes)
         raise failure
 
     async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
@@ -91,39 +114,86 @@ class PydanticAgentDriver:
             usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
         ) as run:
-            internals.seed_run(run, conversation.counters, run_step=conversation.counters.run_step)
+            counters, takes_outputs = conversation.counters, conversation.results is not None
+            internals.seed_run(run, counters, run_step=counters.run_step - takes_outputs)
             internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
-            node: Any = run.next_node
+            node: Any = await self._begin(run, conversation)
+            if takes_outputs:
+                conversation = conversation.with_counted_results()
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
-            while not isinstance(node, CallToolsNode):
+            while run.result is None and not isinstance(node, CallToolsNode):
                 asks = isinstance(node, ModelRequestNode)
                 if text is not None and asks:
                     await _emit(node, run, text)
                 node = await run.next(node)
             return await self._read_answer(run, node, conversation)
 
+    async def _begin(self, run: AgentRun[Any, Any], conversation: Conversation) -> Any:
+        """The node with which a run begins, or goes on from the answer of an earlier step."""
+        node: Any = run.next_node
+        if conversation.prompt is not None:
+            return node
+        node = await run.next(node)
+        if conversation.results is None:
+            internals.restore_history(run, conversation.history[:-1])
+            return node
+        internals.restore_history(run, [*conversation.history[:-1], node.model_response])
+        internals.tool_manager_of(run, conversation.counters)
+        return await internals.take_outputs_after(run, node, conversation.results)
+
     async def _read_answer(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """The answer as it is journaled: what the run has added, and how it goes on."""
-        response: ModelResponse = node.model_response
-        manager = internals.tool_manager_of(run, conversation.counters)
-        outputs = internals.names_of_outputs(manager)
-        early = [call for call in response.tool_calls if call.tool_name in outputs]
         kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
-        if len(early) < len(response.tool_calls):
-            kept["results"] = dump_parts([_make_unused_result(call) for call in early])
-            kept["calls"] = [call.tool_call_id for call in response.tool_calls if call.tool_name not in outputs]
-        else:
-            following: Any = await run.next(node)
-            if run.result is not None:
-                kept |= {"final": True, "output": to_jsonable_python(run.result.output)}
-            else:
-                kept |= {"rejected": True, "results": dump_parts(following.request.parts)}
-        kept["messages"] = dump_messages(run.all_messages()[conversation.known :])
+        if run.result is None:
+            kept |= await self._go_on(run, node, conversation)
+        if run.result is not None:
+            kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
+        given = conversation.history[: conversation.known]
+        messages = KeptMessages.of_run(given, run.all_messages(), run.run_id)
+        kept |= messages.to_json() | {_COST: self._cost_of(messages.added)}
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
-        return kept | {"usage": _dump_usage(run)}
+        return kept | {"usage": dump_usage(run.usage)}
+
+    def _cost_of(self, messages: Sequence[ModelMessage]) -> float | None:
+        """The cost of the answers among these messages; None where one is unknown, and where there is none."""
+        answers = [message for message in messages if message.kind == "response"]
+        costs = [price_of(answer, self._agent.model, self._options.price) for answer in answers]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if answers and len(known) == len(costs) else None
+
+    async def _go_on(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
+        """Take the output of an answer, unless calls come first; say what follows where that is not the end."""
+        response: ModelResponse = node.model_response
+        manager = internals.tool_manager_of(run, conversation.counters)
+        names = internals.names_of_outputs(manager)
+        outputs = [call for call in response.tool_calls if call.tool_name in names]
+        calls = [call for call in response.tool_calls if call.tool_name not in names]
+        if not calls:
+            return _after_outputs(run, await run.next(node))
+        kept: dict[str, Any] = {"calls": [call.tool_call_id for call in calls]}
+        if options := self._options_of({call.tool_name for call in calls}, manager):
+            kept[TOOLS] = options
+        if self._agent.end_strategy != "early":
+            taken_later = [[call.tool_call_id, call.tool_name] for call in outputs]
+            return kept | {"outputs": taken_later} if outputs else kept
+        if not outputs and not response.text and not response.files:
+            return kept
+        following, rejected = await internals.take_outputs_first(run, node)
+        return kept | {"results": dump_parts(rejected)} if rejected is not None else _after_outputs(run, following)
+
+    def _options_of(self, names: Collection[str], manager: ToolManager[Any]) -> dict[str, Any]:
+        """The options of these tools as the run has them, where they are not those with which the agent was found."""
+        definitions = {name: manager.get_tool_def(name) for name in names}
+        default = Effect(self._options.effect)
+        found = {
+            name: ToolOptions.of(self._agent.name, each, default)
+            for name, each in definitions.items()
+            if each is not None
+        }
+        return {name: options.to_json() for name, options in found.items() if options != self._known.get(name)}
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""
@@ -131,23 +201,29 @@ class PydanticAgentDriver:
             kept: dict[str, Any] = from_json(raw)
             if kept["format"] != _FORMAT:
                 raise ValueError(kept["format"])
-            response: Any = next(each for each in reversed(load_messages(kept["messages"])) if each.kind == "response")
-        except (ValueError, KeyError, TypeError, StopIteration):
+            messages = load_messages(kept["messages"])
+            response: Any = next((each for each in reversed(messages) if each.kind == "response"), None)
+            if response is None and not kept["final"]:
+                raise ValueError(kept["messages"])
+        except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
-        calls = _calls(response, kept)
-        text = response.text or ""
         output = kept["output"]
+        facts: dict[str, Any] = {
+            "output": None if isinstance(output, str) else output,
+            "provider": FrozenDict({KEY: _kept_with_message(kept)}),
+        }
+        if response is None:  # the output is one of an earlier answer, which has been charged
+            return InferenceResponse(content=text_of_output(output), **facts)
+        calls = _calls(response, kept)
         return InferenceResponse(
-            content=as_text(output) if kept["final"] and output is not None else text,
+            content=text_of_output(output) if kept["final"] else response.text or "",
             tool_calls=calls,
             usage=inference_usage(response.usage),
             finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
             model=response.model_name,
             request_id=response.provider_response_id,
-            output=None if isinstance(output, str) else output,
-            provider=FrozenDict(
-                {KEY: {name: value for name, value in kept.items() if name not in ("format", "output")}}
-            ),
+            cost=kept.get(_COST),
+            **facts,
         )
 
     def check(self) -> None:
@@ -156,15 +232,25 @@ class PydanticAgentDriver:
         Raises:
             ConfigurationError: It has not, or the agent has no model.
         """
-        if self._agent.model is None:
+        if self._agent.model is None and self._agent.root_capability.get_model() is None:
             raise ConfigurationError(f"agent {self._agent.name!r}: it has no model; give one, as Agent('openai:…', …)")
 
+    price_option = "CeleryDurability(price=TokenPrice(…))"
+    """Where an agent of this driver gets its price, for the error about a cost limit."""
+
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """No: pydantic-ai gives tokens, and a cost limit could not be kept."""
-        return False
+        """Whether answers will have a cost; a session cannot choose another model for such an agent."""
+        return self._options.price is not None or has_price(self._agent.model)
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+def _as_json(kept: dict[str, Any]) -> bytes:
+    """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
+    raw = to_json(kept)
+    text = raw.decode()
+    return raw if redact_known(text) == text else to_json(redact_known_in(kept))
 
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
@@ -180,10 +266,8 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
 
 def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:
     """The limits that pydantic-ai keeps: those of the run that `durable` has submitted, else those of the agent."""
-    from pydantic_ai.usage import UsageLimits
-
     given: Any = metadata.get(USAGE_LIMITS)
-    return options.usage_limits if given is None else UsageLimits(**thaw(given))
+    return options.usage_limits if given is None else load_limits(given)
 
 
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:
@@ -214,10 +298,9 @@ def _as_failure(error: Exception, model: str) -> Exception:
     return as_driver_error(error, model, asked=False)
 
 
-def _make_unused_result(call: Any) -> Any:
-    from pydantic_ai.messages import ToolReturnPart
-
-    return ToolReturnPart(tool_name=call.tool_name, content=_UNUSED, tool_call_id=call.tool_call_id)
+def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
+    """The entries of an answer whose outputs were taken: none at the end, else the model is asked again."""
+    return {} if run.result is not None else {"rejected": True, "results": dump_parts(following.request.parts)}
 
 
 def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, ...]:
@@ -233,6 +316,7 @@ def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, 
     )
 
 
-def _dump_usage(run: AgentRun[Any, Any]) -> dict[str, Any]:
-    """The numbers of a run's usage that are not 0."""
-    return {name: value for name, value in to_jsonable_python(run.usage).items() if value}
+def _kept_with_message(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an answer that its message keeps; the output is there already, unless it is blank."""
+    left_out = {"format", _COST} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", _COST, OUTPUT}
+    return {name: value for name, value in kept.items() if name not in left_out}

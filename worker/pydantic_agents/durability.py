@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import UsageLimits
 
+from ..drivers.pricing import TokenPrice
+from ..drivers.pydantic_ai.response_limit import limit_model
 from ..state import ExecutionBudget
 from ..tools.effect import Effect
 
@@ -24,6 +28,7 @@ class CeleryDurability(AbstractCapability[Any]):
         usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
         effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
+        price: The price of the model's tokens, for one that no price list knows. None: that of the list.
         recreated: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
             run of its own.
     """
@@ -33,4 +38,16 @@ class CeleryDurability(AbstractCapability[Any]):
     usage_limits: UsageLimits | None = None
     effect: Effect | str = Effect.UNSAFE
     queue: str | None = None
+    price: TokenPrice | None = None
     recreated: Sequence[type[AbstractCapability[Any]]] = ()
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Inside of all others, which may choose the model."""
+        return CapabilityOrdering(position="innermost")
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Bound the bytes of the answer, in a worker; `agent.run` in the own process is left alone."""
+        limit_model(request_context.model)
+        return request_context

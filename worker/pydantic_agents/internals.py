@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from .conversation import Counters, dump_messages, load_messages
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelRequestPart, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
 
@@ -21,16 +22,20 @@ def check_installed() -> None:
         ConfigurationError: It has not; the text says which, and what to install.
     """
     import pydantic_ai
-    from pydantic_ai import _agent_graph, _enqueue, _tool_execution, exceptions, tool_manager  # pyright: ignore
+    from pydantic_ai import _agent_graph, _enqueue, _tool_execution, exceptions, run, tool_manager  # pyright: ignore
 
     missing = [
         f"{getattr(owner, '__name__', owner)}.{name}"
         for owner, names in (
-            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages")),
+            (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages", "message_history")),
             (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
             (_agent_graph.GraphAgentDeps, ("tool_manager",)),
+            (_agent_graph.CallToolsNode, ("tool_call_results", "model_response")),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
+            (tool_manager.ToolManager, ("for_run_step", "validate_tool_call")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
+            (_tool_execution, ("_reject_unloaded_capability_reveals",)),
+            (run.AgentRunResult, ("_output_tool_name",)),
             (exceptions, ("ToolFailedError", "ToolRetryError")),
         )
         for name in names
@@ -47,6 +52,14 @@ def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> N
     """Let a run that has made no request count on from an earlier one."""
     state = run.ctx.state
     state.run_step, state.output_retries_used = run_step, counters.output_retries
+
+
+def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage]) -> None:
+    """Give a run that has just begun the messages that precede what it is about to do.
+
+    A run repairs its history when it begins. A run that goes on does not, so that its processors find what they left.
+    """
+    run.ctx.state.message_history[:] = history
 
 
 def queued_messages(run: AgentRun[Any, Any]) -> list[Any]:
@@ -97,11 +110,102 @@ def names_of_outputs(manager: ToolManager[Any]) -> frozenset[str]:
     return frozenset(name for name, tool in (manager.tools or {}).items() if tool.tool_def.kind == "output")
 
 
+def output_tool(run: AgentRun[Any, Any]) -> str | None:
+    """The name of the output tool that took the output of a run; None where a text is the output."""
+    result: Any = run.result
+    return result._output_tool_name
+
+
+class CallsFirst(BaseException):
+    """Unwinds a run that is about to make calls that have to be journaled; no code of the run may catch it."""
+
+
+async def take_outputs_first(run: AgentRun[Any, Any], node: Any) -> tuple[Any, list[ModelRequestPart] | None]:
+    """Let a run take the output of an answer that has calls of other tools, too; none of those is made.
+
+    Returns:
+        The next node, where an output was taken; else None, and what the model gets of the outputs that were rejected.
+    """
+    _refuse_calls(run.ctx.deps.tool_manager)
+    try:
+        return await run.next(node), None
+    except CallsFirst:
+        interrupted: Any = run.ctx.state.message_history.pop()  # it holds the parts of the outputs before
+        return None, list(interrupted.parts)
+
+
+def _refuse_calls(manager: ToolManager[Any]) -> None:
+    prepare = manager.for_run_step
+
+    async def for_run_step(ctx: Any) -> ToolManager[Any]:
+        following = await prepare(ctx)
+        if following is not manager:
+            _refuse_calls(following)
+        return following
+
+    async def validate_tool_call(*_: Any, **__: Any) -> Any:
+        raise CallsFirst
+
+    changed: Any = manager
+    changed.for_run_step, changed.validate_tool_call = for_run_step, validate_tool_call
+
+
+async def take_outputs_after(
+    run: AgentRun[Any, Any], node: Any, results: Mapping[str, Sequence[ModelRequestPart]]
+) -> Any:
+    """Let a run take the outputs of an answer whose other calls were made before.
+
+    Args:
+        results: The results of the other calls, by their ids.
+    Returns:
+        The next node: the end, or the next request. The run's own rules decide; the parts are those that are given.
+    """
+    usage, messages = run.ctx.state.usage, run.ctx.state.message_history
+    known = len(messages)
+    usage.tool_calls -= len(results)  # the run checks its limit as if the calls were still to be made
+    node.tool_call_results = {
+        call.tool_call_id: _result_of(results[call.tool_call_id]) if call.tool_call_id in results else True
+        for call in node.model_response.tool_calls
+    }
+    following: Any = await run.next(node)
+    usage.tool_calls += len(results)
+    requests: list[Any] = messages[known:] if run.result is not None else [*messages[known:], following.request]
+    for request in requests:
+        request.parts = [
+            results[part.tool_call_id][0] if part.part_kind == "tool-return" and part.tool_call_id in results else part
+            for part in request.parts
+        ]
+    return following
+
+
+def _result_of(parts: Sequence[ModelRequestPart]) -> Any:
+    """A result in the form in which a run takes one from outside."""
+    from pydantic_ai.exceptions import ModelRetry, ToolFailed
+    from pydantic_ai.messages import ToolReturn
+    from pydantic_ai.tools import ToolDenied
+
+    part: Any = parts[0]
+    said = str(part.content)
+    if part.outcome == "retried":
+        return ModelRetry(said)
+    if part.outcome == "denied":
+        return ToolDenied(said)
+    if part.outcome == "failed":
+        return ToolFailed(said)
+    content: Any = next((each.content for each in parts if each.part_kind == "user-prompt"), None)
+    revealed = next((each.tools_added for each in parts if each.part_kind == "tool-availability-delta"), None)
+    return ToolReturn(return_value=part.content, content=content, tools=revealed)
+
+
 async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
     """Validate and make a call; what the model gets of it, as the run itself would have put it."""
-    from pydantic_ai._tool_execution import build_tool_return_part, tool_bound_retry_part  # pyright: ignore
+    from pydantic_ai._tool_execution import (  # pyright: ignore
+        _reject_unloaded_capability_reveals,  # pyright: ignore
+        build_tool_return_part,
+        tool_bound_retry_part,
+    )
     from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
-    from pydantic_ai.messages import UserPromptPart
+    from pydantic_ai.messages import ToolAvailabilityDeltaPart, ToolCallPart, UserPromptPart
 
     try:
         result = await manager.handle_call(call, approved=approved)
@@ -110,7 +214,55 @@ async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approv
     except ToolFailedError as error:
         return [error.tool_failed]
     definition = manager.get_tool_def(call.tool_name)
-    part, content, _ = build_tool_return_part(
+    part, content, revealed = build_tool_return_part(
         result, call=call, tool_kind=definition.tool_kind if definition is not None else None
     )
-    return [part] if content is None else [part, UserPromptPart(content=content)]
+    parts: list[ModelRequestPart] = [part]
+    known = _revealed_in(manager.ctx.messages) if revealed and manager.ctx is not None else ()
+    if revealed := [name for name in dict.fromkeys(revealed or ()) if name not in known]:
+        loaded = getattr(ToolCallPart.narrow_type(call), "capability_id", None)
+        _reject_unloaded_capability_reveals(revealed, manager, activating_capability_id=loaded)
+        parts.append(ToolAvailabilityDeltaPart(tools_added=revealed, tool_call_id=call.tool_call_id))
+    return parts if content is None else [*parts, UserPromptPart(content=content)]
+
+
+def _revealed_in(messages: Iterable[ModelMessage]) -> frozenset[str]:
+    """The names of the tools that results have revealed."""
+    deltas = (part for each in messages for part in each.parts if part.part_kind == "tool-availability-delta")
+    return frozenset(name for delta in deltas for name in delta.tools_added)
+
+
+async def tell_of_call(
+    run: AgentRun[Any, Any], call: ToolCallPart, make: Callable[[], Awaitable[list[ModelRequestPart]]]
+) -> list[ModelRequestPart]:
+    """Make a call, and let the capabilities of the run that take its events see those of the call.
+
+    Args:
+        make: Makes the call; it is made once, also where a capability takes no event.
+    """
+    capability, ctx = run.ctx.deps.root_capability, run.ctx.deps.tool_manager.ctx
+    if ctx is None or not (capability.has_wrap_run_event_stream or capability.has_on_event):
+        return await make()
+    ended: list[list[ModelRequestPart] | BaseException] = []
+
+    async def events() -> AsyncIterator[Any]:
+        from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
+
+        yield FunctionToolCallEvent(call)
+        try:
+            parts: list[Any] = await make()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below: not through the capabilities, which may group it
+            ended.append(error)
+            return
+        ended.append(parts)
+        content: Any = next((part.content for part in parts if part.part_kind == "user-prompt"), None)
+        yield FunctionToolResultEvent(parts[0], content=content)
+
+    async for _ in capability.wrap_run_event_stream(ctx, stream=events()):
+        pass
+    result = ended[0] if ended else await make()
+    if isinstance(result, BaseException):
+        raise result
+    return result

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-from pydantic_core import to_jsonable_python
 
 from ..errors import CeleryAgentsError
 from ..requests import TokenPurpose
-from ..state import DEFAULT, FrozenDict, StopReason, ToolCall, thaw
+from ..state import DEFAULT, FrozenDict, InferenceResponse, StopReason, ToolCall, thaw
 from ..tools import StopExecution, ToolContext, ToolSet
 from ..tools.effect import Effect
 from . import internals
@@ -20,16 +18,18 @@ from .conversation import (
     KEY,
     CallResult,
     Counters,
+    KeptMessages,
     call_part,
-    load_messages,
     read_conversation,
     write_result,
 )
 from .driver import deps_of, limits_of
+from .tool_options import TOOLS, ToolOptions
+from .usages import dump_usage, load_usage
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.usage import UsageLimits
 
@@ -48,12 +48,14 @@ class PydanticTool:
     Attributes:
         name: What the model calls it.
         effect: The effect class, from the tool's metadata.
+        sequential: A call runs while no other call of the answer runs.
     """
 
     agent: Agent[Any, Any]
     options: CeleryDurability
     name: str
     effect: Effect = Effect.UNSAFE
+    sequential: bool = False
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: FrozenDict({"type": "object"}))
     timeout: float | None = None
@@ -108,25 +110,30 @@ class PydanticTool:
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
         limits = limits_of(self.options, ctx.state.metadata)
+        history = KeptMessages.read(kept).extend(before.history[: before.known])
         async with self.agent.iter(
-            message_history=[*before.history[: before.known], *load_messages(kept["messages"])],
+            message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
-            usage=_read_usage(kept["usage"]),
+            usage=load_usage(kept["usage"]),
             usage_limits=limits,
             conversation_id=ctx.session_id,
             metadata={"celery": _metadata(ctx)},
         ) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1)
             await run.next(run.next_node)  # type: ignore[arg-type]
+            internals.restore_history(run, history)
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
-            call = _with_arguments(ctx.calls[ctx.index], bound["args"])
+            call = _with_arguments(ctx.calls[ctx.index], bound["args"], history[-1])
             try:
-                parts = await internals.parts_of_call(manager, call, approved=ctx.approval is not None)
+                approved = ctx.approval is not None
+                parts = await internals.tell_of_call(
+                    run, call, lambda: internals.parts_of_call(manager, call, approved=approved)
+                )
             except CallDeferred as deferral:
                 parts = waiter.answer_to(deferral, call)
             queued = internals.queued_messages(run)
-            return write_result(CallResult(parts, _used_since(run, kept["usage"]), queued))
+            return write_result(CallResult(parts, dump_usage(run.usage - load_usage(kept["usage"])), queued))
 
 
 class PydanticToolSet(ToolSet):
@@ -138,23 +145,47 @@ class PydanticToolSet(ToolSet):
         self._agent, self._options, self._known = agent, options, known
         super().__init__(self._make(name) for name in known)
 
-    def _make(self, name: str) -> PydanticTool:
+    def _make(self, name: str, options: ToolOptions | None = None) -> PydanticTool:
         known = self._known.get(name)
-        if name == ANSWER_AGAIN or known is None:
-            effect = Effect.PURE if name == ANSWER_AGAIN else Effect(self._options.effect)
-            return PydanticTool(agent=self._agent, options=self._options, name=name, effect=effect)
+        if options is None:
+            options = known.options if known is not None else ToolOptions(Effect(self._options.effect))
+        described: dict[str, Any] = {}
+        if known is not None:
+            described = {"description": known.description, "parameters": known.parameters}
         return PydanticTool(
             agent=self._agent,
             options=self._options,
             name=name,
-            effect=known.effect,
-            description=known.description,
-            parameters=known.parameters,
+            effect=Effect.PURE if name == ANSWER_AGAIN else options.effect,
+            sequential=options.sequential,
+            **described,
         )
+
+    def of_answer(self, response: InferenceResponse) -> ToolSet:
+        """The tools as the run had them that gave this answer; see `ToolSet.of_answer`."""
+        kept: Any = None if response.provider is None else response.provider.get(KEY)
+        if not kept or TOOLS not in kept:
+            return self
+        changed = {name: self._make(name, ToolOptions.read(each)) for name, each in kept[TOOLS].items()}
+        return _ToolsOfAnswer(changed, self)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name; there always is one."""
         return super().get(name) or self._make(name)
+
+
+class _ToolsOfAnswer(ToolSet):
+    """The tools of an answer that were not known when the agent was found, or were changed; else those of the agent."""
+
+    __slots__ = ("_agents", "_changed")
+
+    def __init__(self, changed: Mapping[str, PydanticTool], agents: PydanticToolSet) -> None:
+        self._changed, self._agents = changed, agents
+        super().__init__()
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name; there always is one."""
+        return self._changed.get(name) or self._agents.get(name)
 
 
 def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int) -> None:
@@ -169,28 +200,16 @@ def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int
         limits.check_before_tool_call(projected)
 
 
-def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str) -> ToolCallPart:
-    """The call of the answer; with other arguments, where a person or a hook has changed them."""
-    return call_part(ToolCall(id=call.id, name=call.name, args=args))
+def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str, answer: ModelMessage) -> ToolCallPart:
+    """The call as it is in the answer; with other arguments, where a person or a hook has changed them."""
+    changed = call_part(ToolCall(id=call.id, name=call.name, args=args))
+    for part in answer.parts:
+        if part.part_kind == "tool-call" and part.tool_call_id == call.id:
+            return part if part.args_as_json_str() == changed.args_as_json_str() else replace(part, args=changed.args)
+    return changed
 
 
 def _metadata(ctx: ToolContext) -> dict[str, Any]:
     """The metadata that a tool finds in its context: its key, and a completion token where tokens can be signed."""
     token = ctx.replies.offered_token(TokenPurpose.COMPLETE)
     return {"idempotency_key": ctx.idempotency_key, **({} if token is None else {"completion_token": token})}
-
-
-def _read_usage(kept: Mapping[str, Any]) -> Any:
-    from pydantic_ai.usage import RunUsage
-
-    return RunUsage(**kept)
-
-
-def _used_since(run: AgentRun[Any, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage that a call has added, that of its sub-agents included; numbers only, and none that are 0."""
-    now: dict[str, Any] = to_jsonable_python(run.usage)
-    return {
-        name: value - before.get(name, 0)
-        for name, value in now.items()
-        if isinstance(value, (int, float)) and value != before.get(name, 0)
-    }

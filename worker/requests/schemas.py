@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
@@ -50,11 +50,21 @@ def check_schema(value: Any, schema: Mapping[str, Any], field: str) -> Json:
         raise InvalidInput(
             field, None, f"the schema of this request cannot be used: {type(error).__name__}."
         ) from error
-    if not errors:
-        return frozen
+    if errors:
+        raise misfit(errors, field)
+    return frozen
+
+
+def misfit(errors: Sequence[Any], field: str) -> InvalidInput:
+    """The error of a value that does not fit its schema.
+
+    Args:
+        errors: What the library `jsonschema` says of it; at least one.
+        field: How errors call the value.
+    """
     places = [".".join([field, *map(str, error.absolute_path)]) for error in errors[:_MAX_SHOWN]]
     others = [f"{place}: {_wish(error)}" for place, error in zip(places[1:], errors[1:_MAX_SHOWN], strict=True)]
-    raise InvalidInput(places[0], errors[0].instance, f"{'. '.join([_wish(errors[0]), *others])}.")
+    return InvalidInput(places[0], errors[0].instance, f"{'. '.join([_wish(errors[0]), *others])}.")
 
 
 def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:

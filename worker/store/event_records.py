@@ -48,7 +48,7 @@ class EventType(StrEnum):
             retry; `by` where somebody did it.
         CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.
         CHILD_ENDED: A child has ended, and the step goes on. `session`, `tool`, `status`, `reason`, and what it and its
-            own children used: `steps`, `tokens`, `cost`.
+            own children used: `steps`, `tokens`, `cost`; `left_out` names what was too large to bring.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
         SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all

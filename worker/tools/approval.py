@@ -98,6 +98,7 @@ class ApprovalContext:
         state: The session as the step sees it.
         annotations: What an MCP server says of the tool's effects, in its names, such as `destructiveHint`; None for a
             tool of another kind.
+        remote_name: Server and tool in the names of an MCP server, as `crm.tickets/create`; None likewise.
     """
 
     session_id: str
@@ -107,6 +108,7 @@ class ApprovalContext:
     tool: str
     state: AgentState
     annotations: Mapping[str, Any] | None = None
+    remote_name: str | None = None
 
     @property
     def is_destructive(self) -> bool:

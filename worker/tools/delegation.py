@@ -108,6 +108,18 @@ def check_rules(where: str, context: object, on_failure: str, join: str, timeout
         raise ConfigurationError(f"{where}: timeout={timeout!r:.60} must be a timedelta above 0, or None")
 
 
+def check_child_limits(where: str, max_children: object, max_depth: object) -> None:
+    """Check how many children an agent may have at a time, and how deep a tree may be.
+
+    Raises:
+        ConfigurationError: A value cannot be used. Without room for a child, a call of one would wait for ever.
+    """
+    for name, value, least in (("max_children", max_children, 1), ("max_depth", max_depth, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            advice = "" if name == "max_depth" else "; max_depth=0 forbids children"
+            raise ConfigurationError(f"{where}: {name}={value!r:.60} must be a whole number from {least}{advice}")
+
+
 def check_merge(where: str, merge: MergeRules | None) -> MergeRules:
     """Check how what children bring is combined.
 

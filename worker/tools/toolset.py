@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from ..errors import ConfigurationError, UnknownTool
-from ..state import FrozenDict
+from ..state import FrozenDict, InferenceResponse
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .definition import FunctionTool, tool
 from .handoff import supports_handoff
@@ -66,6 +66,10 @@ class ToolSet:
     def get(self, name: str) -> Tool | None:
         """The tool of that name; None when there is none."""
         return self._by_name.get(name)
+
+    def of_answer(self, response: InferenceResponse) -> ToolSet:
+        """The tools with which the calls of an answer are made: these, unless the answer says that they were others."""
+        return self
 
     def __getitem__(self, name: str) -> Tool:
         """The tool of that name.

@@ -14,7 +14,7 @@ from ....worker.agent import Agent, AgentRegistry
 from ....worker.errors import ConfigurationError
 from ....worker.redaction import describe_exception
 from .findings import Finding, Installation
-from .workers import POOL_ADVICE, POOLS
+from .workers import POOL_ADVICE, POOLS, PREFETCH_ADVICE, SLOTS_ADVICE
 
 _KEYS: Final = {
     "openai": ("OPENAI_API_KEY",),
@@ -64,24 +64,26 @@ def check_app_settings(installation: Installation) -> Iterator[Finding]:
     if installation.existing_app is None:
         return
     conf: Any = installation.existing_app.conf
-    findings = [*_examine_limits(conf, installation.settings), *_examine_switches(conf)]
+    # Options of a worker's command line go before these two, so live workers tell them (`check_workers`).
+    starting = () if installation.workers else _examine_start(conf, installation.settings)
+    findings = [*starting, *_examine_limits(conf, installation.settings), *_examine_switches(conf)]
     yield from findings or [Finding.ok("settings of the app", "none conflicts")]
+
+
+def _examine_start(conf: Any, settings: Settings) -> Iterator[Finding]:
+    """Settings that the options of a worker replace; nobody has started one."""
+    if conf.worker_pool not in (*POOLS, GREENLETS, "processes"):
+        yield Finding.fail("worker_pool", str(conf.worker_pool), POOL_ADVICE)
+    elif conf.worker_pool not in (GREENLETS, "threads"):
+        yield Finding.warn("worker_pool", str(conf.worker_pool), SLOTS_ADVICE)
+    if is_redis(settings.broker) and not conf.worker_disable_prefetch:
+        yield Finding.warn("worker_disable_prefetch", "off", PREFETCH_ADVICE)
 
 
 def _examine_limits(conf: Any, settings: Settings) -> Iterator[Finding]:
     """Settings that keep steps from being taken, decoded or finished."""
-    if conf.worker_pool not in (*POOLS, GREENLETS, "processes"):
-        yield Finding.fail("worker_pool", str(conf.worker_pool), POOL_ADVICE)
-    elif conf.worker_pool not in (GREENLETS, "threads"):
-        advice = f"set it to {GREENLETS!r} for the workers of agents: a slot then costs kilobytes, not a process"
-        yield Finding.warn("worker_pool", str(conf.worker_pool), advice)
     if "json" not in conf.accept_content and "application/json" not in conf.accept_content:
         yield Finding.fail("accept_content", ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")
-    if is_redis(settings.broker) and not conf.worker_disable_prefetch:
-        advice = (
-            "set it for the workers of agents (or --disable-prefetch), or they take more steps than they have slots"
-        )
-        yield Finding.warn("worker_disable_prefetch", "off", advice)
     limits = [limit for limit in (conf.task_time_limit, conf.task_soft_time_limit) if limit]
     if limits and min(limits) < settings.step_timeout_seconds:
         advice = f"raise it beyond CELERY_AGENTS_STEP_TIMEOUT_SECONDS ({settings.step_timeout_seconds:.0f})"

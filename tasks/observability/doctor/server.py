@@ -9,6 +9,7 @@ from typing import Final
 from ....config.brokers import shares_a_database
 from ....worker.errors import CeleryAgentsError, ConfigurationError
 from ...publishing import TransactionPublisher
+from ..server_policy import memory_share
 from .findings import Finding, Installation
 
 _OLDEST_REDIS: Final = (6, 2)
@@ -52,7 +53,7 @@ def check_memory(installation: Installation) -> Iterator[Finding]:
     facts = installation.server_facts
     used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
     text = f"{used / 1e6:.0f} MB" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
-    if limit and used > _MEMORY_SHARE * limit:
+    if memory_share(facts) > _MEMORY_SHARE:
         yield Finding.warn("memory", text, "raise maxmemory or shorten CELERY_AGENTS_RETENTION_SECONDS")
     else:
         yield Finding.ok("memory", text)

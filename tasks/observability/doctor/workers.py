@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ....config.brokers import shares_a_database
+from ....config.brokers import is_redis, shares_a_database
 from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK
 from ....worker.errors import CeleryAgentsError
@@ -18,6 +18,12 @@ from ..request_reasons import describe_requests
 from .findings import Finding, Installation
 
 POOLS: Final = ("greenlets", "threads", "prefork", "solo")
+THREADED_POOLS: Final = ("greenlets", "threads")
+SLOTS_ADVICE: Final = f"set it to {GREENLETS!r} for the workers of agents: a slot then costs kilobytes, not a process"
+PREFETCH_ADVICE: Final = (
+    "start the workers of agents with --disable-prefetch, or set worker_disable_prefetch: a step that one worker has "
+    "taken waits for it while others have free slots"
+)
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
@@ -51,11 +57,16 @@ def check_workers(installation: Installation) -> Iterator[Finding]:
     for name, facts in sorted(installation.workers.items()):
         if facts.get("pool") not in POOLS:
             yield Finding.fail(f"pool of {name}", str(facts.get("pool")), POOL_ADVICE)
+        elif installation.existing_app is not None and facts["pool"] not in THREADED_POOLS:
+            yield Finding.warn(f"pool of {name}", str(facts["pool"]), SLOTS_ADVICE)
+        if facts.get("prefetch") and is_redis(installation.settings.broker):
+            what = f"up to {facts['prefetch']} messages beside its {facts['slots']} slots"
+            yield Finding.warn(f"prefetch of {name}", what, PREFETCH_ADVICE)
         yield _examine_slots(name, facts)
 
 
 def _examine_slots(name: str, facts: Mapping[str, Any]) -> Finding:
-    busy = f"{facts['running']} of {facts['slots']} slots busy"
+    busy = f"pool {facts['pool']}, {facts['running']} of {facts['slots']} slots busy"
     agents = ", ".join(sorted(facts["agents"])) or "no agents"
     if not facts["abandoned"]:
         return Finding.ok(f"worker {name}", f"{busy}; {agents}; takes {_describe_queues(facts)}")

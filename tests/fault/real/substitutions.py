@@ -46,6 +46,7 @@ STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
 MOST_MEMORY: Final = 512 * 1024 * 1024
 _AT_ONCE: Final = 200
 _PREY: Final = "prey"  # a session that may be damaged
+_THEIRS: Final = "theirs"
 _FAR, _PAST = "2099-01-01T00:00:00+00:00", "2001-01-01T00:00:00+00:00"
 _EMBED: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -71,7 +72,7 @@ _VICTIM: Final = "@victim"  # stands for the execution of an innocent job
 _TEXTS: Final = (
     f"{_VICTIM}.1", f"{_VICTIM}.2", f"{_VICTIM}.3", f"{_VICTIM}.2.r1", _VICTIM,
     "celery.chord_unlock", "celery.group", "celery_agents.quarantine", "celery_agents.step", "celery_agents.submit",
-    STEPS, CONTROL, "unacked", "celery", "foreign", "application/x-gzip", "application/x-python-serialize", "base64",
+    STEPS, CONTROL, "ca:{0}:due", "ca:agents", "_kombu.binding.celery", "celery.pidbox", "unacked", "celery", "foreign", "application/x-gzip", "application/x-python-serialize", "base64",
     _FAR, _PAST, "nobody.1", "x.2.r1", "\ud800", "\0", "../../x", "x" * 5_000, "{}", "inf", "nan", "-1", "1e999",
 )  # fmt: skip
 _SPECIAL: Final = st.sampled_from(
@@ -170,6 +171,13 @@ class Siege:
             self.verdict.counts[f"refused_{source.replace(' ', '_')}"] += count
         self._waiting.close()
         self._settle_prey()
+        # What is written for nobody has no life of its own.
+        self._broker.delete(
+            keys.ShardKeys(0).session(_PREY).live,
+            keys.newest_tools(_THEIRS),
+            keys.tool_list(_THEIRS),
+            *self._broker.keys(f"{_THEIRS}*"),
+        )
         self._broker.close()
 
     def _settle_prey(self) -> None:
@@ -197,6 +205,7 @@ class Siege:
         """Entries of the due index that were written for no session."""
         known = {job.session_id.encode() for job in self.lab.jobs} | {_PREY.encode()}
         known |= {session.encode() for session in self._waiting.session_ids}
+        known |= {key.rpartition(b":s:")[2] for key in self._broker.scan_iter("ca:{0}:s:*", count=10_000)}  # forks
         return [member for member in self._broker.zrange(keys.ShardKeys(0).due, 0, -1) if member not in known]
 
     def _is_taken(self) -> bool:
@@ -251,6 +260,12 @@ class Siege:
             lambda: self._broker.zadd(shard.delayed, {raw: float(score)}),
             lambda: self._broker.zadd(shard.unoffered, {raw: float(score)}),
             *(lambda damage=damage: damage(number, raw) for damage in self._waiting.damages),
+            lambda: self._broker.zadd(shard.children, {raw: float(score)}),
+            lambda: self._broker.zadd(shard.failed, {raw: float(score)}),
+            lambda: self._broker.xadd(prey.live, {raw[:50] or b"x": raw}),
+            lambda: self._broker.hset(prey.session, _PREY_HEADER[number % len(_PREY_HEADER)], raw),
+            lambda: self._broker.set(keys.newest_tools(_THEIRS), raw),
+            lambda: self._broker.set(keys.tool_list(_THEIRS), raw),
             lambda: self._broker.xadd(shard.dead, {raw[:50] or b"x": raw}),
             lambda: self._broker.xadd(prey.events, {raw[:50] or b"x": raw}),
             lambda: self._broker.hset(keys.WORKERS, raw[:50], raw),
@@ -274,7 +289,7 @@ class Siege:
                 self._broker.delete(key)
 
 
-_DAMAGES: Final = 19
+_DAMAGES: Final = 26
 
 
 def _replaces_a_key(example: Substitution) -> bool:
@@ -282,7 +297,9 @@ def _replaces_a_key(example: Substitution) -> bool:
 
 
 _PREY_FIELDS: Final = ("execution", "step", "claim", "phase", "attempts", "delays", "not_before", "published", "nudges",
-                       "retries", "cancel", "delayed", "started", "worker", "legs", "held")  # fmt: skip
+                       "retries", "cancel", "delayed", "started", "worker", "legs", "held", "watched", "live",
+                       "unoffered", "queue", "tasks")  # fmt: skip
+_PREY_HEADER: Final = ("status", "version", "agent", "parent", "notify", "llm", "head", "rest", "definition", "result")
 _REPLACED: Final = ("unacked", "unacked_index", "unacked_mutex", "ca:{0}:failed", "ca:{0}:callbacks", CONTROL, STEPS)
 
 
@@ -303,6 +320,18 @@ class Material:
             ("celery_agents.fail", {"token": "x.y", "error": "e"}),
             ("celery_agents.suspend", {"session_id": "nobody", "reason": "r", "until": _FAR}),
             ("celery_agents.resume", {"session_id": "nobody", "by": "x"}),
+            ("celery_agents.delete", {"session_id": "nobody", "expected_version": 1, "by": "x"}),
+            ("celery_agents.fork", {"session_id": _PREY, "idempotency_key": "fuzz", "expected_version": None}),
+            ("celery_agents.clear", {"session_id": _PREY, "expected_version": None}),
+            (
+                "celery_agents.submit",
+                {
+                    "agent": "planned",
+                    "message": plan(),
+                    "idempotency_key": "told",
+                    "on_complete": {"task": "x", "options": {"queue": _THEIRS, "priority": 3}},
+                },
+            ),
         )
         self._wishes = tuple(
             {**step, "headers": {**step["headers"], "task": name, "id": "wish", "kwargsrepr": "x"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,7 +18,19 @@ from support.wait import wait_until
 
 TOOLS: Final = ("approved_unsafe", "question", "later_keyed")
 _JOURNAL_FIELDS: Final = ("t0:q1", "t0:q2", "t1:q1", "t2:q1", "t0:a1", "t0:d", "t0:b", "response", "handed_over")
-_CONTROL_FIELDS: Final = ("phase", "step", "execution", "legs", "held", "not_before", "started", "attempts", "outbox")
+_CONTROL_FIELDS: Final = (
+    "phase",
+    "step",
+    "execution",
+    "legs",
+    "held",
+    "not_before",
+    "started",
+    "attempts",
+    "outbox",
+    "watched",
+    "live",
+)
 
 
 class WaitingPrey:
@@ -38,7 +51,7 @@ class WaitingPrey:
         self.session_ids: list[str] = []
         self.damages: tuple[Callable[[int, bytes], object], ...] = (
             self._damage_journal, self._damage_control, self._damage_header, self._damage_request_index,
-            self._damage_outbox,
+            self._damage_outbox, self._damage_memo,
         )  # fmt: skip
         self._renew()
 
@@ -106,6 +119,21 @@ class WaitingPrey:
         there: list[Any] = sorted(self._broker.hkeys(self._journal))  # pyright: ignore[reportUnknownArgumentType]
         names = [*there, *_JOURNAL_FIELDS]
         self._broker.hset(self._journal, names[number % len(names)], raw)
+
+    def _damage_memo(self, number: int, raw: bytes) -> None:
+        """Write into one field of a stored request, as the memo of a call is one."""
+        self._is_damaged = True
+        place = _JOURNAL_FIELDS[number % 3]
+        stored = self._broker.hget(self._journal, place)
+        try:
+            request = json.loads(stored or b"{}")
+        except ValueError:
+            return  # damaged before
+        if isinstance(request, dict):
+            text = raw.decode("utf-8", "replace")
+            names = ("options", "answer_schema", "on_expiry", "child", "args", "kind", "expires_at_ms")
+            request[names[number % len(names)]] = text if number % 2 else {"memo": text, "questions": text}
+            self._broker.hset(self._journal, place, json.dumps(request))
 
     def _damage_control(self, number: int, raw: bytes) -> None:
         self._is_damaged = True

@@ -19,6 +19,7 @@ from celery_agents.worker.state import AgentState
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
+from support.wait import wait_until
 
 
 class Memory:
@@ -182,12 +183,43 @@ def test_a_sink_that_hangs_delays_no_step_and_what_waits_for_it_is_bounded(monke
     tracing = Tracing([slow, good], mode="streaming")
     bench = Bench(an_agent(tracing, *"abcdef"))
     session = bench.submit("find it")
+    steps = 0
     while bench.due(session) is not None:
         bench.step(session)
+        steps += 1
+        # The other sink keeps up: what waits for it has the same limit.
+        wait_until(lambda count=steps: good.verbs().count("append") == count, "the other sink has the step", 10)
+    wait_until(lambda: "write" in good.verbs(), "the other sink has the whole", 10)
     assert not tracing.delivery.flush(0.1)
     hangs.set()
     assert tracing.delivery.flush(10)
     assert "jobs waited already" in str(good.told[-1][1].failed_sinks["slow"])
+    bench.close()
+
+
+def test_what_waits_for_a_sink_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MOST_WAITING_BYTES", 300_000)
+    hangs, seen = threading.Event(), list[Trace]()
+
+    def take(trace: Trace) -> None:
+        hangs.wait(30)
+        seen.append(trace)
+
+    tracing = Tracing([CallbackSink(take)])
+    bench = Bench(Agent("large", driver=lambda _state: "x" * 100_000, capabilities=[tracing]))
+    sessions = [bench.submit("y" * 50_000) for _ in range(8)]
+    for session in sessions:
+        bench.step(session)
+    failed = [tracing.delivery.failures.of(bench.execution(session).execution_id) for session in sessions]
+    assert 5 <= sum(map(bool, failed)) < 8
+    assert "bytes waited already" in str(failed[-1])
+    hangs.set()
+    assert tracing.delivery.flush(10)
+    assert len(seen) == 8 - sum(map(bool, failed))
+    later = bench.submit("y" * 50_000)
+    bench.step(later)
+    assert tracing.delivery.flush(10)
+    assert seen[-1].session_id == later, "there is room again"
     bench.close()
 
 

@@ -210,6 +210,34 @@ def test_a_slow_redis_delays_nobody_and_too_much_is_dropped_and_counted() -> Non
     assert ends == sorted(ends)
 
 
+@pytest.mark.parametrize(("part", "value"), [("text", "漢" * 100), ("t0", b"1"), ("t0", b'"' + b"x" * 1_000 + b'"')])
+def test_what_waits_is_limited_by_bytes_whatever_it_is(part: str, value: str | bytes) -> None:
+    store = SlowLive()
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    writer.add(attempt, 1, "text", "first")
+    wait_until(lambda: store.trips, "the first piece is on its way")
+    for _ in range(3_000):
+        writer.add(attempt, 1, part, value)
+    assert sum(len("".join(each.texts).encode()) + len(each.data or b"") for each in attempt.pieces) <= 64_000
+    assert len(attempt.pieces) <= 300, "a piece is an object, however short it is"
+    assert writer.dropped > 0
+    store.let.set()
+    writer.close()
+
+
+def test_many_slow_attempts_together_are_limited_by_bytes() -> None:
+    store = SlowLive()
+    writer, attempts = LiveWriter(store), [an_attempt(number) for number in range(200)]  # pyright: ignore[reportArgumentType]
+    writer.add(attempts[0], 1, "text", "first")
+    wait_until(lambda: store.trips, "the first piece is on its way")
+    for attempt in attempts:
+        writer.add(attempt, 1, "text", "ü" * 20_000)
+    waiting = sum(len("".join(piece.texts).encode()) for each in attempts for piece in each.pieces)
+    assert 3_000_000 < waiting <= 4_000_000
+    store.let.set()
+    writer.close()
+
+
 def test_text_behind_what_was_dropped_tells_its_place() -> None:
     store = SlowLive()
     writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]

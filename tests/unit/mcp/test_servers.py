@@ -55,7 +55,14 @@ def state(**metadata: str) -> AgentState:
         ({"only": "create"}, "only='create' must be a list"),
         ({"idle": 5}, "idle=5 must be a timedelta above 0"),
         ({"patience": timedelta(0)}, "must be a timedelta above 0"),
-        ({"timeout": timedelta(0)}, "must be seconds above 0"),
+        ({"timeout": timedelta(0)}, "timeout=.* must be a timedelta above 0"),
+        ({"timeout": 5}, "timeout=5 must be a timedelta above 0"),
+        ({"auth": 5}, "auth= must be a token as text, an Auth of httpx2, or a function"),
+        ({"auth": ""}, "the token of auth= is empty"),
+        ({"auth": "a-token\n"}, "or has characters that no header can have"),
+        ({"headers": {"a": 5}}, "headers=dict must be texts of plain ASCII by name"),
+        ({"headers": "x"}, "headers=str must be texts"),
+        ({"max_message_bytes": 5}, "max_message_bytes=5 must be from 10000 to"),
         ({"approval": "sometimes"}, "approval='sometimes' must be"),
     ],
 )
@@ -99,7 +106,7 @@ def test_names_fit_every_provider_and_tools_that_cannot_be_used_are_left_out(cap
     assert names[0] == "crm_create_ticket_now"
     assert (names[1][:8], len(names[1]), len(names)) == ("crm_xxxx", 64, 2)
     for said in ("no tool that fits 'lost', 'gone'", "no-object is left out: its input schema describes no object",
-                 "no-schema is left out: its input schema: it is no JSON Schema",
+                 "no-schema is left out: its input schema is no JSON Schema",
                  "'create_ticket_now' is left out: 'create.ticket/now' has the same name"):  # fmt: skip
         assert said in caplog.text
 
@@ -119,22 +126,6 @@ def test_a_list_is_the_same_after_it_was_stored_and_a_damaged_one_is_refused() -
     assert ToolList.of(reversed(offered.tools)).digest == offered.digest
     with pytest.raises(StateUnreadable, match="no list of an MCP server's tools"):
         read_list(b'[{"name": 1}]')
-
-
-def test_credentials_of_different_customers_are_different_connections_and_never_in_the_definition() -> None:
-    server = MCPServer(URL, name="crm", auth=lambda state: str(state.metadata["token"]), headers={"X-Team": "a"})
-    one, two = server.credentials(state(token="secret-one")), server.credentials(state(token="secret-two"))
-    assert one.key != two.key
-    assert dict(one.headers) == {"X-Team": "a", "Authorization": "Bearer secret-one"}
-    assert server.credentials(state(token="secret-one")).key == one.key
-    with pytest.raises(ConfigurationError, match="auth is a function of the session's state"):
-        server.credentials(None)
-    with pytest.raises(ConfigurationError, match="auth gave a str; it must give the token as text"):
-        server.credentials(state(token=""))
-    assert "secret" not in repr(server)
-    static = MCPServer(URL, name="crm", auth="a-static-secret")
-    agent = Agent("desk", driver=lambda _: "", mcp=[static])
-    assert "a-static-secret" not in repr(static) + str(agent.definition)
 
 
 def test_remote_tools_leave_the_agents_own_tools_and_definition_as_they_are() -> None:
@@ -170,3 +161,38 @@ def test_rules_match_what_a_server_says_of_destruction(annotations: Any, is_dest
     assert Rule(destructive=True).applies_to(context, {}) is is_destructive
     assert Rule(destructive=False).applies_to(context, {}) is not is_destructive
     assert Rule().applies_to(context, {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "applies"),
+    [
+        ("crm_tickets_delete", True),
+        ("crm_*", True),
+        ("crm.tickets/delete", True),
+        ("crm.*", True),
+        ("crm.tickets/*", True),
+        ("crm2.*", False),
+        ("tickets/delete", False),
+        ("*delete", True),
+    ],
+)
+def test_rules_find_a_tool_by_the_models_name_and_by_the_servers(pattern: str, applies: bool) -> None:
+    offered = ToolList.of([remote("tickets/delete")])
+    (found,) = tools_of(MCPServer(URL, name="crm"), offered, ServerConnections())
+    context = ApprovalContext(
+        session_id="s", execution_id="e", step=1, index=0, tool=found.name, state=state(),
+        annotations=found.annotations, remote_name=found.remote_name,
+    )  # fmt: skip
+    assert Rule(pattern).applies_to(context, {}) is applies
+
+
+def test_of_two_tools_that_get_one_name_from_two_servers_the_first_stays(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = MCPServer(URL, name="a"), MCPServer(URL, name="a_b")
+    agent = Agent("desk", driver=lambda _: "", mcp=[first, second])
+    connections = ServerConnections()
+    tools = tools_of(first, ToolList.of([remote("b_c")]), connections)
+    tools += tools_of(second, ToolList.of([remote("c"), remote("d")]), connections)
+    made = agent.with_remote_tools(tools)
+    assert made.toolset.names() == ("a_b_c", "a_b_d")
+    assert made.toolset["a_b_c"] is tools[0]
+    assert "tool a_b_c of an MCP server is left out" in caplog.text

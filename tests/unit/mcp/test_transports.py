@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx2
 import pytest
 
-from celery_agents.worker.mcp.transports import LOST, NOT_SENT, REFUSED, _Client
+from celery_agents.worker.mcp.metering import TOO_LARGE, Pace
+from celery_agents.worker.mcp.transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT, REFUSED, _Client
 
 URL = "https://crm.example/mcp"
+LIMIT = 100_000
 
 
 def send(
     handler: Callable[[httpx2.Request], httpx2.Response],
     on_forgotten: Callable[[], None] = lambda: pytest.fail("no session was forgotten"),
+    auth: httpx2.Auth | None = None,
     **headers: str,
 ) -> httpx2.Response:
     async def post() -> httpx2.Response:
-        async with _Client(on_forgotten=on_forgotten, transport=httpx2.MockTransport(handler)) as client:
+        transport, pace = httpx2.MockTransport(handler), Pace("crm", LIMIT)
+        async with _Client(pace=pace, on_forgotten=on_forgotten, transport=transport, auth=auth) as client:
             return await client.post(URL, json={}, headers=headers)
 
     return asyncio.run(post())
@@ -47,7 +52,7 @@ def test_a_request_that_fails_says_whether_it_was_sent(error: Exception, code: i
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(429, NOT_SENT), (500, LOST), (502, LOST), (503, LOST), (401, REFUSED), (403, REFUSED), (404, REFUSED)],
+    [(429, NOT_SENT), (500, LOST), (502, LOST), (503, LOST), (401, DENIED), (403, FORBIDDEN), (404, REFUSED)],
 )
 def test_a_status_without_an_error_of_the_protocol_becomes_one(status: int, code: int) -> None:
     answer = send(lambda _: httpx2.Response(status, text="<html>")).json()
@@ -67,3 +72,58 @@ def test_a_server_that_has_forgotten_the_session_needs_a_new_connection_and_has_
     answer = send(lambda _: httpx2.Response(404, json=body), lambda: forgotten.append(True), **{"mcp-session-id": "1"})
     assert answer.json()["error"]["code"] == NOT_SENT
     assert forgotten == [True]
+
+
+class Endless(httpx2.AsyncByteStream):
+    """A body that never ends, and counts what was read of it."""
+
+    def __init__(self, chunk: bytes = b"x" * 10_000) -> None:
+        self.chunk = chunk
+        self.sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.sent += len(self.chunk)
+            yield self.chunk
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, "application/json"), (400, "application/json"), (307, "text/html")])
+def test_a_body_without_end_is_read_to_the_limit_and_is_an_error(status: int, kind: str) -> None:
+    body = Endless()
+    headers = {"content-type": kind, "location": "/elsewhere"}
+    answer = send(lambda _: httpx2.Response(status, headers=headers, stream=body)).json()
+    assert (answer["error"]["code"], body.sent) == (TOO_LARGE, LIMIT + 10_000)
+    assert "more than 100000 bytes, which is max_message_bytes=" in answer["error"]["message"]
+
+
+def test_an_authentication_that_reads_bodies_reads_no_more_of_them() -> None:
+    class Reading(httpx2.Auth):
+        requires_response_body = True
+
+    body = Endless()
+    headers = {"content-type": "application/json"}
+    answer = send(lambda _: httpx2.Response(200, headers=headers, stream=body), auth=Reading()).json()
+    assert (answer["error"]["code"], body.sent) == (TOO_LARGE, LIMIT + 10_000)
+
+
+def test_a_compressed_answer_is_refused_since_its_size_is_not_known() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers["accept-encoding"])
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        return httpx2.Response(200, headers=headers, stream=Endless())
+
+    said = send(answer).json()
+    assert (asked, said["error"]["code"]) == (["identity"], REFUSED)
+    assert "compresses its answer (gzip)" in said["error"]["message"]
+
+
+def test_an_authentication_that_fails_is_an_error_of_the_request() -> None:
+    class Failing(httpx2.Auth):
+        def auth_flow(self, request: httpx2.Request) -> Any:
+            raise RuntimeError("the vault is locked")
+
+    answer = send(lambda _: pytest.fail("nothing is sent"), auth=Failing()).json()
+    assert answer["error"]["code"] == NO_CREDENTIALS
+    assert answer["error"]["message"] == "the authentication has failed: RuntimeError: the vault is locked"

@@ -10,11 +10,12 @@ from unittest.mock import MagicMock
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import Tool, UnexpectedModelBehavior
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, PrefixTools, SelectModel
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
 from pydantic_ai.models.test import TestModel
 from pydantic_core import to_jsonable_python
 
+from celery_agents import Subagents
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.pydantic_agents import definition_of, internals
@@ -26,6 +27,7 @@ from celery_agents.worker.state import DEFAULT, AgentState, Approve, thaw
 from support import pydantic_examples
 from support.engine import Bench
 from support.pydantic_examples import EXAMPLES, comparable
+from support.pydantic_found import found
 
 AGENTS = list(AgentRegistry.from_modules(["support.pydantic_examples"]))
 
@@ -125,6 +127,36 @@ class OtherEngine(BaseDurabilityCapability):
         return MagicMock()
 
 
+def with_options(**options: Any) -> Any:
+    return PydanticAgent(TestModel(), name="odd", capabilities=[CeleryDurability(**options)])
+
+
+def test_two_agents_of_one_name_and_a_tool_without_a_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two agents are named 'twice'"):
+        AgentRegistry([found(with_name("twice")), found(with_name("twice"))])
+    nameless = PydanticAgent(TestModel(), name="odd", tools=[lambda x: 1], capabilities=[CeleryDurability()])
+    with pytest.raises(ConfigurationError, match="tool name '<lambda>': write"):
+        found(nameless)
+    with pytest.raises(ConfigurationError, match="agent name 'my agent': write"):
+        found(with_name("my agent"))
+
+
+def with_name(name: str) -> Any:
+    return PydanticAgent(TestModel(), name=name, capabilities=[CeleryDurability()])
+
+
+def test_an_agent_of_pydantic_ai_is_no_subagent_but_a_tool() -> None:
+    with pytest.raises(ConfigurationError, match=r"'?paw'? is a pydantic_ai\.Agent; .*AgentTool\('paw'\)"):
+        Subagents([with_name("paw")])
+
+
+def test_a_model_may_come_from_a_capability_and_is_missed_otherwise() -> None:
+    chosen = PydanticAgent(name="chosen", capabilities=[CeleryDurability(), SelectModel(lambda ctx: TestModel())])
+    found(chosen).answering.check()
+    with pytest.raises(ConfigurationError, match="agent 'none': it has no model"):
+        found(PydanticAgent(name="none", capabilities=[CeleryDurability()])).answering.check()
+
+
 def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
     agent = PydanticAgent(
         TestModel(), name="counting", capabilities=[CeleryDurability(recreated=[Counting]), Counting()]
@@ -156,6 +188,38 @@ def test_a_capability_with_state_for_a_run_may_be_allowed() -> None:
         (
             lambda: PydanticAgent(TestModel(), name="both", capabilities=[CeleryDurability(), OtherEngine()]),
             "it has OtherEngine beside CeleryDurability",
+        ),
+        (lambda: with_options(deps=5), r"CeleryDurability: deps=5 must be a function of the session's metadata"),
+        (lambda: with_options(usage_limits=7), "usage_limits=7 must be a UsageLimits"),
+        (lambda: with_options(price=0.5), "price=0.5 must be a TokenPrice"),
+        (lambda: with_options(recreated=Counting), "recreated=.* must be a list of classes of capabilities"),
+        (lambda: with_options(recreated=[5]), "recreated=.* must be a list of classes of capabilities"),
+        (lambda: with_options(effect="lookup"), "effect 'lookup' must be 'pure', 'keyed' or 'unsafe'"),
+        (
+            lambda: PydanticAgent(
+                TestModel(),
+                name="wrapping",
+                capabilities=[CeleryDurability(), PrefixTools(wrapped=Counting(), prefix="p")],
+            ),
+            "Counting keeps state for a run",
+        ),
+        (
+            lambda: PydanticAgent(
+                TestModel(),
+                name="odd",
+                tools=[Tool(original, name="up", metadata={"celery": "keyed"})],
+                capabilities=[CeleryDurability()],
+            ),
+            r"tool up: metadata celery='keyed' must be like \{'effect': 'keyed'\}",
+        ),
+        (
+            lambda: PydanticAgent(
+                TestModel(),
+                name="odd",
+                tools=[Tool(original, name="up", metadata={"celery": {"efect": "keyed"}})],
+                capabilities=[CeleryDurability()],
+            ),
+            "tool up: metadata celery=.*'efect'",
         ),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -46,13 +47,13 @@ def receiver() -> Iterator[SlowReceiver]:
     made.close()
 
 
-def end_execution(store: Store, session: str, url: str) -> None:
+def end_execution(store: Store, session: str, url: str, **notify: Any) -> None:
     def first(now_ms: int) -> NextState:
         now, message = moment(now_ms), Message.user("hello")
         return first_state(
             AgentState.fresh(now=now),
             message,
-            FirstExecution(f"e-{session}", f"op-{session}", notify={"webhook": url}),
+            FirstExecution(f"e-{session}", f"op-{session}", notify=notify or {"webhook": url}),
             now,
         )
 
@@ -98,4 +99,27 @@ def test_a_worker_that_may_not_reach_a_receiver_says_how_to_allow_it(receiver: S
     wait_until(lambda: bool(failed), "the callback has failed")
     assert "CELERY_AGENTS_WEBHOOK_ALLOW" in failed[0]
     assert receiver.heard == []
+    caller.close()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"task": "x", "options": {"queue": "ca:{0}:due"}}, {"task": "x", "options": {"queue": "unacked"}},
+        {"task": "x", "options": {"exchange": "celery.pidbox"}}, {"task": "x", "kwargs": []},
+    ],
+)  # fmt: skip
+def test_a_stored_task_that_would_write_elsewhere_is_not_sent(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who may write to Redis stored it: the check at submit has not seen it."""
+    store, app = memory_store(SETTINGS), create_app(SETTINGS)
+    end_execution(store, "s", "", task=target)
+    sent: list[Any] = []
+    failed: list[str] = []
+    monkeypatch.setattr(app, "send_task", lambda *_args, **options: sent.append(options))
+    store.housekeeping.fail_callback = lambda callback, *, delay_ms, reason: failed.append(reason)  # type: ignore[method-assign]
+    caller = CallbackCaller(app, store, SETTINGS)
+    caller.start_due(0)
+    wait_until(lambda: bool(failed or sent), "the callback has ended")
+    assert (sent, len(failed)) == ([], 1)
+    assert "on_complete" in failed[0]
     caller.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_agents.tasks.consumer.command_limits import refuse_rate
+from celery_agents.tasks.consumer.command_limits import StampLimit, refuse_rate
 from celery_agents.tasks.names import CONTROL, QUARANTINE, STEP
 
 
@@ -51,3 +51,16 @@ def test_control_tasks_are_never_slowed_down(task: object) -> None:
 
 def test_other_tasks_of_a_project_are_its_own() -> None:
     assert refuse_rate({"task_name": "shop.order_paid", "rate_limit": "1/h"}) is None
+
+
+def test_a_worker_keeps_a_limited_number_of_revoked_stamps() -> None:
+    limit = StampLimit(most=3)
+    assert limit.refuse({"headers": {"batch": ["a", "b"]}}) is None
+    assert "is revoked already" in str(limit.refuse({"headers": {"batch": "a"}}))
+    assert "3 revoked stamps at most" in str(limit.refuse({"headers": {"batch": ["c", "d"]}}))
+    assert limit.refuse({"headers": {"other": "a"}}) is None
+
+
+@pytest.mark.parametrize("headers", [None, ["a=b"], "a=b", {"a": 7}, {"a": [{}]}, {"a": [None]}])
+def test_stamps_that_are_none_are_refused(headers: object) -> None:
+    assert StampLimit().refuse({"headers": headers}) is not None

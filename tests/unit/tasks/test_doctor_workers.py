@@ -3,12 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from celery import Celery
+
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
+from celery_agents.tasks.observability.doctor.environment import check_app_settings
 from celery_agents.tasks.observability.doctor.findings import Installation, Level
 from celery_agents.tasks.observability.doctor.workers import (
     check_delayed,
     check_library_attributes,
+    check_workers,
     count_free_slots,
 )
 from celery_agents.worker.agent import Agent
@@ -46,6 +50,31 @@ def test_a_missing_attribute_is_a_warning_that_names_worker_attribute_and_what_i
     assert "celery.somewhere.unheard_of" in second.what
     assert "does without" in second.what
     assert first.advice
+
+
+def worker(**facts: Any) -> dict[str, Any]:
+    known = {"pool": "threads", "prefetch": 0, "slots": 4, "running": 1, "abandoned": 0, "agents": {}, "queues": [""]}
+    return {**known, "group": "", **facts}
+
+
+def test_pool_and_prefetch_are_those_with_which_a_worker_was_started() -> None:
+    workers = {"good": worker(), "ahead": worker(prefetch=16), "forked": worker(pool="prefork")}
+    found = {finding.name: finding for finding in check_workers(installation(workers))}
+    assert found["worker good"].what.startswith("pool threads, 1 of 4 slots busy")
+    assert (found["prefetch of ahead"].level, "16 messages" in found["prefetch of ahead"].what) == (Level.WARN, True)
+    assert "--disable-prefetch" in found["prefetch of ahead"].advice
+    assert found.keys() == {"worker good", "worker ahead", "worker forked", "prefetch of ahead"}
+    project = replace(installation(workers), existing_app=Celery("shop"))
+    assert "pool of forked" in {finding.name for finding in check_workers(project)}
+
+
+def test_settings_that_live_workers_do_not_have_are_not_told_of_the_app() -> None:
+    """The app says prefork and prefetch; its workers are started with options that say otherwise."""
+    names = {"worker_pool", "worker_disable_prefetch"}
+    alone = replace(installation({}), existing_app=Celery("shop"))
+    assert names <= {finding.name for finding in check_app_settings(alone)}
+    running = replace(alone, workers={"good": worker()})
+    assert not names & {finding.name for finding in check_app_settings(running)}
 
 
 def test_delayed_steps_are_counted_by_reason() -> None:

@@ -76,6 +76,10 @@ class Guardrails(Capability):
             hooks.append(Hook(HookPoint.AFTER_INFERENCE, self._judge_response, priority=_LAST, name=_SOURCE))
         return hooks
 
+    def for_subagent(self) -> Capability:
+        """The same guardrails: a subagent reads and answers for its parent."""
+        return self
+
     def holds_live_text(self) -> bool:
         """True with a guardrail for responses: nobody sees an answer before it is judged."""
         return self._has(GuardrailPhase.RESPONSE)

@@ -89,10 +89,12 @@ class Tracing(Capability):
         if not self.enabled or execution is None:
             return
         make = functools.partial(self._make, step)
+        last = execution.last_step
+        size = step.weight + (len(last.to_json()) if last is not None else 0)
         if self.mode == "streaming":
-            self.delivery.stream(step.execution_id, step.step, make)
+            self.delivery.stream(step.execution_id, step.step, make, size)
         if execution.status.is_terminal():
-            self.delivery.finish(step.execution_id, make)
+            self.delivery.finish(step.execution_id, make, size)
 
     def close(self, seconds: float) -> None:
         """Wait until everything is sent."""

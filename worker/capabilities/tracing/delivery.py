@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 MOST_WAITING: Final = 1_000
 """Jobs that wait for one sink; further ones are dropped, and the trace is partial."""
 
+MOST_WAITING_BYTES: Final = 64_000_000
+"""About the memory that the jobs for one sink keep; a larger one may wait alone."""
+
 _MOST_REMEMBERED: Final = 10_000
 _LAST_SECONDS: Final = 5.0
 """For what is left when the process ends."""
@@ -57,20 +60,25 @@ class Delivery:
         self.failures = Failures()
         self._queues = [_SinkQueue(sink, self.failures) for sink in sinks]
 
-    def stream(self, execution_id: str, step: int, make: Callable[[int], Trace]) -> None:
+    def stream(self, execution_id: str, step: int, make: Callable[[int], Trace], size: int) -> None:
         """Send the events of a step; the first one that this process sends brings the beginning, and earlier steps.
 
         Args:
             make: Makes the trace from a step on, in the thread of the sink.
+            size: About the bytes of memory that `make` keeps.
         """
         for sink_queue in self._queues:
-            sink_queue.put(execution_id, functools.partial(sink_queue.append, execution_id, step, make))
+            sink_queue.put(execution_id, functools.partial(sink_queue.append, execution_id, step, make), size)
 
-    def finish(self, execution_id: str, make: Callable[[], Trace]) -> None:
-        """Send a whole trace; when a sink fails at it, the others get the trace once more, as a partial one."""
-        ending = _Ending(len(self._queues), self.failures, make)
+    def finish(self, execution_id: str, make: Callable[[], Trace], size: int) -> None:
+        """Send a whole trace; when a sink fails at it, the others get the trace once more, as a partial one.
+
+        Args:
+            size: About the bytes of memory that `make` keeps.
+        """
+        ending = _Ending(sinks=len(self._queues), failures=self.failures, make=make, size=size)
         for sink_queue in self._queues:
-            sink_queue.put(execution_id, functools.partial(ending.write, sink_queue))
+            sink_queue.put(execution_id, functools.partial(ending.write, sink_queue), size)
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything is sent, for `seconds` at most; False when something is left."""
@@ -87,23 +95,28 @@ class _SinkQueue:
     def __init__(self, sink: TraceSink, failures: Failures) -> None:
         self.sink = sink
         self._failures = failures
-        self._jobs: queue.Queue[tuple[str, Callable[[], object]]] = queue.Queue(MOST_WAITING)
+        self._jobs: queue.Queue[tuple[str, Callable[[], object], int]] = queue.Queue(MOST_WAITING)
+        self._bytes = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._has_begun: OrderedDict[str, bool] = OrderedDict()
 
-    def put(self, execution_id: str, job: Callable[[], object]) -> None:
-        """Add a job; the thread begins with the first one, in the process that has it."""
+    def put(self, execution_id: str, job: Callable[[], object], size: int) -> None:
+        """Add a job that keeps so many bytes; the thread begins with the first one, in the process that has it."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 if self._thread is None:
                     atexit.register(lambda: self.flush(time.monotonic() + _LAST_SECONDS))
                 self._thread = threading.Thread(target=self._run, name=f"trace sink {self.sink.name}", daemon=True)
                 self._thread.start()
-        try:
-            self._jobs.put_nowait((execution_id, job))
-        except queue.Full:
-            self._failures.note(execution_id, self.sink.name, f"{MOST_WAITING} jobs waited already")
+            if self._bytes and self._bytes + size > MOST_WAITING_BYTES:
+                self._failures.note(execution_id, self.sink.name, f"jobs of {self._bytes} bytes waited already")
+                return
+            try:
+                self._jobs.put_nowait((execution_id, job, size))
+                self._bytes += size
+            except queue.Full:
+                self._failures.note(execution_id, self.sink.name, f"{MOST_WAITING} jobs waited already")
 
     def flush(self, ends: float) -> bool:
         """Wait for the end of all jobs; False when some are left at that time of `time.monotonic`."""
@@ -143,7 +156,7 @@ class _SinkQueue:
 
     def _run(self) -> None:
         while True:
-            execution_id, job = self._jobs.get()
+            execution_id, job, size = self._jobs.get()
             try:
                 job()
             except Exception as error:  # noqa: BLE001 - a trace that cannot be made must not end the thread
@@ -151,16 +164,20 @@ class _SinkQueue:
                 log.warning("a trace for sink %s is dropped: %s", self.sink.name, why)
                 self._failures.note(execution_id, self.sink.name, why)
             finally:
+                del job  # what it keeps goes now, not with the next one
+                with self._lock:
+                    self._bytes -= size
                 self._jobs.task_done()
 
 
 class _Ending:
     """The end of one trace: the trace that each sink was sent, until all have the same."""
 
-    def __init__(self, sinks: int, failures: Failures, make: Callable[[], Trace]) -> None:
+    def __init__(self, sinks: int, failures: Failures, make: Callable[[], Trace], size: int) -> None:
         self._left = sinks
         self._failures = failures
         self._make = make
+        self._size = size
         self._lock = threading.Lock()
         self._sent: list[tuple[_SinkQueue, Trace]] = []
 
@@ -177,4 +194,4 @@ class _Ending:
         now = trace.with_failures(self._failures.of(trace.execution_id))
         for other, sent in done:
             if sent.failed_sinks != now.failed_sinks:
-                other.put(trace.execution_id, functools.partial(other.write, now))
+                other.put(trace.execution_id, functools.partial(other.write, now), self._size)

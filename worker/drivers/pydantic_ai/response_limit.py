@@ -33,6 +33,16 @@ class _ResponseTooLarge(Exception):
     """Ends the reading of a response; the HTTP client and the provider's library may wrap it."""
 
 
+# Where clients of providers keep the HTTP client, from the client or the provider on.
+_HTTP_CLIENTS: Final = (
+    "_own_http_client",
+    "client",
+    "client._client",
+    "client._api_client._async_httpx_client",
+    "client.sdk_configuration.async_client",
+    "client._client_wrapper.httpx_client.httpx_client",
+)
+
 _limit: Final[ContextVar[ResponseLimit | None]] = ContextVar("celery_agents_response_limit", default=None)
 
 
@@ -47,20 +57,52 @@ def response_limit(max_bytes: int) -> Generator[ResponseLimit]:
         _limit.reset(token)
 
 
-def limit_responses(client: Any) -> bool:
+def limit_responses(client: Any, *, uncompressed: bool = True) -> bool:
     """Let an httpx client observe the limit of the request's context.
 
     Args:
         client: An `httpx.AsyncClient` or `httpx2.AsyncClient`; anything else is left alone.
+        uncompressed: Ask for answers that are not compressed.
     Returns:
         False: It has no hooks. The size of the answer is checked only after it was read.
     """
-    if not isinstance(getattr(client, "event_hooks", None), dict):
+    hooks: Any = getattr(client, "event_hooks", None)
+    if not isinstance(hooks, dict):
         return False
-    hooks: dict[str, Any] = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks.get("response", ()), _limit_response]}
-    client.headers["Accept-Encoding"] = "identity"
+    known: dict[str, list[Any]] = hooks  # pyright: ignore[reportUnknownVariableType]
+    if _limit_response not in known.get("response", ()):
+        client.event_hooks = {
+            **known,
+            "request": [*known.get("request", ()), _refuse_again],
+            "response": [*known.get("response", ()), _limit_response],
+        }
+        if uncompressed:
+            client.headers["Accept-Encoding"] = "identity"
     return True
+
+
+def limit_model(model: Any) -> None:
+    """Let the HTTP clients of a model that somebody else has made observe the limit of the request's context.
+
+    Their own headers stay, since others may use them.
+    """
+    if _limit.get() is None:
+        return
+    for each in (*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])):
+        limit_model(each)
+    provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
+    for path in _HTTP_CLIENTS if provider is not None else ():
+        found: Any = provider
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        limit_responses(found, uncompressed=False)
+
+
+async def _refuse_again(_: Any) -> None:
+    """Refuse that a client asks again, of itself, for what was too large."""
+    limit = _limit.get()
+    if limit is not None and limit.exceeded:
+        raise _ResponseTooLarge
 
 
 async def _limit_response(response: Any) -> None:

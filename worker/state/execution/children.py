@@ -75,6 +75,10 @@ class ChildOrder(Value):
     merge: tuple[Text, ...] = ()
     merge_parts: tuple[Text, ...] = ()
 
+    def with_prompt(self, prompt: str) -> ChildOrder:
+        """The same order, beginning with another message."""
+        return self._with(prompt=prompt)
+
 
 class ParentLink(Value):
     """The place of a child in its tree, as its session keeps it.
@@ -89,6 +93,8 @@ class ParentLink(Value):
         root_task_id: The Celery task at the root of the tree.
         root_execution_id: The execution at the root of the tree; the whole tree is one trace.
         retries: How often the parent's execution had been retried.
+        max_depth: Levels below the root that the agents above the child allow, the least of all; None: as its own
+            agent says.
     """
 
     session_id: Text
@@ -104,6 +110,7 @@ class ParentLink(Value):
     root_task_id: Text = ""
     root_execution_id: Text = ""
     retries: Count = 0
+    max_depth: Count | None = None
 
 
 class ChildEnd(Value):
@@ -111,7 +118,8 @@ class ChildEnd(Value):
 
     Attributes:
         response: Its final response; of a stopped child what it said last.
-        output: Its answer as JSON, where its agent has an output type; None otherwise.
+        output: Its answer as JSON, where its agent has an output type; None otherwise, and where it is too large: then
+            `response` is the beginning of its JSON.
         reason: Why it stopped; None where it did not.
         message: What the stop signal said, or the error; redacted.
         steps: Its steps and those of its own children.
@@ -119,6 +127,7 @@ class ChildEnd(Value):
         seconds: The time it took, without waiting for people.
         metadata: The entries that its parent takes over.
         parts: The state parts that its parent takes over, as JSON objects by name.
+        left_out: What was too large to bring: `output`, then names of metadata entries and of state parts.
     """
 
     session_id: Text
@@ -134,6 +143,7 @@ class ChildEnd(Value):
     seconds: Amount = 0.0
     metadata: FrozenDict = FrozenDict()
     parts: FrozenDict = FrozenDict()
+    left_out: tuple[Text, ...] = ()
 
     @classmethod
     def from_stored(cls, value: FrozenDict) -> ChildEnd:

@@ -5,7 +5,7 @@ A request is immutable and belongs to one call of one step. How it was answered 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from ..values.canonical import canonical_digest
 from ..values.field_types import Count, Flag, JsonField, Text
-from ..values.frozen import FrozenDict
+from ..values.frozen import FrozenDict, freeze
 from ..values.value import Value
 from .children import ChildOrder
 
@@ -108,6 +108,15 @@ class OnExpiry(Value):
     after_ms: Count | None = None
     following: OnExpiry | None = None
 
+    def with_texts(self, change: Callable[[Any], Any]) -> OnExpiry:
+        """The same with its texts changed, those of what follows as well."""
+        following = self.following
+        return self._with(
+            value=freeze(change(self.value), "value"),
+            to=change(self.to),
+            following=None if following is None else following.with_texts(change),
+        )
+
 
 DENY_ON_EXPIRY: Final = OnExpiry()
 
@@ -195,6 +204,22 @@ class Request(Value):
     def is_expired(self, now_ms: int) -> bool:
         """Whether its time to be answered is over at this Redis time."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
+    def with_texts(self, change: Callable[[Any], Any]) -> Request:
+        """The same with everything changed that the call's own code has worded; ids and arguments stay.
+
+        Args:
+            change: Takes a JSON value, and returns one.
+        """
+        schema, child = self.answer_schema, self.child
+        return self._with(
+            to=change(self.to),
+            text=change(self.text),
+            options=freeze(change(self.options), "options"),
+            answer_schema=None if schema is None else FrozenDict(change(schema)),
+            on_expiry=self.on_expiry.with_texts(change),
+            child=None if child is None else child.with_prompt(change(child.prompt)),
+        )
 
     def passed_on(self, now_ms: int) -> Request:
         """The request to the next addressee, in the next round of the same call."""

@@ -121,6 +121,14 @@ class ToolExecution(Value):
         """The same with how its requests were resolved."""
         return self._with(resolutions=resolutions)
 
+    def with_outcome_of(self, value: Json, error: ErrorInfo | None) -> ToolExecution:
+        """The record with another value and another error.
+
+        Raises:
+            InvalidInput: The value is no JSON.
+        """
+        return self.model_copy(update={"value": value, "error": error})
+
     def as_cache_hit(self) -> ToolExecution:
         """The same, marked as the recorded result of an equal call."""
         return self._with(idempotent_cache_hit=True)

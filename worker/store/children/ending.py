@@ -7,7 +7,8 @@ A parent that has gone, or does not ask any more, is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from ...state import (
     Request,
     StopReason,
 )
+from ...tools.results import to_json_value
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
@@ -51,6 +53,7 @@ class ParentAnswer:
 
 _NOTHING: Final = ParentAnswer([])
 _COUNT_DIGITS: Final = 3
+_MESSAGE_CHARS: Final = 4_000
 
 
 def ended_state(next_state: NextState) -> AgentState | None:
@@ -131,24 +134,30 @@ def describe_end(scope: SessionScope, link: ParentLink, state: AgentState) -> Ch
     assert execution is not None
     last, signal = execution.last_step, execution.stop_signal
     most = scope.settings.max_result_bytes
+    output: Any = last.inference_response.output if last is not None else None
+    response, left_out = _response(state), list[str]()
+    if output is not None and _json_bytes(output) > most:
+        response, output, left_out = json.dumps(output, ensure_ascii=False), None, ["output"]
+    metadata, parts = state.context.metadata, _parts(state, link.merge_parts)
+    brought = {name: metadata[name] for name in link.merge if name in metadata}
+    left_out += _limit([brought, parts], most)
     errors = execution.all_errors()
     message = errors[-1].message if execution.status.value == "failed" and errors else signal.message if signal else ""
     reason = execution.final_reason()
-    metadata = state.context.metadata
-    output: Any = last.inference_response.output if last is not None else None
     return ChildEnd(
         session_id=scope.session_id,
         status=execution.status,
-        response=_cut(_response(state), most),
+        response=to_json_value(response, None, limit_bytes=most),
         output=output,
         reason=None if reason is StopReason.COMPLETED else reason,
-        message=redact(message)[:most],
+        message=redact(message)[:_MESSAGE_CHARS],
         steps=execution.steps_used,
         usage=execution.usage,
         cost=execution.cost,
         seconds=execution.elapsed_seconds(),
-        metadata=FrozenDict.of({name: metadata[name] for name in link.merge if name in metadata}),
-        parts=FrozenDict(_parts(state, link.merge_parts)),
+        metadata=FrozenDict.of(brought),
+        parts=FrozenDict(parts),
+        left_out=tuple(left_out),
     )
 
 
@@ -172,13 +181,26 @@ def _parts(state: AgentState, names: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _cut(text: str, most_bytes: int) -> str:
-    raw = text.encode()
-    return text if len(raw) <= most_bytes else raw[:most_bytes].decode(errors="ignore")
+def _limit(groups: Sequence[dict[str, Any]], most_bytes: int) -> list[str]:
+    """Remove the values that do not fit with those before them; give their names."""
+    left, removed = most_bytes, list[str]()
+    for group in groups:
+        for name in list(group):
+            size = _json_bytes(group[name])
+            if size > left:
+                removed.append(name)
+                del group[name]
+            else:
+                left -= size
+    return removed
+
+
+def _json_bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _event(request: Request, end: ChildEnd) -> NewEvent:
-    data = {
+    data: dict[str, Any] = {
         "session": end.session_id,
         "tool": request.tool,
         "status": end.status.value,
@@ -187,4 +209,6 @@ def _event(request: Request, end: ChildEnd) -> NewEvent:
         "tokens": end.usage.total,
         "cost": end.cost,
     }
+    if end.left_out:
+        data["left_out"] = list(end.left_out)
     return NewEvent(type="child_ended", execution_id=request.execution_id, step=request.step, data=data)

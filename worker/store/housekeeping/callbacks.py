@@ -5,6 +5,7 @@ The transaction that ends the execution, or lets it wait, fills the outbox.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import SessionNotFound, StateUnreadable
@@ -19,6 +20,7 @@ from ..session_records import REQUEST_KINDS, Callback, Result
 from ..sessions import reads
 
 _MOST_ATTEMPTS: Final = 1_000
+_FEWEST_WORDS: Final = 4
 
 
 def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
@@ -46,18 +48,43 @@ def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_m
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An entry of the outbox, as `keys.callback_note` and `keys.request_note` write it.
+
+    Attributes:
+        about: The number of retries before an end; or the id of a request.
+        operation: The operation that started the execution of a request; "" for an end.
+    """
+
+    session_id: str
+    execution_id: str
+    kind: str
+    about: str
+    operation: str = ""
+
+
+def read_note(name: str) -> Note | None:
+    """Read an entry of the outbox; None for one that nobody of ours has written so."""
+    words = name.split(" ")
+    if len(words) < _FEWEST_WORDS or not all(words):
+        return None
+    expected = _FEWEST_WORDS + (words[2] in REQUEST_KINDS)
+    return Note(*words) if len(words) == expected else None
+
+
 def _read_callback(context: StoreContext, note: str) -> Callback | None:
     """Read what an entry of the outbox is about; None when nobody needs to be told any more."""
-    session_id, execution_id, kind, *names = note.split(" ") + ["", ""]
-    names = [name for name in names if name]
-    about: Result | Request | None
-    if kind in REQUEST_KINDS and len(names) == 2:
-        about, operation = _read_request(context, session_id, names[0]), names[1]
-    elif kind and len(names) == 1:
-        about = _read_end(context, session_id, execution_id, names[0])
-        operation = about.operation_id if about is not None else None
-    else:
+    read = read_note(note)
+    if read is None:
         raise StateUnreadable("callbacks", "an entry is not the note of an end or a request")
+    session_id, kind = read.session_id, read.kind
+    about: Result | Request | None
+    if read.operation:
+        about, operation = _read_request(context, session_id, read.about), read.operation
+    else:
+        about = _read_end(context, session_id, read.execution_id, read.about)
+        operation = about.operation_id if about is not None else None
     if about is None:
         return None
     keys = context.keys(session_id)

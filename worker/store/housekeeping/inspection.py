@@ -13,10 +13,10 @@ from ..context import StoreContext
 from ..database import Command
 from ..keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from ..requests.index import read_entry
+from .callbacks import read_note
 
 _LOOKED_AT: Final = 1_000
 _RECORDS_LOOKED_AT: Final = 100
-_NOTE_WORDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ def _is_session_id(entry: bytes) -> bool:
 
 def _is_note(entry: bytes) -> bool:
     name = fields.name(entry)
-    return name.encode() == entry and len(name.split(" ")) == _NOTE_WORDS
+    note = read_note(name) if name.encode() == entry else None
+    return note is not None and _is_session_id(note.session_id.encode())
 
 
 def _is_unoffered(entry: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from ...errors import StateUnreadable
 from .. import fields
@@ -48,12 +49,23 @@ def _readable(steps: Sequence[Sequence[bytes]]) -> Iterator[StepRef]:
             yield read_lost_step(*step)
 
 
+MOST_UNOFFERED: Final = 100
+OTHER_AGENTS: Final = "(other)"
+"""Stands for the agents beyond the first 100 by name: anybody who may submit can name any agent."""
+
+
 def count_unoffered(context: StoreContext) -> dict[str, int]:
     """Count the sessions that wait for a worker, by agent. See `Housekeeping.count_unoffered`."""
     found: dict[str, int] = {}
     for shard in context.shards:
         lowest = b"-"
         while True:
+            if len(found) >= MOST_UNOFFERED:
+                count_command = ("ZLEXCOUNT", shard.unoffered, lowest, "+")
+                (count,) = context.database.pipeline("unoffered.count", [count_command])
+                if count:
+                    found[OTHER_AGENTS] = found.get(OTHER_AGENTS, 0) + count
+                break
             (members,) = context.database.pipeline(
                 "unoffered.next", [("ZRANGEBYLEX", shard.unoffered, lowest, "+", "LIMIT", 0, 1)]
             )

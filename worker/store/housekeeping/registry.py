@@ -15,8 +15,9 @@ from ..keys import AGENTS, WORKERS
 
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
-    "seen": 0, "host": "", "pid": 0, "pool": "", "slots": 0, "running": 0, "abandoned": 0, "draining": False,
-    "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""], "agent_queues": {}, "group": "",
+    "seen": 0, "host": "", "pid": 0, "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
+    "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
+    "agent_queues": {}, "group": "",
     "refused": {}, "problems": [], "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
@@ -32,8 +33,9 @@ class WorkerRegistry:
         """Tell that a worker lives, what it can do and which agents it offers.
 
         Args:
-            facts: JSON values; `missing` names undocumented attributes of libraries that were not as expected, `queues`
-                the queues that the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
+            facts: JSON values; `prefetch` counts the messages that the worker takes before it has slots for them,
+                `missing` names undocumented attributes of libraries that were not as expected, `queues` the queues that
+                the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
                 their own, `group` the queue of its worker group.
             agents: Definition hashes by name.
         """

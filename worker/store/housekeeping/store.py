@@ -39,7 +39,10 @@ class Housekeeping:
         return offering.offer(self._context, queues)
 
     def count_unoffered(self) -> dict[str, int]:
-        """Count the sessions that wait for a worker that offers their agent, parked ones too, by agent."""
+        """Count the sessions that wait for a worker that offers their agent, parked ones too, by agent.
+
+        Of more than 100 agents the others are counted together, as `(other)`.
+        """
         return offering.count_unoffered(self._context)
 
     def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:

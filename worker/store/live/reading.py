@@ -17,6 +17,8 @@ from ..transaction_retries import LOST_REPLIES
 from .values import LiveDelta, StreamPosition, entry_order
 
 _PAGE: Final = 200
+_MOST_OF_ALL: Final = 2_000
+"""Entries of one read of all sessions together, at one for each stream at least."""
 FOLLOWED_MS: Final = 60_000
 """How long after a reader's last sign a session counts as watched."""
 _RENEWED_MS: Final = 30_000
@@ -35,13 +37,14 @@ def follow(
         named[keys.events] = named[keys.live] = session_id
         places += [position.event, position.live]
     block: tuple[Any, ...] = () if block_ms is None else ("BLOCK", block_ms)
-    command: Command = ("XREAD", "COUNT", _PAGE, *block, "STREAMS", *named, *places)
+    count = max(1, min(_PAGE, _MOST_OF_ALL // max(1, len(places))))
+    command: Command = ("XREAD", "COUNT", count, *block, "STREAMS", *named, *places)
     (reply,) = context.database.pipeline("live.follow", [command])
     found: dict[str, list[tuple[Sequence[Entry], bool]]] = {}
     for name, entries in reply or ():
         key = fields.name(name)
         parse = _parse_live if key.endswith(":live") else parse_events
-        page = (parse(named[key], entries), len(entries) == _PAGE)
+        page = (parse(named[key], entries), len(entries) == count)
         found.setdefault(named[key], []).append(page)
     return {session_id: _merge(pages) for session_id, pages in found.items()}
 

@@ -359,14 +359,15 @@ class MemoryDatabase:
         keys, positions = named[: len(named) // 2], named[len(named) // 2 :]
         newest = {key: _stream_id(self._stream_ids.get(key, (0, 0))).decode() for key in keys}
         after = {key: newest[key] if at == "$" else at for key, at in zip(keys, positions, strict=True)}
-        found = self._read_streams(after)
+        count = int(args[args.index("COUNT") + 1]) if "COUNT" in args else None
+        found = self._read_streams(after, count)
         if not found and "BLOCK" in args:
             self.grown.wait(int(args[args.index("BLOCK") + 1]) / 1000)
-            found = self._read_streams(after)
+            found = self._read_streams(after, count)
         return found or None
 
-    def _read_streams(self, after: Mapping[str, str]) -> list[Reply]:
-        found = ((key.encode(), self._xrange(key, f"({at}", "+")) for key, at in after.items())
+    def _read_streams(self, after: Mapping[str, str], count: int | None) -> list[Reply]:
+        found = ((key.encode(), self._xrange(key, f"({at}", "+")[:count]) for key, at in after.items())
         return [[key, entries] for key, entries in found if entries]
 
     def _xrevrange(self, key: str, last: str, first: str, *options: Word) -> list[Reply]:

@@ -199,10 +199,10 @@ def _journal_when_full(run: Run, keys: Sequence[str], args: Sequence[Word]) -> R
 
 def _write_live(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     del keys
-    kept, life, *rest = args
+    life, *rest = args
     words, written = iter(rest), 0
     for session in words:
-        claim, step, mark, entries = (_bytes(next(words)) for _ in range(4))
+        claim, step, mark, kept, entries = (_bytes(next(words)) for _ in range(5))
         found: list[bytes | None] = run(("HMGET", f"{session}:ctl", "claim", "step", "live"))
         counts = found[2] == mark
         if not counts and found[:2] == [claim, step]:

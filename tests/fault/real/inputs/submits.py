@@ -71,7 +71,11 @@ def _requests(material: Material, spoilt: Sequence[str]) -> st.SearchStrategy[di
         "message": material.values | st.tuples(material.values, material.values).map(lambda e: Lazy(_message_of, *e)),
         "budget": material.values | st.tuples(material.values, material.values).map(lambda b: Lazy(_budget_of, *b)),
         "metadata": material.values | st.dictionaries(st.text(max_size=5), material.values, max_size=2),
-        "on_complete": material.values | material.values.map(lambda value: {"task": "a", "args": [value]}),
+        "on_complete": material.values
+        | material.values.map(lambda value: {"task": "a", "args": [value]})
+        | material.values.map(lambda value: {"task": "a", "options": {"queue": value, "priority": value}})
+        | material.values.map(lambda value: {"task": "a", "options": value})
+        | material.values.map(lambda value: {"task": "a", "options": {str(value): value}}),
         "webhook": material.values
         | st.sampled_from(("http://[", "http://a:b@c", "https://\0", "http://h:x/", "HTTP://h")),
     }

@@ -1,11 +1,11 @@
 -- Writes the live text of attempts whose mark stands in their session's control fields, and drops that of all others.
--- ARGV: entries kept, life ms; for each attempt: session key, claim, step, mark, number of entries;
+-- ARGV: life ms; for each attempt: session key, claim, step, mark, entries kept, number of entries;
 -- for each entry: number of words, fields and values
 -- Returns how many entries were written.
-local kept, life, at, written = ARGV[1], ARGV[2], 3, 0
+local life, at, written = ARGV[1], 2, 0
 while at <= #ARGV do
-  local session, claim, step, mark, entries = unpack(ARGV, at, at + 4)
-  at = at + 5
+  local session, claim, step, mark, kept, entries = unpack(ARGV, at, at + 5)
+  at = at + 6
   local ctl, live = session .. ':ctl', session .. ':live'
   local found = redis.call('HMGET', ctl, 'claim', 'step', 'live')
   local counts = found[3] == mark

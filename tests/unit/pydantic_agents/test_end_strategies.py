@@ -1,0 +1,249 @@
+"""Answers with outputs beside other calls: `end_strategy` decides, as in `agent.run`, and each call is made once."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import ModelRetry, NativeOutput, RunContext, ToolFailed, ToolOutput, ToolReturn, UsageLimits
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from celery_agents import CeleryDurability
+from celery_agents.worker.pydantic_agents.conversation import read_conversation
+from celery_agents.worker.state import DEFAULT
+
+from support.engine import Bench, WorkerDied
+from support.pydantic_examples import comparable
+from support.pydantic_found import found
+
+STRATEGIES: tuple[Literal["early", "graceful", "exhaustive"], ...] = ("early", "graceful", "exhaustive")
+LOG: list[str] = []
+
+
+class City(BaseModel):
+    city: str
+
+
+Turn = list[tuple[str, dict[str, Any]]] | str
+
+GOOD, BAD = ("output", {"city": "Bern"}), ("output", {"town": "Bern"})
+NOTE, PICKY, FAILING, RICH, UNKNOWN = (
+    (name, {"x": number}) for number, name in enumerate(("note", "picky", "failing", "rich", "no_such_tool"))
+)
+ANSWERS: dict[str, list[Turn]] = {
+    "call_then_output": [[NOTE, GOOD]],
+    "output_then_call": [[GOOD, NOTE]],
+    "between_calls": [[NOTE, GOOD, RICH]],
+    "two_outputs": [[GOOD, NOTE, ("output", {"city": "Zug"})]],
+    "rejected_then_good": [[BAD, NOTE, GOOD]],
+    "rejected": [[NOTE, BAD], [GOOD]],
+    "retry_wins": [[PICKY, GOOD], [GOOD]],
+    "retried_again": [[PICKY, GOOD], [PICKY, NOTE, GOOD], [PICKY], [GOOD]],
+    "failed_call": [[FAILING, GOOD]],
+    "unknown_call": [[UNKNOWN, GOOD]],
+    "wrong_arguments": [[("note", {"y": 1}), GOOD], [GOOD]],
+    "refused_by_validator": [[NOTE, ("output", {"city": "nowhere"})], [NOTE, GOOD]],
+    "everything": [[RICH, BAD, PICKY, GOOD, NOTE, UNKNOWN], [NOTE, GOOD]],
+}
+
+
+def model(turns: list[Turn]) -> FunctionModel:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        number = sum(message.kind == "response" for message in messages)
+        LOG.append(f"model {number}")
+        turn = turns[number]
+        if isinstance(turn, str):
+            return ModelResponse(parts=[TextPart(turn)])
+        calls = [(info.output_tools[0].name if name == "output" else name, args) for name, args in turn]
+        return ModelResponse(
+            parts=[ToolCallPart(name, args, tool_call_id=f"c{number}-{i}") for i, (name, args) in enumerate(calls)]
+        )
+
+    return FunctionModel(answer)
+
+
+def made(turns: list[Turn], strategy: Any, output_type: Any = ToolOutput(City, name="final")) -> Any:  # noqa: B008
+    agent: PydanticAgent[None, Any] = PydanticAgent(
+        model(turns), name="ends", output_type=output_type, end_strategy=strategy, retries=3,
+        capabilities=[CeleryDurability(effect="pure")],
+    )  # fmt: skip
+
+    @agent.tool_plain
+    def note(x: int) -> str:
+        LOG.append("note")
+        return f"noted {x}"
+
+    @agent.tool
+    def picky(ctx: RunContext[None], x: int) -> str:
+        LOG.append("picky")
+        raise ModelRetry(f"not {x}, retry {ctx.retry}")
+
+    @agent.tool_plain
+    def failing(x: int) -> str:
+        LOG.append("failing")
+        raise ToolFailed("no luck")
+
+    @agent.tool_plain
+    def rich(x: int) -> ToolReturn:
+        LOG.append("rich")
+        return ToolReturn(return_value={"x": x}, content=["look:", "a picture"], metadata={"seen": True})
+
+    @agent.output_validator
+    def exists(ctx: RunContext[None], output: Any) -> Any:
+        LOG.append("validator")
+        if isinstance(output, City) and output.city == "nowhere":
+            raise ModelRetry(f"there is no such city, retry {ctx.retry}")
+        return output
+
+    return agent
+
+
+def logged() -> list[str]:
+    seen = sorted(LOG)
+    LOG.clear()
+    return seen
+
+
+def conversation_of(bench: Bench, session: str) -> Any:
+    messages = bench.state(session).store.section(DEFAULT).messages
+    return read_conversation(messages, str(bench.execution(session).execution_id))
+
+
+def check(bench: Bench, session: str, expected: Any) -> None:
+    assert bench.execution(session).status == "completed", bench.record(session)
+    conversation = conversation_of(bench, session)
+    assert comparable(conversation.history) == comparable(expected.all_messages())
+    assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(expected.usage)
+    output = expected.output
+    assert bench.record(session).output == (output.model_dump() if isinstance(output, BaseModel) else None)
+
+
+@pytest.mark.parametrize(("strategy", "name"), list(product(STRATEGIES, ANSWERS)))
+def test_an_output_beside_calls_ends_the_run_as_the_strategy_says(strategy: str, name: str) -> None:
+    agent = made(ANSWERS[name], strategy)
+    LOG.clear()
+    expected = agent.run_sync("go")
+    own = logged()
+    ours = found(agent)
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.run(session)
+        check(bench, session, expected)
+    finally:
+        bench.close()
+    assert logged() == own
+
+
+@pytest.mark.parametrize("text", ['{"city": "Bern"}', "let me see"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_text_beside_calls_is_the_output_where_it_fits_and_the_strategy_is_early(strategy: Any, text: str) -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        number = sum(message.kind == "response" for message in messages)
+        said = [TextPart(text), ToolCallPart("note", {"x": 1}, tool_call_id="c")] if not number else []
+        return ModelResponse(parts=said or [TextPart('{"city": "Zug"}')])
+
+    agent = made([], strategy, NativeOutput(City))
+    agent.model = FunctionModel(answer)
+    LOG.clear()
+    expected, own = agent.run_sync("go"), logged()
+    ours = found(agent)
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.run(session)
+        check(bench, session, expected)
+    finally:
+        bench.close()
+    assert logged() == own
+
+
+def test_a_limit_of_calls_counts_each_call_once() -> None:
+    agent = made([[NOTE, RICH, GOOD]], "graceful")
+    options = next(each for each in agent.root_capability.capabilities if isinstance(each, CeleryDurability))
+    options.usage_limits = UsageLimits(tool_calls_limit=2)
+    expected = agent.run_sync("go", usage_limits=options.usage_limits)
+    ours = found(agent)
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.run(session)
+        check(bench, session, expected)
+    finally:
+        bench.close()
+
+
+def test_what_the_user_says_before_the_output_is_taken_is_answered() -> None:
+    ours = found(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful"))
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.step(session)
+        bench.send(session, "rather Zug")
+        bench.run(session)
+        assert bench.record(session).output == {"city": "Zug"}
+        prompts = [
+            part.content
+            for message in conversation_of(bench, session).history
+            for part in message.parts
+            if part.part_kind == "user-prompt"
+        ]
+        assert prompts == ["go", "rather Zug"]
+    finally:
+        bench.close()
+
+
+def test_a_stop_before_the_output_is_taken_leaves_a_conversation_that_goes_on() -> None:
+    ours = found(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful"))
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.step(session)
+        bench.stop(session)
+        bench.run(session)
+        bench.send(session, "go on")
+        bench.run(session)
+        assert bench.record(session).output == {"city": "Zug"}
+        returned = [
+            (part.tool_call_id, part.content)
+            for message in conversation_of(bench, session).history
+            for part in message.parts
+            if part.part_kind == "tool-return"
+        ]
+        assert ("c0-1", "Output tool not used - the run ended before.") in returned
+        assert sorted(call for call, _ in returned) == ["c0-0", "c0-1", "c1-0"]
+    finally:
+        bench.close()
+
+
+def test_calls_are_made_once_although_the_worker_dies_while_the_output_is_taken() -> None:
+    turns: list[Turn] = [[NOTE, ("output", {"city": "Bern"})]]
+    saved: list[str] = []
+    dying = [True]
+
+    def save(city: str) -> str:
+        """Save it."""
+        saved.append(city)
+        if dying.pop() if dying else False:
+            raise WorkerDied
+        return city
+
+    ours = found(made(turns, "graceful", save))
+    bench = Bench(ours)
+    LOG.clear()
+    try:
+        session = bench.submit("go", agent=ours)
+        with pytest.raises(WorkerDied):
+            bench.run(session)
+        bench.clock.go_on(3600)
+        bench.run(session)
+        assert bench.record(session).final_response == "Bern"
+    finally:
+        bench.close()
+    assert (LOG.count("note"), LOG.count("model 0")) == (1, 1)
+    assert saved == ["Bern", "Bern"]

@@ -1,0 +1,89 @@
+"""Metrics: names that come from outside cannot grow the registry."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from celery_agents.tasks.observability.metrics import Metrics
+from celery_agents.worker.state import InferenceResponse, InferenceUsage
+
+
+def a_run(agent: str = "agent") -> Any:
+    return SimpleNamespace(agent=SimpleNamespace(name=agent, model=None), claim=SimpleNamespace(id="c"))
+
+
+def label_values(metrics: Metrics, series: str, label: str) -> set[str]:
+    return {
+        sample.labels[label]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == f"celery_agents_{series}" and label in sample.labels
+    }
+
+
+def answers_of(metrics: Metrics, count: int, prefix: str = "model-") -> None:
+    for number in range(count):
+        usage = InferenceUsage(input=1)
+        metrics.driver_called(a_run(), 0.1, InferenceResponse(model=f"{prefix}{number}", usage=usage, cost=0.5), "")
+
+
+def test_names_of_models_in_answers_are_limited_and_nothing_that_was_counted_is_lost() -> None:
+    metrics = Metrics()
+    answers_of(metrics, 5_000)
+    for series in ("tokens_total", "cost_usd_total"):
+        names = label_values(metrics, series, "model")
+        assert len(names) == 101
+        assert {"model-0", "model-99", "(other)"} <= names
+    assert (
+        metrics.registry.get_sample_value(
+            "celery_agents_tokens_total", {"agent": "agent", "model": "(other)", "kind": "input"}
+        )
+        == 4_900
+    )
+    answers_of(metrics, 1)
+    assert (
+        metrics.registry.get_sample_value(
+            "celery_agents_tokens_total", {"agent": "agent", "model": "model-0", "kind": "input"}
+        )
+        == 2
+    )
+
+
+def test_a_long_name_of_a_model_is_cut() -> None:
+    metrics = Metrics()
+    answers_of(metrics, 3, prefix="x" * 100_000)
+    assert label_values(metrics, "tokens_total", "model") == {"x" * 100}
+
+
+def test_kinds_of_errors_are_limited() -> None:
+    metrics = Metrics()
+    for number in range(500):
+        metrics.driver_called(a_run(), 0.1, None, f"Error{number}")
+    assert len(label_values(metrics, "driver_errors_total", "kind")) == 101
+
+
+def test_names_of_tools_of_servers_are_limited(monkeypatch: Any) -> None:
+    from celery_agents.tasks.observability import metrics as module
+
+    metrics = Metrics()
+    for number in range(1_200):
+        call = SimpleNamespace(name=f"crm_tool{number}")
+        outcome = SimpleNamespace(value="ok")
+        took = SimpleNamespace(total_seconds=lambda: 0.1)
+        execution = SimpleNamespace(tool_call=call, outcome=outcome, completed_at=_Time(took), started_at=_Time(took))
+        run = a_run()
+        run.agent.toolset = {call.name: object()}
+        run.records = {0: SimpleNamespace(execution=execution)}
+        monkeypatch.setattr(module, "new_records", lambda _run: [0])
+        metrics.tools_called(run)
+    assert len(label_values(metrics, "tool_calls_total", "tool")) == 1_001
+    assert len(label_values(metrics, "tool_seconds_count", "tool")) == 1_001
+
+
+class _Time:
+    def __init__(self, difference: Any) -> None:
+        self._difference = difference
+
+    def __sub__(self, other: object) -> Any:
+        return self._difference

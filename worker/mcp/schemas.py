@@ -1,0 +1,215 @@
+"""JSON Schemas of servers: checked and applied at a cost that has a bound, whatever a server writes into them.
+
+A schema is text from outside, and so are the arguments that a model makes by it. Regular expressions are never run:
+some take ages for a short text. The rules whose outcome depends on one are left out with them, so that nothing is
+refused that the server would take. The server checks its arguments itself.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, cast
+
+from ..state import thaw
+
+MAX_SCHEMA_BYTES: Final = 64_000
+"""Bytes of one schema, as JSON."""
+
+MAX_SCHEMA_DEPTH: Final = 32
+"""Objects and lists inside each other in one schema."""
+
+MAX_SCHEMA_VALUES: Final = 5_000
+"""Values in one schema, at any depth."""
+
+# A rule of an ordinary tool is applied some hundred times. A schema can make it billions of times: by references to
+# references, or by a rule for each pair of a list's items.
+_MOST_RULES: Final = 20_000
+
+_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+# The outcome of these can turn around when a rule inside them is left out.
+_TURNING: Final = ("not", "if", "contains")
+_NOT_PLAIN: Final = frozenset(
+    {"pattern", "patternProperties", "$ref", "$dynamicRef", "$schema", "not", "if", "then", "else", "contains", "oneOf"}
+    | {"uniqueItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "maxContains", "minContains"}
+)
+# The library follows references in these without asking for a rule, so that nothing counts them.
+_UNCOUNTED: Final = ("unevaluatedItems", "unevaluatedProperties")
+
+
+class _TooManyRules(Exception):
+    """The check of a value needs more rules than are applied here."""
+
+
+class _Budget(threading.local):
+    """How many rules the check that runs in this thread may still apply."""
+
+    left = 0
+
+
+_budget: Final = _Budget()
+
+
+def problem_of(schema: Mapping[str, Any], name: str = "its input schema") -> str | None:
+    """Say why a schema cannot be that of a tool's input, or of an answer; None where it can.
+
+    Args:
+        name: How the sentence calls the schema.
+    """
+    if schema.get("type") != "object":
+        return f"{name} describes no object"
+    too_much = _excess_of(schema)
+    if too_much is not None:
+        return f"{name} {too_much}"
+    if any(isinstance(each.get("$schema"), str) for each in _objects(schema) if each is not schema):
+        return f"a part of {name} is of another dialect ($schema)"
+    problem = _problem_as_schema(schema)
+    return None if problem is None else f"{name} is no JSON Schema: {problem}"
+
+
+def _excess_of(schema: Mapping[str, Any]) -> str | None:
+    depth, values = _measure(schema)
+    if depth > MAX_SCHEMA_DEPTH:
+        return f"is nested {depth} deep, {MAX_SCHEMA_DEPTH} is the most"
+    if values > MAX_SCHEMA_VALUES:
+        return f"has {values} values, {MAX_SCHEMA_VALUES} is the most"
+    size = len(json.dumps(schema))
+    return f"has {size} bytes, {MAX_SCHEMA_BYTES} is the most" if size > MAX_SCHEMA_BYTES else None
+
+
+def find_errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
+    """Check a value against a schema of a server.
+
+    Returns:
+        Errors of the library `jsonschema`. None are found where the check would take too long, or where the schema
+        turns out to be unusable: the server decides then.
+    """
+    kind = _validator_type(_has_patterns(schema))
+    plain = cast("dict[str, Any]", thaw(cast("Any", schema)))
+    plain.pop("$schema", None)
+    _budget.left = _MOST_RULES
+    try:
+        found = list(kind(plain, registry=_empty_registry()).iter_errors(value))
+    except _TooManyRules:
+        return []
+    except Exception:  # noqa: BLE001 - the library raises anything about references that lead nowhere or in circles
+        return []
+    return sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
+
+
+def plain_schema(schema: Any) -> Any:
+    """A schema for people's answers, which others check by the library as it is: without all that can cost or turn."""
+    if isinstance(schema, Mapping):
+        fields = cast("Mapping[str, Any]", schema).items()
+        return {name: plain_schema(each) for name, each in fields if _is_plain(name, each)}
+    if isinstance(schema, (list, tuple)):
+        return [plain_schema(each) for each in cast("list[Any]", schema)]
+    return schema
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    """Whether this is an ordinary rule, the schema of a field that has the name of a rule, or a choice of values."""
+    if name not in _NOT_PLAIN or (isinstance(value, Mapping) and "type" in value):
+        return True
+    choices = cast("list[Any]", value) if name == "oneOf" and isinstance(value, (list, tuple)) else ()
+    return bool(choices) and all(isinstance(each, Mapping) and "const" in each for each in choices)
+
+
+def _measure(schema: Any) -> tuple[int, int]:
+    """The depth of a value and how many values are in it; without recursion, since its depth is not known."""
+    deepest, values, todo = 0, 0, [(schema, 1)]
+    while todo:
+        value, depth = todo.pop()
+        if isinstance(value, (Mapping, list, tuple)):
+            inner = _parts(cast("Any", value))
+            deepest, values = max(deepest, depth), values + len(inner)
+            todo += [(each, depth + 1) for each in inner]
+    return deepest, values
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(cast("Any", value).values() if isinstance(value, Mapping) else value)
+
+
+def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
+    todo = [schema]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Mapping):
+            yield cast("Mapping[str, Any]", value)
+        if isinstance(value, (Mapping, list, tuple)):
+            todo += _parts(cast("Any", value))
+
+
+def _has_patterns(schema: Mapping[str, Any]) -> bool:
+    return any(name in each for each in _objects(schema) for name in _PATTERNS)
+
+
+def _problem_as_schema(schema: Mapping[str, Any]) -> str | None:
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+
+    try:
+        # No formats: the expressions of other languages are none in Python, and are not run here.
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(formats=()))
+    except SchemaError as error:
+        return f"{error.message:.200}"
+    return None
+
+
+@cache
+def _empty_registry() -> Any:
+    from referencing import Registry
+
+    # The library's own would fetch a schema that this one refers to, from wherever it says.
+    return cast("Any", Registry)()
+
+
+@cache
+def _validator_type(has_patterns: bool) -> Any:
+    """The validator for schemas with or without regular expressions."""
+    from jsonschema import Draft202012Validator, validators
+
+    rules: dict[str, Any] = dict(Draft202012Validator.VALIDATORS)
+    for name in (*_UNCOUNTED, *_PATTERNS, *(_TURNING if has_patterns else ())):
+        rules.pop(name, None)
+    rules["uniqueItems"] = _unique_items
+    if has_patterns:
+        rules["oneOf"] = rules["anyOf"]
+        rules["additionalProperties"] = _without_patterns(rules["additionalProperties"])
+    counted = {name: _counted(rule) for name, rule in rules.items()}
+    return cast("Any", validators).create(
+        meta_schema=Draft202012Validator.META_SCHEMA, validators=counted,
+        type_checker=Draft202012Validator.TYPE_CHECKER, id_of=Draft202012Validator.ID_OF,
+    )  # fmt: skip
+
+
+def _counted(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        _budget.left -= 1
+        if _budget.left < 0:
+            raise _TooManyRules
+        return rule(validator, wanted, instance, schema)
+
+    return apply
+
+
+def _without_patterns(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule for further properties, where no pattern says which those are."""
+
+    def apply(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        return () if "patternProperties" in schema else rule(validator, wanted, instance, schema)
+
+    return apply
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+    """The library compares each pair of items; here each item is written down once."""
+    from jsonschema import ValidationError
+
+    del schema
+    if wanted is True and validator.is_type(instance, "array"):
+        written = [json.dumps(each, sort_keys=True) for each in instance]
+        if len(set(written)) < len(written):
+            yield ValidationError("it has equal items")
