@@ -19,7 +19,7 @@ from yardstick.rounds import Plan
 SLOTS = 100
 # 100 sessions of 50 steps: the throughput that ratios are taken of.
 MANY = Load(100, 50)
-# One session: the time of a step. It is over so soon that engines take turns with it, so many times.
+# One session: the time of a step. It is short, so engines take turns with it this many times.
 ONE = Load(1, 200, at_once=False)
 TURNS, QUICK_TURNS = 20, 15
 # The same number of steps in short sessions and in a long one: what grows with a session.

@@ -18,7 +18,7 @@ from yardstick.rounds import Plan, Results, alternate, side_by_side
 QUICK_SECONDS = 125.0
 
 
-# Of the time of a full run: until then rounds begin, and until then what is measured once.
+# Shares of the time of a full run: until then rounds begin, and until then one-time measurements.
 ROUNDS_SHARE = 0.5
 ONCE_SHARE = 0.93
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _leave(*_: object) -> None:
-    """Whoever stops this, its engines end with it; being asked twice must not cut that short."""
+    """A stop also ends the engines; a second request must not cut that short."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 

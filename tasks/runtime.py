@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from ..config.brokers import shares_a_database
-from ..config.celery import is_redis
+from ..config.brokers import is_redis, shares_a_database
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency.tool_threads import ToolThreads

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one engine has to do in each round; `rounds`: in the first so many only (None: in all)."""
+    """The work of one engine in each round; `rounds`: only in this many first ones (None: in all)."""
 
     engine: Engine
     loads: tuple[Load, ...]

@@ -120,7 +120,7 @@ def stop(
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Stop a session's execution, and wait until it has ended. What it has obtained is kept; nothing new begins.
+    """Stop a session's execution, and wait until it has ended. Its results so far are kept; nothing new begins.
 
     \b
     Example:

@@ -194,7 +194,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         by: str | None = None,
         tree: bool = True,
     ) -> Result | None:
-        """End the running execution and wait until it has ended. What it has obtained is kept.
+        """End the running execution and wait until it has ended. Its results so far are kept.
 
         The sessions that its agents have started are stopped with it, and the call waits for all of them.
 

@@ -44,7 +44,7 @@ class DeletingVerbs(TreeVerbs):
             SessionNotFound: There is no such session, or it has expired.
             SessionConflict: It has another version; nothing was deleted.
             ActionRefused: A version is expected, and an execution of the session runs or waits.
-            TimeoutError: What runs has not ended yet. It will be stopped all the same; delete the session again then.
+            TimeoutError: The execution has not ended yet. It will be stopped; delete the session again then.
         """
         check_seconds(timeout)
         check_caller(by)

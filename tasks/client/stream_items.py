@@ -47,7 +47,7 @@ class DeltaFilter:
         self._text: dict[tuple[str, int], list[LiveDelta]] = {}
 
     def note_committed(self, execution_id: str, step: int) -> None:
-        """Take the steps up to this one as committed. What their tools have emitted may still come."""
+        """Take the steps up to this one as committed. Text of their tools may still come."""
         self._committed[execution_id] = max(step, self._committed.get(execution_id, 0))
 
     def note(self, event: Event) -> None:

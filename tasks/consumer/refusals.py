@@ -49,4 +49,4 @@ class Refusals:
 
 
 refusals: Final = Refusals()
-"""What this process has refused."""
+"""The refusals of this process."""

@@ -33,9 +33,9 @@ def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks) -> N
     """Let this process decode and deliver broker elements safely: a malformed one becomes a quarantined message.
 
     Args:
-        queues: Our queues. What is addressed to others, such as events, is only made sure to be a message. Of a queue
-            without acknowledgement kombu's Redis transport keeps no record, and yet takes each message off it again:
-            four commands a step for nothing. Its own mark for such messages, which the AMQP transports set, spares
+        queues: Our queues. Data for others, such as events, are only made sure to be a message. kombu's Redis transport
+            keeps no record of a queue without acknowledgement, and yet takes each message off it again: four commands
+            a step for nothing. Its own mark for such messages, which the AMQP transports set, spares
             them.
         commands: The checks of remote control.
     """

@@ -220,7 +220,7 @@ class EventHub:
                 yield event
         reader = self._attach(session_id, StreamPosition(position, _NEVER), is_live=False)
         try:
-            # What came between the last page and this moment is stored, and not in the queue of a session that others
+            # Events between the last page and this moment are stored, and not in the queue of a session that others
             # read already.
             for event in await self._read_page(session_id, position):
                 position = event.id

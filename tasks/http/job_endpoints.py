@@ -83,7 +83,7 @@ async def list_executions(call: Call) -> Response:
 
 
 async def stop_execution(call: Call) -> Response:
-    """End the running execution, with all sessions below it. What it has obtained is kept."""
+    """End the running execution, with all sessions below it. Its results so far are kept."""
     body: bodies.Stop = call.body
     timeout = body.timeout_seconds
     try:
@@ -197,7 +197,7 @@ ENDPOINTS: Final = (
         path="/v1/sessions/{session_id}/stop",
         scope=Scope.STOP,
         handler=stop_execution,
-        summary="End the running execution, with all sessions below it. What it has obtained is kept.",
+        summary="End the running execution, with all sessions below it. Its results so far are kept.",
         body=bodies.Stop,
         replies={200: replies.StopReply, 202: replies.StopReply},
     ),

@@ -70,7 +70,7 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
     Args:
         workers: Facts of the live workers where they are known already. None: they are read.
     Raises:
-        StateUnreadable: What is stored of the session is damaged.
+        StateUnreadable: The stored data of the session are damaged.
     """
     if header.status not in _ACTIVE:
         return ""

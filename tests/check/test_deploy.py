@@ -36,7 +36,7 @@ BOOKKEEPING = {
     "open_request_age_seconds",
 }  # fmt: skip
 
-# Of KEDA's own definition what we use; the whole of it is in no package.
+# The fields of KEDA's own definition that we use; the whole of it is in no package.
 KEDA: dict[str, Any] = {
     "ScaledObject": {
         "type": "object",

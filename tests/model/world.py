@@ -119,7 +119,7 @@ def moves_of_stop(state: State, config: Config) -> Moves:
 def moves_of_delete(state: State, config: Config) -> Moves:
     """A deletion: it reads, watching session and ctl, and deletes a session of which no execution runs.
 
-    Whoever submitted the session and had no reply submits it again: at any moment, and after its end as well.
+    A client that submitted the session and had no reply submits it again: at any moment, and after its end as well.
     """
     session = state.session
     if session.deleted:

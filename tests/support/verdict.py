@@ -98,7 +98,7 @@ def judge(
     Args:
         server: A decoding client of the store's database.
         entries: The ledger's.
-        statuses: How a job may end. Of those that were cut short the plan need not be complete.
+        statuses: How a job may end. The plan of those that were cut short need not be complete.
         planned: The driver is the one of `support.agents`, which notes its calls in the ledger.
     """
     verdict = Verdict()

@@ -24,7 +24,7 @@ class AgentWithParts(AgentWithContext):
         """The part of this kind, or its default where the state holds none.
 
         Raises:
-            StateUnreadable: What is stored under its name does not fit the class.
+            StateUnreadable: The value stored under its name does not fit the class.
         """
         found = self._stored_parts(kind.scope).part(kind)
         return kind() if found is None else found

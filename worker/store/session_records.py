@@ -18,7 +18,7 @@ class SessionState(StrEnum):
     Attributes:
         IDLE: It has no execution.
         PARKED: No worker can carry it on; `retry` puts it back when the cause is gone.
-        UNREADABLE: What is stored of it is damaged.
+        UNREADABLE: Its stored data are damaged.
     """
 
     IDLE = "idle"

@@ -18,7 +18,7 @@ _NAME_CHARS: Final = 64
 class StopExecution(Exception):
     """Ends the execution with this step, wherever a tool, a hook, a guard or a driver raises it.
 
-    What the step has obtained until then is kept. Raised before the model call, no call is made.
+    Everything obtained until then is kept. Where it is raised before the model call, no call is made.
 
     Attributes:
         signal: The stop signal that the execution gets; the engine names its source.

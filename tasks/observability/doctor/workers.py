@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ....config.brokers import shares_a_database
-from ....config.celery import GREENLETS, is_redis
+from ....config.brokers import is_redis, shares_a_database
+from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact

@@ -14,7 +14,7 @@ from support.verdict import Verdict, summary
 _FUSED = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8")
 _WITHOUT_RECORDS = ("c4", "c6")
 _IN_FLIGHT = 12
-# Of a single step; the 99th percentile has to be below ten seconds.
+# The longest time of a single step; the 99th percentile has to be below ten seconds.
 _LONGEST_SECONDS = 13
 
 

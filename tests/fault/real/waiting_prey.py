@@ -93,7 +93,7 @@ class WaitingPrey:
             except (CeleryAgentsError, TimeoutError):
                 self._verdict.counts["damaged_requests_refused"] += 1
                 self._refused.add(session)
-        # Whatever the answer said, a worker looks at it.
+        # A worker looks at it, even after a refused answer.
         self._broker.zadd(keys.ShardKeys(0).due, {session: 0})
         self._renew()
 

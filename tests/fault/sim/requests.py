@@ -43,7 +43,7 @@ class RequestHistory:
         self._world = world
         self.asked: dict[Place, Asked] = {}
         self.answered: dict[Place, Answered] = {}
-        # Of journals that are gone: a retry after that may ask the same again.
+        # Requests of journals that are gone: a retry after that may ask the same again.
         self.past_answers: list[Answered] = []
         self._gone: set[tuple[str, int]] = set()
         self.on_asked: Callable[[Asked], None] = lambda asked: None

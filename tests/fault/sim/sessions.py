@@ -129,7 +129,7 @@ class Stage:
         self.is_smart = False
         self.requests: dict[tuple[str, int], int] = {}
         self.asks: Counter[tuple[str, str, int]] = Counter()
-        # Of runs whose sessions ask: the newest request of a call with its answer, and the service that brings results.
+        # Where sessions ask: the newest request of a call with its answer, and the service that brings results.
         self.answer_of: Callable[[str, int, int], tuple[Request, AnswerRecord | None] | None] = lambda *_: None
         self.start_job: Callable[[str, str, str], None] = lambda *_: None
 

@@ -37,7 +37,7 @@ from .world import Actor, Process, Tally, Violation, World
 
 MOST_TURNS = 20_000
 PATIENCE_MS = 400_000
-# Of the tokens with which the simulated service brings its results.
+# The secret of the tokens with which the simulated service brings its results.
 SECRET = "a secret of the simulation"
 
 

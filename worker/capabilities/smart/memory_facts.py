@@ -154,7 +154,7 @@ class MemoryFacts(Capability):
 def merge_fact(facts: Sequence[MemoryFact], new: MemoryFact) -> tuple[MemoryFact, ...]:
     """The facts with a new one. Merging the same one again changes nothing.
 
-    A fact of the same key and value is confirmed: the larger confidence, and the later time. Of two values of a key,
+    A fact of the same key and value is confirmed: the larger confidence, and the later time. If a key has two values,
     the later one holds, and the other is obsolete.
     """
     merged = list(facts)

@@ -148,7 +148,7 @@ class RequestSummary(Value):
 
 
 class Request(Value):
-    """One request, as the journal of its step keeps it. What is approved is what runs: `tool` with `args`.
+    """One request, as the journal of its step keeps it. The approved call is the one that runs: `tool` with `args`.
 
     Attributes:
         id: Follows from the call; see `request_id`.

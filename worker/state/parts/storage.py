@@ -116,7 +116,7 @@ class StoredParts(Value):
         """The part of this kind; None where it is not stored.
 
         Raises:
-            StateUnreadable: What is stored under its name does not fit its class.
+            StateUnreadable: The value stored under its name does not fit its class.
         """
         name = check_part_name(kind)
         if issubclass(kind, ListPart):

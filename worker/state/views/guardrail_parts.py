@@ -23,8 +23,8 @@ class GuardrailPhase(StrEnum):
     """The two sides that a guardrail judges.
 
     Attributes:
-        REQUEST: What the model is about to read for the first time: messages of the user, and results of tools.
-        RESPONSE: What the model has answered.
+        REQUEST: Messages that the model is about to read for the first time: those of the user, and results of tools.
+        RESPONSE: An answer of the model.
     """
 
     REQUEST = "request"

@@ -63,7 +63,7 @@ class ReasoningSteps(ListPart[ReasoningStep]):
 
 
 class Assessment(StrEnum):
-    """The verdict of a reflection about an iteration. Of several that hold, the one that stands first here counts."""
+    """The verdict of a reflection about an iteration. If several hold, the first in this order counts."""
 
     LOOP_DETECTED = "loop_detected"
     STUCK = "stuck"

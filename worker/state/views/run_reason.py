@@ -14,7 +14,7 @@ _KEY: Final = "run_reason"
 
 
 class RunReason(StrEnum):
-    """Why a run ended. Of several that hold at once, the one that stands first here counts."""
+    """Why a run ended. If several hold at once, the first in this order counts."""
 
     ERROR = "error"
     CANCELLED = "cancelled"

@@ -31,7 +31,7 @@ _ASK_USER = "ask_user_question"
 
 @dataclass(frozen=True, slots=True)
 class SmartView:
-    """The fields of `SmartState`. What a capability would fill is empty, or None, where the agent lacks it.
+    """The fields of `SmartState`. A field of a capability that the agent lacks is empty, or None.
 
     Attributes:
         state: The state that is shown.
