@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def test_a_revoked_step_that_was_kept_stops_its_session(
     worker: Callable[..., WorkerProcess], client: AgentClient, control: Any
 ) -> None:
     worker("one")
-    job = client.submit("walker", "go")
+    job = client.submit("walker", "go", delay=timedelta(seconds=2))  # the revoke is there before the steps
     control.revoke(f"{job.execution_id}.{STEPS // 2}", reply=True, limit=1)
     assert job.result(timeout=30).status == "stopped"
     assert progress(client, [job])[0] < STEPS
