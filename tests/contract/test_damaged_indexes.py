@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
-from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
+from celery_agents.worker.errors import ConfigurationError, StateUnreadable, StoreUnavailable
 from celery_agents.worker.store import NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
@@ -281,6 +281,36 @@ def test_an_entry_of_the_unoffered_that_is_no_text_does_not_hold_the_count_up(be
         bench.database("ZADD", shard.unoffered, 0, member)  # type: ignore[arg-type]
     found = bench.store.housekeeping.count_unoffered()
     assert found["clerk"] == 2
+
+
+@pytest.mark.parametrize("index", ["callbacks", "sessions", "due", "failed"])
+def test_a_commit_that_finds_an_index_damaged_has_written_nothing(database: Database, index: str) -> None:
+    """A script that Redis refuses in the middle leaves what it has written before."""
+    bench = Bench(database)
+    bench.submit(notify={"webhook": "https://example.com/ended"})
+    claimed = bench.claim()
+    keys = bench.store.context.keys(bench.session)
+    damaged = getattr(keys.shard, index)
+    entries = bench.database("ZRANGEBYSCORE", damaged, "-inf", "+inf", "WITHSCORES")
+    before = bench.database("HGETALL", keys.session), bench.database("HGETALL", keys.ctl)
+    bench.database("DEL", damaged)
+    bench.database("SET", damaged, "somebody else's")
+    try:
+        with pytest.raises(StateUnreadable):
+            bench.store.steps.commit(
+                claimed.claim,
+                claimed.loaded,
+                step_transition(claimed, final=True, failed=True),
+                results={},
+                keep_claim=False,
+            )
+        assert (bench.database("HGETALL", keys.session), bench.database("HGETALL", keys.ctl)) == before
+    finally:
+        bench.database("DEL", damaged)
+        for name, score in zip(entries[::2], entries[1::2], strict=True):
+            bench.database("ZADD", damaged, score, name)
+    bench.commit(claimed, final=True)
+    assert bench.due() is None
 
 
 # --- key types --------------------------------------------------------------------------------------------------------

@@ -89,8 +89,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "prefix", "requests", "sessions",
-        "shard", "sweeper", "unoffered",
+        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "prefix", "requests",
+        "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -107,6 +107,8 @@ class ShardKeys:
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.unoffered = self.prefix + "unoffered"
+        # Those that a save writes to.
+        self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due))
 
     def lease(self, claim: str) -> str:
         """A claim's lease; the key exists as long as the claim is alive."""

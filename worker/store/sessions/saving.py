@@ -132,6 +132,9 @@ class SessionSave:
                 publication = list(scope.context.publisher.commands(due, self.now_ms))
         if self.next_state.dead is not None:
             commands.append(self._dead_entry(self.next_state.dead))
+        # The indexes that sessions share come first: a script that finds one of them damaged has written nothing.
+        shared = self.scope.keys.shard.indexes
+        commands.sort(key=lambda command: command[1] not in shared)
         return Save(
             commands=[*commands, *publication],
             size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
