@@ -15,6 +15,7 @@ from support.model_agents import KEY_NAME
 from support.verdict import Verdict
 
 AT_ONCE = 40
+_QUIET_SECONDS = 60.0
 _ENV = {
     KEY_NAME: "sk-test",  # of an agent beside the one that writes
     "CELERY_AGENTS_CONCURRENCY": str(AT_ONCE),
@@ -29,7 +30,7 @@ def kill_writers(directory: Path, streams: int, seed: int, *, kill_seconds: floa
 
     Args:
         kill_seconds: Between two kills, on average.
-        timeout: Seconds for one lot of `AT_ONCE` streams.
+        timeout: Seconds in which workers are killed for one lot of `AT_ONCE` streams, at most.
     """
     verdict, chance = Verdict(), random.Random(seed)
     with Lab(directory, agents="support.live_agents", env=_ENV) as lab:
@@ -54,6 +55,9 @@ def _run_lot(lab: Lab, count: int, chance: random.Random, kill_seconds: float, t
         doomed.kill()
         verdict.counts["kills"] += 1
         lab.worker(wait=False)
+    quiet = time.monotonic() + _QUIET_SECONDS  # on a machine that is busy, workers die faster than they write
+    while any(reader.is_reading for reader in readers) and time.monotonic() < quiet:
+        time.sleep(0.2)
     for reader in readers:
         reader.judge(lab, verdict)
     verdict.counts["streams"] += count
