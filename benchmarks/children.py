@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import signal
 import statistics
 import sys
 import time
@@ -194,13 +192,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--parents", type=int, default=PARENTS)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    asked = parser.parse_args()
-    figures = children_figures(asked.rounds, asked.parents)
-    print("CHILDREN " + json.dumps(figures))
-    if asked.write:
-        SECTION.write(figures)
+    SECTION.run(parser, "CHILDREN", lambda asked: children_figures(asked.rounds, asked.parents))
     return 0
 
 

@@ -93,12 +93,7 @@ def _measure(url: str, agent: str, folder: Path, number: int) -> dict[str, float
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    asked = parser.parse_args()
-    figures = flat_figures(asked.rounds)
-    print(json.dumps(figures, indent=1))
-    if asked.write:
-        SECTION.write(figures)
+    SECTION.run(parser, "FLAT", lambda asked: flat_figures(asked.rounds))
     return 0
 
 

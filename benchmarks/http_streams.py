@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -143,13 +141,7 @@ async def _follow(port: int, session: str) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=STREAMS)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    asked = parser.parse_args()
-    figures = http_figures(asked.streams)
-    print("HTTP " + json.dumps(figures))
-    if asked.write:
-        SECTION.write(figures)
+    SECTION.run(parser, "HTTP", lambda asked: http_figures(asked.streams))
     return 0
 
 

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import signal
 import statistics
 import sys
 import threading
@@ -172,13 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=SESSIONS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    asked = parser.parse_args()
-    figures = live_figures(asked.sessions, asked.rounds)
-    print("LIVE " + json.dumps(figures))
-    if asked.write:
-        SECTION.write(figures)
+    figures = SECTION.run(parser, "LIVE", lambda asked: live_figures(asked.sessions, asked.rounds))
     return 0 if figures["cpu_watched_share"] <= 1.5 else 1  # type: ignore[operator]
 
 

@@ -9,8 +9,6 @@ in SQLite; PostgreSQL is left out where there is none.
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import statistics
 import sys
 import time
@@ -79,13 +77,7 @@ def own_loop() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds")
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    figures = pydantic_figures(asked.rounds)
-    print("BENCH " + json.dumps(figures))
-    if asked.write:
-        SECTION.write(figures)
+    SECTION.run(parser, "BENCH", lambda asked: pydantic_figures(asked.rounds))
     return 0
 
 

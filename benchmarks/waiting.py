@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import signal
 import statistics
 import sys
 import time
@@ -218,13 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
-    asked = parser.parse_args()
-    figures = waiting_figures(asked.sessions, asked.pairs)
-    print("WAITING " + json.dumps(figures))
-    if asked.write:
-        SECTION.write(figures)
+    SECTION.run(parser, "WAITING", lambda asked: waiting_figures(asked.sessions, asked.pairs))
     return 0
 
 

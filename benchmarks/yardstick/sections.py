@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
+import signal
+import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -60,6 +64,24 @@ class Section:
     title: str
     text: str
     rows: Sequence[Row]
+
+    def run(
+        self, parser: argparse.ArgumentParser, name: str, measure: Callable[[argparse.Namespace], dict[str, object]]
+    ) -> dict[str, object]:
+        """Measure as the command line asks, print the figures in a line behind a name, and write them with `--write`.
+
+        Args:
+            parser: The options of the measurement.
+            measure: Takes them; returns the figures.
+        """
+        parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        asked = parser.parse_args()
+        figures = measure(asked)
+        print(f"{name} {json.dumps(figures)}")
+        if asked.write:
+            self.write(figures)
+        return figures
 
     def write(self, figures: Mapping[str, object]) -> None:
         """Put the section into the document in place of the old one."""
