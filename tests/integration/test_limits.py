@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from celery_agents.worker.errors import ActionRefused
 
 from support.agents import call, plan
 from support.huge_agents import PROVIDER_URL
+from support.local_server import LocalServer, QuietHandler
 from support.wait import wait_until
 
 pytestmark = [
@@ -30,7 +29,7 @@ MOST_BYTES = 512_000_000
 _CHUNK = b"x" * 1_000_000
 
 
-class HugeProvider:
+class HugeProvider(LocalServer):
     """Answers each request with as much as its reader takes, and counts what was sent.
 
     Args:
@@ -42,7 +41,7 @@ class HugeProvider:
         self.requests, self.sent = 0, 0
         provider = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 provider.requests += 1
@@ -55,16 +54,7 @@ class HugeProvider:
                         self.wfile.write(chunk)
                         provider.sent += len(chunk)
 
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
 def two_hundred_megabytes() -> Iterator[bytes]:
@@ -92,18 +82,23 @@ def peak_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_an_answer_of_two_hundred_megabytes_is_not_read_to_its_end(redis_url: str, new_worker: Any, kind: str) -> None:
-    provider = HugeProvider(*ANSWERS[kind])
-    env = {PROVIDER_URL: provider.url, "OPENAI_API_KEY": "not-a-real-key"}
-    worker = new_worker(agents="support.huge_agents", env=env)
-    result = AgentClient(redis_url).submit("huge_answers", "hello").result(timeout=60)
+def check_that_little_is_read(redis_url: str, agent: str, provider: HugeProvider, worker: Any) -> None:
+    """A job of the agent fails without the whole answer, which is asked for once."""
+    result = AgentClient(redis_url).submit(agent, "hello").result(timeout=60)
     assert result.status == "failed"
     assert "CELERY_AGENTS_MAX_ANSWER_BYTES" in result.errors[-1]
     assert provider.requests == 1, "it was asked for again"
     assert provider.sent < 60_000_000
     assert peak_bytes(worker.pid) < MOST_BYTES
     provider.close()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_of_two_hundred_megabytes_is_not_read_to_its_end(redis_url: str, new_worker: Any, kind: str) -> None:
+    provider = HugeProvider(*ANSWERS[kind])
+    env = {PROVIDER_URL: f"{provider.url}/v1", "OPENAI_API_KEY": "not-a-real-key"}
+    worker = new_worker(agents="support.huge_agents", env=env)
+    check_that_little_is_read(redis_url, "huge_answers", provider, worker)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +117,8 @@ def test_a_pydantic_agent_does_not_read_a_huge_answer_to_its_end(
     redis_url: str, new_worker: Any, agent: str, kind: str
 ) -> None:
     provider = HugeProvider(*ANSWERS[kind])
-    worker = new_worker(agents="support.huge_pydantic_agents", env={PROVIDER_URL: provider.url})
-    result = AgentClient(redis_url).submit(agent, "hello").result(timeout=60)
-    assert result.status == "failed"
-    assert "CELERY_AGENTS_MAX_ANSWER_BYTES" in result.errors[-1]
-    assert provider.requests == 1, "it was asked for again"
-    assert provider.sent < 60_000_000
-    assert peak_bytes(worker.pid) < MOST_BYTES
-    provider.close()
+    worker = new_worker(agents="support.huge_pydantic_agents", env={PROVIDER_URL: f"{provider.url}/v1"})
+    check_that_little_is_read(redis_url, agent, provider, worker)
 
 
 @pytest.mark.parametrize(

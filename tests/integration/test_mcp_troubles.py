@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from celery_agents.worker.mcp import MCPServer, ServerConnections
 from celery_agents.worker.mcp.outages import ServerAway
 
+from support.local_server import LocalServer, QuietHandler
+
 pytestmark = pytest.mark.timeout(60)
 
 SHORT = timedelta(seconds=2)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """Answers with the status in the path."""
 
     def do_POST(self) -> None:
@@ -33,17 +32,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        del format, args
-
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    server = LocalServer(Handler)
+    yield server.url
+    server.close()
 
 
 def trouble(server: MCPServer) -> str:

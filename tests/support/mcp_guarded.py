@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from celery_agents.worker.mcp import MCPServer
 from celery_agents.worker.state import AgentState
 
 from .agents import _follow
+from .local_server import LocalServer, QuietHandler
 from .mcp_hostile import answer, tool
 
 URL = os.environ.get("TEST_GUARDED_URL", "http://127.0.0.1:9")
@@ -30,14 +29,14 @@ TOKEN = "the-token-that-opens-the-door"
 VAULT = Path(os.environ.get("TEST_TOKEN_FILE", os.devnull))
 
 
-class GuardedServer:
+class GuardedServer(LocalServer):
     """Answers 401 without the token. Its tool says what it was shown; below `/strict` each call is answered with 403."""
 
     def __init__(self) -> None:
         self.calls = 0
         guarded = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -69,16 +68,7 @@ class GuardedServer:
                 self.end_headers()
                 self.wfile.write(text)
 
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
 def _answered(request: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

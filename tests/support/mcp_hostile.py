@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from .local_server import LocalServer, QuietHandler
 
 MEGABYTE = b"x" * 1_000_000
 SLOW = "^(a+)+$"
@@ -87,11 +88,11 @@ def notes() -> Iterator[bytes]:
         yield json.dumps(note).encode()
 
 
-class HostileServer:
+class HostileServer(LocalServer):
     """The HTTP server; the first part of the path is the mode, with `sse-` before it for an answer by events."""
 
     def __init__(self) -> None:
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -133,17 +134,7 @@ class HostileServer:
                     self.wfile.write(piece)
                 self.wfile.write(b"\n\n" if is_stream else b"")
 
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
 def run_stdio(mode: str) -> None:

@@ -14,12 +14,10 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from celery_agents import CeleryDurability
-from celery_agents.worker.pydantic_agents.conversation import read_conversation
-from celery_agents.worker.state import DEFAULT
 
 from support.engine import Bench, WorkerDied
 from support.pydantic_examples import comparable
-from support.pydantic_found import found
+from support.pydantic_found import conversation_of, submitted
 
 STRATEGIES: tuple[Literal["early", "graceful", "exhaustive"], ...] = ("early", "graceful", "exhaustive")
 LOG: list[str] = []
@@ -109,11 +107,6 @@ def logged() -> list[str]:
     return seen
 
 
-def conversation_of(bench: Bench, session: str) -> Any:
-    messages = bench.state(session).store.section(DEFAULT).messages
-    return read_conversation(messages, str(bench.execution(session).execution_id))
-
-
 def check(bench: Bench, session: str, expected: Any) -> None:
     assert bench.execution(session).status == "completed", bench.record(session)
     conversation = conversation_of(bench, session)
@@ -129,14 +122,9 @@ def test_an_output_beside_calls_ends_the_run_as_the_strategy_says(strategy: str,
     LOG.clear()
     expected = agent.run_sync("go")
     own = logged()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         check(bench, session, expected)
-    finally:
-        bench.close()
     assert logged() == own
 
 
@@ -152,14 +140,9 @@ def test_a_text_beside_calls_is_the_output_where_it_fits_and_the_strategy_is_ear
     agent.model = FunctionModel(answer)
     LOG.clear()
     expected, own = agent.run_sync("go"), logged()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         check(bench, session, expected)
-    finally:
-        bench.close()
     assert logged() == own
 
 
@@ -168,21 +151,13 @@ def test_a_limit_of_calls_counts_each_call_once() -> None:
     options = next(each for each in agent.root_capability.capabilities if isinstance(each, CeleryDurability))
     options.usage_limits = UsageLimits(tool_calls_limit=2)
     expected = agent.run_sync("go", usage_limits=options.usage_limits)
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         check(bench, session, expected)
-    finally:
-        bench.close()
 
 
 def test_what_the_user_says_before_the_output_is_taken_is_answered() -> None:
-    ours = found(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful"))
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful")) as (bench, session):
         bench.step(session)
         bench.send(session, "rather Zug")
         bench.run(session)
@@ -194,15 +169,10 @@ def test_what_the_user_says_before_the_output_is_taken_is_answered() -> None:
             if part.part_kind == "user-prompt"
         ]
         assert prompts == ["go", "rather Zug"]
-    finally:
-        bench.close()
 
 
 def test_a_stop_before_the_output_is_taken_leaves_a_conversation_that_goes_on() -> None:
-    ours = found(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful"))
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(made([[NOTE, GOOD], [("output", {"city": "Zug"})]], "graceful")) as (bench, session):
         bench.step(session)
         bench.stop(session)
         bench.run(session)
@@ -217,8 +187,6 @@ def test_a_stop_before_the_output_is_taken_leaves_a_conversation_that_goes_on() 
         ]
         assert ("c0-1", "Output tool not used - the run ended before.") in returned
         assert sorted(call for call, _ in returned) == ["c0-0", "c0-1", "c1-0"]
-    finally:
-        bench.close()
 
 
 def test_calls_are_made_once_although_the_worker_dies_while_the_output_is_taken() -> None:
@@ -233,17 +201,12 @@ def test_calls_are_made_once_although_the_worker_dies_while_the_output_is_taken(
             raise WorkerDied
         return city
 
-    ours = found(made(turns, "graceful", save))
-    bench = Bench(ours)
     LOG.clear()
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(made(turns, "graceful", save)) as (bench, session):
         with pytest.raises(WorkerDied):
             bench.run(session)
         bench.clock.go_on(3600)
         bench.run(session)
         assert bench.record(session).final_response == "Bern"
-    finally:
-        bench.close()
     assert (LOG.count("note"), LOG.count("model 0")) == (1, 1)
     assert saved == ["Bern", "Bern"]

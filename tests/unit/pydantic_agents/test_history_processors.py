@@ -15,12 +15,11 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from celery_agents import CeleryDurability
-from celery_agents.worker.pydantic_agents.conversation import KeptMessages, read_conversation
+from celery_agents.worker.pydantic_agents.conversation import KeptMessages
 from celery_agents.worker.state import DEFAULT, Role, freeze
 
-from support.engine import Bench
 from support.pydantic_examples import comparable
-from support.pydantic_found import found
+from support.pydantic_found import conversation_of, submitted
 
 SEEN: list[Any] = []
 
@@ -85,11 +84,6 @@ def seen() -> list[Any]:
     return found
 
 
-def conversation_of(bench: Bench, session: str) -> Any:
-    messages = bench.state(session).store.section(DEFAULT).messages
-    return read_conversation(messages, str(bench.execution(session).execution_id))
-
-
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_the_model_reads_and_the_run_leaves_what_an_uninterrupted_run_does(processor: Callable[..., Any]) -> None:
     agent = made(processor)
@@ -97,10 +91,7 @@ def test_the_model_reads_and_the_run_leaves_what_an_uninterrupted_run_does(proce
     first = agent.run_sync("go")
     again = agent.run_sync("and again", message_history=first.all_messages())
     expected = seen()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         conversation = conversation_of(bench, session)
         assert comparable(conversation.history) == comparable(first.all_messages())
@@ -112,8 +103,6 @@ def test_the_model_reads_and_the_run_leaves_what_an_uninterrupted_run_does(proce
         assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(again.usage)
         assert seen() == expected
         stored = bench.state(session).store.section(DEFAULT).messages
-    finally:
-        bench.close()
     assert [message.content for message in stored if message.role is Role.USER] == ["go", "and again"]
     assert sum(message.role is Role.TOOL for message in stored) == 8
     assert sum(message.role is Role.ASSISTANT for message in stored) == 10
@@ -140,11 +129,8 @@ def test_a_run_without_a_processor_keeps_what_it_has_added_alone() -> None:
 
 def test_results_of_an_execution_that_was_stopped_stay_in_the_conversation_of_the_next() -> None:
     agent = made(lambda messages: messages)
-    ours = found(agent)
-    bench = Bench(ours)
     SEEN.clear()
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.step(session)
         bench.stop(session)
         bench.run(session)
@@ -153,8 +139,6 @@ def test_results_of_an_execution_that_was_stopped_stay_in_the_conversation_of_th
         bench.send(session, "go on")
         bench.run(session)
         history = conversation_of(bench, session).history
-    finally:
-        bench.close()
     returned = [part.tool_call_id for message in history for part in message.parts if part.part_kind == "tool-return"]
     called = [part.tool_call_id for message in history for part in message.parts if part.part_kind == "tool-call"]
     assert returned == called

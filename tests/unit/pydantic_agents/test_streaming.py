@@ -17,8 +17,7 @@ from celery_agents.worker.drivers import Delta, InferenceRequest
 from celery_agents.worker.pydantic_agents.driver import PydanticAgentDriver
 
 from support import pydantic_streams
-from support.engine import Bench
-from support.pydantic_found import found
+from support.pydantic_found import submitted
 from support.states import running
 
 
@@ -59,14 +58,9 @@ def kinds_of_events(name: str) -> tuple[list[str], list[str]]:
     agent.run_sync("What is the weather?")
     own = [event.event_kind for event in pydantic_streams.EVENTS]
     pydantic_streams.EVENTS.clear()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("What is the weather?", agent=ours)
+    with submitted(agent, "What is the weather?") as (bench, session):
         bench.run(session)
         assert bench.execution(session).status == "completed"
-    finally:
-        bench.close()
     return own, [event.event_kind for event in pydantic_streams.EVENTS]
 
 
@@ -102,12 +96,7 @@ def test_a_handler_that_passes_no_event_on_loses_no_call(kind: str) -> None:
         calls.append(x)
         return "counted"
 
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         assert bench.record(session).final_response == "done"
-    finally:
-        bench.close()
     assert calls == [1]

@@ -21,8 +21,8 @@ from celery_agents import CeleryDurability
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.tools.effect import Effect
 
-from support.engine import Bench, WorkerDied
-from support.pydantic_found import found
+from support.engine import WorkerDied
+from support.pydantic_found import found, submitted
 
 CALLS: list[int] = []
 
@@ -79,17 +79,12 @@ def once(tool: str) -> FunctionModel:
 def runs_after_a_crash(agent: PydanticAgent[Any, Any]) -> int:
     """How often the tool runs when the worker dies in its first run."""
     CALLS.clear()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         with pytest.raises(WorkerDied):
             bench.run(session)
         bench.clock.go_on(3600)
         bench.run(session)
         assert bench.execution(session).status == "completed"
-    finally:
-        bench.close()
     return len(CALLS)
 
 
@@ -141,18 +136,13 @@ def test_a_wrong_effect_in_a_wrapped_toolset_is_refused_when_the_agent_is_found(
 
 def test_a_wrong_effect_that_shows_in_a_run_ends_it_before_a_call() -> None:
     CALLS.clear()
-    ours = found(
+    with submitted(
         PydanticAgent(
             once("act"), name="odd", toolsets=[lambda ctx: toolset("sometimes")], capabilities=[CeleryDurability()]
         )
-    )
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    ) as (bench, session):
         bench.run(session)
         assert "tool act: effect 'sometimes' must be" in str(bench.record(session).errors)
-    finally:
-        bench.close()
     assert CALLS == []
 
 
@@ -199,14 +189,9 @@ def test_a_sequential_tool_runs_alone_as_in_a_run_of_its_own(wrap: Wrap, names: 
     agent.run_sync("go")
     own = list(log)
     log.clear()
-    ours = found(agent)
-    bench = Bench(ours)
-    try:
-        session = bench.submit("go", agent=ours)
+    with submitted(agent) as (bench, session):
         bench.run(session)
         assert bench.execution(session).status == "completed"
-    finally:
-        bench.close()
     assert _segments(log) == _segments(own)
 
 
