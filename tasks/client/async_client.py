@@ -8,16 +8,16 @@ for the thread; what the verb was about to write may be written all the same, as
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from celery import Celery
 
 from ...config.settings import Settings
+from ...worker.concurrency.thread_limit import ThreadLimit
 from ...worker.store import Event, StreamPosition
 from .client import AgentClient
 from .inputs import check_position, check_seconds
@@ -35,24 +35,17 @@ class _Threads:
     """Runs verbs in threads: more than anyio's 40, since each watcher occupies one."""
 
     def __init__(self) -> None:
-        self._limiters: dict[int, CapacityLimiter] = {}
+        self._limit = ThreadLimit(_MOST_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run a call and wait for it."""
-        return await to_thread.run_sync(call, limiter=self._limiter(), abandon_on_cancel=True)
+        return await to_thread.run_sync(call, limiter=self._limit.of_this_loop(), abandon_on_cancel=True)
 
     async def follow(self, batches: Generator[list[T]]) -> AsyncGenerator[T]:
         """Get the items of batches, each of which is read in a thread."""
         while (batch := await self.run(lambda: next(batches, None))) is not None:
             for item in batch:
                 yield item
-
-    def _limiter(self) -> CapacityLimiter:
-        """Get the limiter of the running event loop, which cannot be used in another."""
-        loop = id(asyncio.get_running_loop())
-        if loop not in self._limiters:
-            self._limiters[loop] = CapacityLimiter(_MOST_THREADS)
-        return self._limiters[loop]
 
 
 class AsyncJob:

@@ -7,18 +7,18 @@ import hashlib
 import inspect
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
-import anyio
 import anyio.to_thread
 
+from ..concurrency.thread_limit import ThreadLimit
 from ..known_secrets import remember_passing_secrets, remember_secrets
 from ..redaction import redact
 from ..secret_values import is_secret_name, secrets_of_variables
 from ..state import AgentState
+from .line_limit import LineLimit
 from .outages import ServerAway
 
 Given = Any
@@ -34,10 +34,10 @@ class Authentication(Protocol):
 
 
 # Functions of users that hang, such as for a vault, must not take the threads that others need.
-_THREADS: Final = 32
+_THREADS: Final = ThreadLimit(32)
 _HTTP_LOGGERS: Final = ("httpx2", "httpx")
 _LIBRARY_LOGGER: Final = "mcp.client.streamable_http"
-_LIBRARY_LINES_A_SECOND: Final = 20
+_LIBRARY_LINES: Final = LineLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +169,8 @@ async def _call(function: Callable[[AgentState], Any], state: AgentState) -> Any
     is_async = inspect.iscoroutinefunction
     if is_async(function) or is_async(getattr(type(function), "__call__", None)):  # noqa: B004 - a method is looked at
         return await function(state)
-    value = await anyio.to_thread.run_sync(function, state, limiter=_threads(), abandon_on_cancel=True)
+    value = await anyio.to_thread.run_sync(function, state, limiter=_THREADS.of_this_loop(), abandon_on_cancel=True)
     return await value if inspect.isawaitable(value) else value
-
-
-_limiters: Final[dict[int, anyio.CapacityLimiter]] = {}
-
-
-def _threads() -> anyio.CapacityLimiter:
-    """The limit of this loop, since a limiter belongs to one."""
-    return _limiters.setdefault(id(asyncio.get_running_loop()), anyio.CapacityLimiter(_THREADS))
 
 
 def _problem_of_given(value: Any) -> str | None:
@@ -226,22 +218,8 @@ def _add_filter(name: str, wanted: Callable[[logging.LogRecord], bool]) -> None:
 
 def _quieten(record: logging.LogRecord) -> bool:
     """The library writes a traceback for each message that is none, with a part of the message: a line is enough."""
-    now = time.monotonic()
-    if now - _library_lines.since >= 1:
-        _library_lines.since, _library_lines.count = now, 0
-    _library_lines.count += 1
     record.exc_info = record.exc_text = None
-    return _redact_record(record) and _library_lines.count <= _LIBRARY_LINES_A_SECOND
-
-
-class _Lines:
-    """How many lines the library has logged since then (seconds of this machine)."""
-
-    since = 0.0
-    count = 0
-
-
-_library_lines: Final = _Lines()
+    return _redact_record(record) and _LIBRARY_LINES.take()
 
 
 def _redact_record(record: logging.LogRecord) -> bool:

@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from ..redaction import redact
+from .line_limit import LINES_A_SECOND, LineLimit
 from .metering import TOO_LARGE, Pace, too_large
 from .server import MCPServer
 
@@ -35,7 +36,6 @@ _KILL_SECONDS: Final = 2.0
 _FLUSH_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.01
 _LOG_LINE_BYTES: Final = 2_000
-_LOG_LINES_A_SECOND: Final = 20
 _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
 # Where libraries write the id of the request that an answer belongs to: at the beginning, or at the end.
 _ID_AT_BEGIN: Final = re.compile(rb'^\s*\{"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
@@ -155,18 +155,15 @@ async def _write_messages(process: Process, from_us: Any, to_us: Any, flushed: a
 
 async def _read_log(name: str, errors: ByteReceiveStream) -> None:
     """Write the server's own log into the worker's: without secrets, and no more than somebody can read."""
-    left, second, silent = _LOG_LINES_A_SECOND, anyio.current_time(), 0
+    limit = LineLimit()
     with suppress(*_BROKEN):
         async for line in _log_lines(errors):
-            if anyio.current_time() - second >= 1:
-                if silent:
-                    log.info("MCP server %s: %d lines of its log are left out", name, silent)
-                left, second, silent = _LOG_LINES_A_SECOND, anyio.current_time(), 0
-            if left > 0:
-                left -= 1
-                log.info("MCP server %s: %s", name, redact(line.decode(errors="replace")))
-            else:
-                silent += 1
+            if not limit.take():
+                continue
+            if limit.left_out:
+                log.info("MCP server %s: %d lines of its log are left out", name, limit.left_out)
+                limit.left_out = 0
+            log.info("MCP server %s: %s", name, redact(line.decode(errors="replace")))
 
 
 async def _log_lines(errors: ByteReceiveStream) -> AsyncIterator[bytes]:
@@ -178,8 +175,8 @@ async def _log_lines(errors: ByteReceiveStream) -> AsyncIterator[bytes]:
         for line in lines:
             if text := line[:_LOG_LINE_BYTES].strip():
                 yield text
-        if len(lines) > _LOG_LINES_A_SECOND:
-            await anyio.sleep(1 / _LOG_LINES_A_SECOND)
+        if len(lines) > LINES_A_SECOND:
+            await anyio.sleep(1 / LINES_A_SECOND)
 
 
 async def _end(process: Process) -> None:
