@@ -28,6 +28,7 @@ from ...state import (
     StopReason,
 )
 from ...tools.results import to_json_value
+from .. import fields
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
@@ -136,7 +137,7 @@ def describe_end(scope: SessionScope, link: ParentLink, state: AgentState) -> Ch
     most = scope.settings.max_result_bytes
     output: Any = last.inference_response.output if last is not None else None
     response, left_out = _response(state), list[str]()
-    if output is not None and _json_bytes(output) > most:
+    if output is not None and len(fields.to_json(output)) > most:
         response, output, left_out = json.dumps(output, ensure_ascii=False), None, ["output"]
     metadata, parts = state.context.metadata, _parts(state, link.merge_parts)
     brought = {name: metadata[name] for name in link.merge if name in metadata}
@@ -186,17 +187,13 @@ def _limit(groups: Sequence[dict[str, Any]], most_bytes: int) -> list[str]:
     left, removed = most_bytes, list[str]()
     for group in groups:
         for name in list(group):
-            size = _json_bytes(group[name])
+            size = len(fields.to_json(group[name]))
             if size > left:
                 removed.append(name)
                 del group[name]
             else:
                 left -= size
     return removed
-
-
-def _json_bytes(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _event(request: Request, end: ChildEnd) -> NewEvent:
