@@ -6,13 +6,13 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ...worker.errors import StoreForbidden, StoreUnavailable
 from .exits import ExitCode
-from .named_app import choose_app, chosen_app
+from .named_app import AppOption, choose_app, chosen_app
 from .options import AsJson, RedisUrl, settings_for
 from .views import as_json, clean, finding_value, one_line, plural
 
@@ -32,16 +32,7 @@ def register(program: typer.Typer) -> None:
 
 
 def doctor(
-    app: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            "-A",
-            metavar="MODULE",
-            help="An existing Celery app with agents installed, as for celery -A.",
-            show_default=False,
-        ),
-    ] = None,
+    app: AppOption = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import sys
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from ...worker.errors import ConfigurationError
 from .views import one_line
 
 if TYPE_CHECKING:
     from celery import Celery
+
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        "-A",
+        metavar="MODULE",
+        help="An existing Celery app with agents installed, as for celery -A: its Redis and broker are used.",
+        show_default=False,
+    ),
+]
 
 _NAME: Final[ContextVar[str | None]] = ContextVar("celery_agents_app", default=None)
 
@@ -42,8 +56,9 @@ def refuse_app(command: str, advice: str) -> None:
         raise ConfigurationError(f"--app {name}: {command} does not take an existing app; {advice}")
 
 
+@cache
 def import_app(name: str) -> Celery:
-    """Import a Celery app as `celery -A` does, from the working folder, too.
+    """Import a Celery app once, as `celery -A` does, from the working folder, too.
 
     Raises:
         ConfigurationError: It cannot be imported.

@@ -15,7 +15,7 @@ from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 from .lazy_commands import LazyCommands
-from .named_app import choose_app
+from .named_app import AppOption, choose_app
 
 _EPILOG = """\b
 Environment (each setting of the product is CELERY_AGENTS_<NAME>):
@@ -58,16 +58,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
-    app: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            "-A",
-            metavar="MODULE",
-            help="An existing Celery app with agents installed, as for celery -A: its Redis and broker are used.",
-            show_default=False,
-        ),
-    ] = None,
+    app: AppOption = None,
 ) -> None:
     """Durable AI-agent jobs on Celery and Redis."""
     del version  # printed by its callback
