@@ -53,6 +53,7 @@ from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.sessions.saving import SessionSave, next_step
+from celery_agents.worker.tools import tool
 
 BEGINNING_MS = 1_790_000_000_000
 
@@ -84,6 +85,21 @@ class StillClock:
 
 class WorkerDied(BaseException):
     """Raised by a driver or a tool where the worker's process would have ended."""
+
+
+def fragile_tool() -> Any:
+    """A keyed tool `fragile` whose worker dies in its first run; the next one returns "whole"."""
+    deaths = [1]
+
+    @tool(effect="keyed")
+    def fragile() -> str:
+        """Die once."""
+        if deaths:
+            deaths.pop()
+            raise WorkerDied
+        return "whole"
+
+    return fragile
 
 
 class Bench:

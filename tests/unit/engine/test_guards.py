@@ -33,7 +33,7 @@ from celery_agents.worker.state import (
 from celery_agents.worker.store import NotClaimedReason
 from celery_agents.worker.tools import tool
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, fragile_tool
 
 NewBench = Callable[..., Bench]
 ASKED_ALWAYS = (GuardPoint.BEFORE_CALL, GuardPoint.BEFORE_NEXT)
@@ -167,20 +167,13 @@ def test_the_longest_delay_counts_and_a_stop_beats_every_delay(new_bench: NewBen
 
 
 def test_a_step_that_has_obtained_something_is_not_delayed(new_bench: NewBench) -> None:
-    deaths = [1]
-
-    @tool(effect="keyed")
-    def fragile() -> str:
-        """Die once."""
-        if deaths:
-            deaths.pop()
-            raise WorkerDied
-        return "whole"
-
     guard = Answering(lambda: Delay(30.0), GuardPoint.BEFORE_CALL, step=99)
     bench = new_bench(
         Agent(
-            "fragile", driver=lambda s: "end" if s.step_count else CallTool("fragile"), tools=[fragile], guards=[guard]
+            "fragile",
+            driver=lambda s: "end" if s.step_count else CallTool("fragile"),
+            tools=[fragile_tool()],
+            guards=[guard],
         )
     )
     session_id = bench.submit()

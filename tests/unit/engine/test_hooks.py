@@ -29,7 +29,7 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.tools import tool
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, fragile_tool
 
 NewBench = Callable[..., Bench]
 
@@ -523,16 +523,6 @@ def test_a_request_to_continue_goes_on_after_an_answer_without_calls(new_bench: 
 
 
 def test_hooks_run_again_with_their_step_and_their_changes_are_stored_once(new_bench: NewBench) -> None:
-    deaths = [1]
-
-    @tool(effect="keyed")
-    def fragile() -> str:
-        """Die once."""
-        if deaths:
-            deaths.pop()
-            raise WorkerDied
-        return "whole"
-
     runs: list[int] = []
 
     def add(context: HookContext) -> HookContext:
@@ -542,7 +532,7 @@ def test_hooks_run_again_with_their_step_and_their_changes_are_stored_once(new_b
     def driver(state: AgentState) -> Any:
         return CallTool("fragile") if not state.step_count else "done"
 
-    bench = new_bench(agent_with(Hook(HookPoint.BEFORE_EXECUTION, add), driver=driver, tools=[fragile]))
+    bench = new_bench(agent_with(Hook(HookPoint.BEFORE_EXECUTION, add), driver=driver, tools=[fragile_tool()]))
     session_id = bench.submit()
     bench.worker_died(session_id)
     bench.run(session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from celery_agents.worker.errors import ConfigurationError, DriverError, Unusabl
 from celery_agents.worker.state import AgentState, ExecutionBudget, InferenceResponse, LLMConfig
 from celery_agents.worker.tools import tool
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, fragile_tool
 from support.wait import wait_until
 
 NewBench = Callable[..., Bench]
@@ -236,18 +236,8 @@ def test_an_unreadable_answer_of_a_worker_that_died_is_dropped_by_the_next(new_b
 
 def test_an_unreadable_answer_whose_tools_have_begun_is_not_replaced(new_bench: NewBench) -> None:
     """All effects of a step come from one answer."""
-    deaths = [1]
-
-    @tool(effect="keyed")
-    def fragile() -> str:
-        """Die once."""
-        if deaths:
-            deaths.pop()
-            raise WorkerDied
-        return "whole"
-
     driver = Plan(CallTool("fragile"))
-    bench = new_bench(Agent("a", driver=driver, tools=[fragile]))
+    bench = new_bench(Agent("a", driver=driver, tools=[fragile_tool()]))
     session_id = bench.submit()
     bench.worker_died(session_id)
     driver.unreadable = 1
@@ -400,16 +390,21 @@ def test_a_stop_ends_a_hanging_driver_within_a_second(new_bench: NewBench, is_as
     assert bench.record(session_id) == record
 
 
-def test_a_step_that_reaches_its_deadline_in_the_driver_fails_and_can_be_retried(new_bench: NewBench) -> None:
-    times: list[int] = []
+def hanging_once(times: list[int]) -> Callable[[AgentState], Awaitable[str]]:
+    """A driver whose first call hangs; each call leaves a mark in `times`."""
 
-    async def hang(state: AgentState) -> str:
+    async def hang_once(state: AgentState) -> str:
         times.append(1)
         if len(times) == 1:
             await asyncio.sleep(20)
         return "done"
 
-    bench = new_bench(Agent("a", driver=hang, step_timeout=0.1))
+    return hang_once
+
+
+def test_a_step_that_reaches_its_deadline_in_the_driver_fails_and_can_be_retried(new_bench: NewBench) -> None:
+    times: list[int] = []
+    bench = new_bench(Agent("a", driver=hanging_once(times), step_timeout=0.1))
     session_id = bench.submit()
     thread = threading.Thread(target=lambda: bench.step(session_id))
     thread.start()
@@ -446,14 +441,7 @@ def test_a_budget_whose_time_is_over_cancels_the_driver_and_stops(new_bench: New
 
 def test_a_draining_worker_gives_a_hanging_step_back_and_another_carries_it_on(new_bench: NewBench) -> None:
     times: list[int] = []
-
-    async def hang_once(state: AgentState) -> str:
-        times.append(1)
-        if len(times) == 1:
-            await asyncio.sleep(20)
-        return "done"
-
-    bench = new_bench(Agent("a", driver=hang_once))
+    bench = new_bench(Agent("a", driver=hanging_once(times)))
     session_id = bench.submit()
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(bench.step(session_id)))

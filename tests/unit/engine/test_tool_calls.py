@@ -26,7 +26,7 @@ from celery_agents.worker.state import (
 )
 from celery_agents.worker.tools import StopExecution, ToolContext, tool
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, fragile_tool
 from support.wait import wait_until
 
 NewBench = Callable[..., Bench]
@@ -491,7 +491,7 @@ def test_a_stop_with_a_result_that_is_no_json_still_stops(new_bench: NewBench) -
 
 
 def test_a_stop_of_a_tool_survives_the_death_of_its_worker(new_bench: NewBench) -> None:
-    deaths, ends = [1], [0]
+    ends = [0]
 
     @tool(effect="unsafe")
     def finish() -> str:
@@ -499,15 +499,8 @@ def test_a_stop_of_a_tool_survives_the_death_of_its_worker(new_bench: NewBench) 
         ends[0] += 1
         raise StopExecution("once")
 
-    @tool(effect="keyed")
-    def fragile() -> str:
-        """Die once."""
-        if deaths:
-            deaths.pop()
-            raise WorkerDied
-        return "whole"
-
-    bench = new_bench(calling(CallTool("finish"), CallTool("fragile"), tools=[finish, fragile], max_parallel_tools=1))
+    tools = [finish, fragile_tool()]
+    bench = new_bench(calling(CallTool("finish"), CallTool("fragile"), tools=tools, max_parallel_tools=1))
     session_id = bench.submit()
     bench.worker_died(session_id)
     bench.run(session_id)
