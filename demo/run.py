@@ -50,7 +50,7 @@ def run_demo(
         model: Model id of pydantic-ai; None: a deterministic function in its place.
         base_url: A server that speaks the provider's protocol.
         data: Folder of Redis's data and the logs; None: a temporary one.
-        keep: Leave everything running, with Flower, and say how to look at it.
+        keep: Leave the agent, Redis and Flower running, and say how to look at it.
         say: Takes a line for people.
     """
     how = f"with {model}" if model else "with a function in the model's place (no key needed)"
@@ -189,10 +189,15 @@ def _program() -> str:
 
 
 def _keep(stage: Stage, job: Job, say: Callable[[str], None]) -> None:
-    """Leave everything running, and say how to look at it and how to end it."""
+    """Leave our side running with Flower, and say how to look at it and how to end it.
+
+    The plain workers end here: nothing asks them again, and one that is ended together with its Redis can need many
+    seconds, because redis-py repeats each of its commands with growing pauses.
+    """
     stack = stage.stack
+    ours = [worker for (side, _), worker in stage.workers.items() if side is Side.AGENTS and worker.is_alive]
     for worker in stage.workers.values():
-        if not worker.is_alive:
+        if worker not in ours:
             stack.stop(worker)
     flower = None
     if flower_is_installed():
@@ -200,9 +205,9 @@ def _keep(stage: Stage, job: Job, say: Callable[[str], None]) -> None:
         flower = stack.start_flower(_FLOWER_PORT, credentials)
         say(f"Flower: {stack.flower_url}  (user and password: {credentials})")
     stack.keep()
-    say("Everything runs on. Look at it:")
+    say("The agent runs on. Look at it:")
     say(f"  export CELERY_AGENTS_REDIS_URL={stack.redis.url}")
     say(f"  {_program()} show {job.session_id}")
-    pids = [worker.pid for worker in stage.workers.values() if worker.is_alive]
+    pids = [worker.pid for worker in ours]
     pids += [stage.ledger_process.pid, *([flower.pid] if flower else []), stack.redis.pid]
     say(f"End it with: kill {' '.join(map(str, pids))}\n")

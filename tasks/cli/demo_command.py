@@ -22,7 +22,7 @@ def demo(
     base_url: Annotated[
         str | None, typer.Option(metavar="URL", help="With --model: a server that speaks its protocol.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards, with Flower.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the agent, Redis and Flower running afterwards.")] = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="Keep Redis's data and the logs here; default: a temporary folder.")
     ] = None,

@@ -96,6 +96,9 @@ def test_what_is_kept_can_be_looked_at_and_asked_again(tmp_path: Path) -> None:
         url = re.findall(r"CELERY_AGENTS_REDIS_URL=(\S+)", done.stdout)[0]
         session = re.findall(r"celery-agents show (\w+)", done.stdout)[0]
         assert re.search(r"Flower: http://127.0.0.1:\d+", done.stdout)
+        plain = {int(str(line["pid"])) for line in ledger_lines(tmp_path / "data", "plain Celery", "answer")}
+        assert plain
+        assert all(map(gone, plain)), "nothing asks the plain workers again"
         again = [sys.executable, "-P", "-m", "celery_agents", "send", session, "Order 18 is broken, too", "--wait"]
         answer = subprocess.run(
             again, env=environment({"CELERY_AGENTS_REDIS_URL": url}), capture_output=True, text=True, timeout=60,
