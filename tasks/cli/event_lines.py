@@ -190,7 +190,6 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "request_answered": _describe_closed,
     "request_expired": _describe_closed,
     "request_cancelled": lambda event: None,
-    "request_used": lambda event: None,
     "execution_completed": _describe_end,
     "execution_stopped": _describe_end,
     "execution_failed": _describe_end,

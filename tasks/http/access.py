@@ -82,11 +82,6 @@ class AccessRules:
         self._tokens = read_tokens(settings.http_token_secrets)
         self._origins = allowed_origins(settings)
 
-    @property
-    def has_tokens(self) -> bool:
-        """Whether callers need a token; otherwise only this machine may ask."""
-        return bool(self._tokens)
-
     async def access_of(self, request: Request, client: AsyncAgentClient) -> Access:
         """Read the bearer token of a request.
 

@@ -17,7 +17,6 @@ ASKED: Final = (RequestKind.APPROVAL, RequestKind.QUESTION)
 """Kinds of requests that a person at a screen answers; a run ends with them."""
 
 _EVENT_PREFIX: Final = "celery_agents."
-_TOOL_ID: Final = ":tool"
 
 
 def messages_by_step(state: AgentState, execution_id: str) -> dict[int, list[Message]]:

@@ -31,10 +31,6 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NoBody(Body):
-    """A body without fields; it may be left out."""
-
-
 class NoQuery(Body):
     """A query without parameters."""
 

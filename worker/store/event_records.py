@@ -81,7 +81,6 @@ class EventType(StrEnum):
     REQUEST_ANSWERED = "request_answered"
     REQUEST_EXPIRED = "request_expired"
     REQUEST_CANCELLED = "request_cancelled"
-    REQUEST_USED = "request_used"
     EXECUTION_WAITING = "execution_waiting"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SUSPENDED = "execution_suspended"

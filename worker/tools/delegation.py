@@ -31,7 +31,6 @@ MergeRules = Mapping["str | type[StatePart]", Reducer]
 """How what children bring is combined with what the parent has: by metadata key, or by state part."""
 
 _RULES: Final = ("input", "last", "all")
-NO_MERGE: Final[MergeRules] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The events of requests: opened, answered, expired, cancelled, used."""
+"""The events of requests: opened, answered, expired, cancelled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from ...state import AnswerRecord, AnswerVerb, Request
 from ..event_records import NewEvent
 
-RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled", "request_used"]
+RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled"]
 
 
 def opened_event(request: Request) -> NewEvent:
@@ -25,15 +25,6 @@ def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
         type_ = "request_cancelled"
     elif record.by_expiry:
         type_ = "request_expired"
-    return _event(type_, request, record)
-
-
-def used_event(request: Request, record: AnswerRecord) -> NewEvent:
-    """The step that asked is committed with the answer."""
-    return _event("request_used", request, record)
-
-
-def _event(type_: RequestEventType, request: Request, record: AnswerRecord) -> NewEvent:
     data = {
         "id": request.id,
         "kind": request.kind.value,
