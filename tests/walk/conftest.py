@@ -90,7 +90,7 @@ def fresh_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=True)
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    extras = "embedded,flower,llm"
+    extras = "embedded,flower,http,llm"
     constraints = home / "constraints.txt"
     freeze = subprocess.run(
         [sys.executable, "-m", "pip", "freeze", "--exclude-editable"], capture_output=True, text=True, check=True

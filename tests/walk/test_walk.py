@@ -169,9 +169,15 @@ WITH_COMMANDS: Final = tuple(
 )
 
 
+HTTP_PAGE: Final = "docs/http.md"
+
+
+def read_blocks(page: str) -> list[str]:
+    return _SHELL_BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
 def read_lines(page: str) -> list[str]:
-    blocks = _SHELL_BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+    return [line for block in read_blocks(page) for line in block.splitlines() if line.strip()]
 
 
 def write_python_blocks(page: str, folder: Path) -> None:
@@ -182,7 +188,7 @@ def write_python_blocks(page: str, folder: Path) -> None:
             (folder / name[1]).write_text(block)
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS)
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page != HTTP_PAGE])
 def test_every_command_of_a_page_works_as_it_is_written(page: str, newcomer: Newcomer, own_redis: RedisServer) -> None:
     (newcomer.home / "my_agents.py").write_text(OTHER_AGENTS)  # some pages name the reader's own module
     write_python_blocks(page, newcomer.home)
@@ -200,6 +206,24 @@ def test_every_command_of_a_page_works_as_it_is_written(page: str, newcomer: New
             newcomer.open_terminal(f"env {command}", until="[queues]")  # Celery's own level shows no more than this
         else:
             newcomer.type(command)
+
+
+def test_the_http_page_works_as_it_is_written(newcomer: Newcomer, own_redis: RedisServer) -> None:
+    """Its commands are one script, which asks the server that its first block starts."""
+    shutil.copy(ROOT / "tests" / "support" / "page_agents.py", newcomer.home)
+    newcomer.export(f"export CELERY_AGENTS_REDIS_URL={own_redis.url()}")
+    newcomer.export("export CELERY_AGENTS_AGENTS=page_agents")
+    newcomer.export("export CELERY_AGENTS_TOKEN_SECRET=not-a-secret-but-long-enough")
+    newcomer.open_terminal("celery-agents worker", until="ready.")
+    (install, with_tokens), script = read_blocks(HTTP_PAGE)[:2], read_blocks(HTTP_PAGE)[2:]
+    assert install.splitlines() == ["pip install 'celery-agents[http]'", "celery-agents serve"]
+    server = newcomer.open_terminal("celery-agents serve", until="celery-agents serves")
+    told = newcomer.type("set -eu\nTOKEN=\n" + "\n".join(script))
+    assert '"final_response": "How can I help?"' in told
+    assert "event: execution_completed" in told
+    server.end()
+    (newcomer.home / "with_tokens.sh").write_text(with_tokens)
+    newcomer.open_terminal("bash -eu with_tokens.sh", until="celery-agents serves http://0.0.0.0:8080")
 
 
 def test_a_reason_stands_for_a_command_that_exists() -> None:
