@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import time
 import uuid
 import warnings
@@ -324,7 +325,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         """Follow a session in batches; a batch is empty when nothing happens for a while."""
         session = self.store.sessions.header(read_session_id(session_id)).session_id
         deadline = None if timeout is None else time.monotonic() + timeout
-        yield from follow_session(self.store, session, after, deadline)
+        with contextlib.suppress(TimeoutError):
+            yield from follow_session(self.store, session, after, deadline)
 
     def show(self, session_id: str) -> StoredSession:
         """Load the session with its whole state.

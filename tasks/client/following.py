@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final
 
 from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
@@ -23,6 +23,7 @@ class SessionReader:
 
     Attributes:
         position: Behind the last item that was made.
+        is_quiet: The last read has found nothing, not even text that does not count.
     """
 
     def __init__(self, store: Store, session_id: str, after: str | None) -> None:
@@ -36,6 +37,7 @@ class SessionReader:
         self._session_id = session_id
         self._after = after
         self.position = StreamPosition.read(after)
+        self.is_quiet = False
         self._filter = DeltaFilter(resumes=after is not None)
         self._followed_at: float | None = None
         self._may_mark = True
@@ -78,6 +80,7 @@ class SessionReader:
         """Read the next items, and wait `block_seconds` at most for the first of them; None: not at all."""
         block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
         found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
+        self.is_quiet = not found
         texts = committed_texts(self._store, self._session_id, found)
         return [item for entry in found for item in self.items_of(entry, texts)]
 
@@ -127,20 +130,27 @@ def committed_texts(store: Store, session_id: str, entries: Sequence[Entry]) -> 
 
 
 def follow_session(
-    store: Store, session_id: str, after: str | None, deadline: float | None
+    store: Store,
+    session_id: str,
+    after: str | None,
+    deadline: float | None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Generator[list[StreamItem]]:
     """Follow a session in batches; a batch is empty when nothing happens for a while.
 
     Args:
         after: Cursor of the last item that the reader has. None: from the beginning.
         deadline: `time.monotonic()` at which the last batch is read. None: never.
+        is_over: Asked after an empty batch. Once it is true, everything that is stored by then is read, and it ends.
     Raises:
+        TimeoutError: The deadline has come first.
         SessionExpired: Its retention is over, and nothing of the session is left.
         StoreUnavailable: Redis is away, at the deadline; until then it is asked again.
     """
-    reader, begun = SessionReader(store, session_id, after), False
+    reader, begun, ends = SessionReader(store, session_id, after), False, False
     while True:
         left = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
+        has_all = False
         try:
             if not begun:
                 snapshot = reader.begin()
@@ -148,7 +158,10 @@ def follow_session(
                 if snapshot:
                     yield snapshot
             reader.keep_followed()
-            yield reader.read(left)
+            items = reader.read(0.0 if ends else left)
+            if items or reader.is_quiet:
+                yield items
+            has_all = reader.is_quiet
         except SessionNotFound as error:
             raise SessionExpired(session_id) from error
         except StoreUnavailable:
@@ -156,5 +169,8 @@ def follow_session(
                 raise
             time.sleep(max(0.0, min(left, _LOST_CONNECTION_SECONDS)))
             yield []
-        if deadline is not None and time.monotonic() >= deadline:
+        if has_all and ends:
             return
+        ends = ends or (has_all and is_over())
+        if not ends and deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError

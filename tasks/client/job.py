@@ -58,22 +58,24 @@ class Job:
     def batches(self, from_id: str | None, timeout: float | None) -> Generator[list[Event]]:
         """Follow the events in batches, as the store gives them; a batch is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        position = from_id or "0"
+        position, ends = from_id or "0", False
         while True:
-            found = self._read_events(position, deadline)
-            ended = not found
+            found = self._read_events(position, deadline, wait=not ends)
+            is_quiet = found is not None and not found
             own: list[Event] = []
-            for event in found:
+            for event in found or ():
                 position = event.id
                 self._note_execution(event)
                 if event.execution_id == self._execution_id:
                     own.append(event)
-                    ended = event.type in EXECUTION_ENDS  # not the end where a retry follows
             yield own
-            if ended and self._check_ended():
+            if ends and is_quiet:
                 return
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
+            if _is_end(own[-1] if own else None) and self._check_ended():
+                return
+            ends = ends or (is_quiet and self._check_ended())
+            if not ends and deadline is not None and time.monotonic() >= deadline:
+                raise self._not_ended(timeout)
 
     def stream(self, after: str | None = None, *, timeout: float | None = None) -> Generator[StreamItem]:
         """Follow the events of the execution, and the text that its steps write, until it ends.
@@ -95,15 +97,14 @@ class Job:
     def stream_batches(self, after: str | None, timeout: float | None) -> Generator[list[StreamItem]]:
         """Follow the stream in batches; a batch is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        for batch in follow_session(self._store, self.session_id, after, deadline):
-            own, ended = [item for item in batch if self._is_mine(item)], not batch
-            for item in own:
-                if item.event is not None:
-                    ended = item.event.type in EXECUTION_ENDS  # not the end where a retry follows
-            yield own
-            if ended and self._check_ended():
-                return
-        raise TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout:g} s")
+        try:
+            for batch in follow_session(self._store, self.session_id, after, deadline, self._check_ended):
+                own = [item for item in batch if self._is_mine(item)]
+                yield own
+                if _is_end(next((item.event for item in reversed(own) if item.event), None)) and self._check_ended():
+                    return
+        except TimeoutError:
+            raise self._not_ended(timeout) from None
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the end of the execution.
@@ -131,20 +132,24 @@ class Job:
             return item.event.execution_id == self._execution_id
         return item.delta is None or item.delta.execution_id == self._execution_id
 
-    def _read_events(self, position: str, deadline: float | None) -> list[Event]:
+    def _read_events(self, position: str, deadline: float | None, *, wait: bool) -> list[Event] | None:
+        """Read the next events, and wait for the first of them or not; None when Redis is away."""
         left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
         try:
-            return self._store.sessions.watch(self.session_id, position, max(1, round(left * 1000)))
+            return self._store.sessions.watch(self.session_id, position, round(left * 1000) if wait else 1)
         except StoreUnavailable:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
             time.sleep(min(left, _LOST_CONNECTION_SECONDS))
-            return []
+            return None
 
     def _note_execution(self, event: Event) -> None:
         own = event.data.get("operation") == self.operation_id
         if own and event.type in ("execution_submitted", "message_joined"):
             self._execution_id = event.execution_id
+
+    def _not_ended(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout or 0:g} s")
 
     def _check_ended(self) -> bool:
         """Whether a result is stored. An empty batch asks too, since the stream may have lost the event of the end."""
@@ -167,6 +172,11 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"
+
+
+def _is_end(last: Event | None) -> bool:
+    """Whether a batch ends with the end of its execution; a retry may follow the end in the same batch."""
+    return last is not None and last.type in EXECUTION_ENDS
 
 
 __all__ = ["Job", "Result"]

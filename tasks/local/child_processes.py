@@ -117,9 +117,10 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to its whole group and wait until the process has ended."""
+        """Send SIGKILL to what is left of its group and wait until the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            if self.is_alive or not _is_taken(self.pid):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         _guard.send("drop", self.pid)
 
@@ -130,6 +131,17 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
+
+
+def _is_taken(pid: int) -> bool:
+    """Whether the number of a process that has ended belongs to another one, which no group with members allows."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class _GuardProcess:

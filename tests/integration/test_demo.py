@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.hostile import hostile_environment, write_files_of_another_service
+from support.processes import is_gone
 from support.provider import Provider, calls, tool_call
 from support.redis_server import RedisServer
 from support.wait import wait_until
@@ -34,13 +35,6 @@ def demo(
     return subprocess.run(
         command, cwd=cwd, env=environment(env), capture_output=True, text=True, timeout=110, check=False
     )
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def ledger_lines(data: Path, side: str, kind: str) -> list[dict[str, object]]:
@@ -98,7 +92,7 @@ def test_what_is_kept_can_be_looked_at_and_asked_again(tmp_path: Path) -> None:
         assert re.search(r"Flower: http://127.0.0.1:\d+", done.stdout)
         plain = {int(str(line["pid"])) for line in ledger_lines(tmp_path / "data", "plain Celery", "answer")}
         assert plain
-        assert all(map(gone, plain)), "nothing asks the plain workers again"
+        assert all(map(is_gone, plain)), "nothing asks the plain workers again"
         again = [sys.executable, "-P", "-m", "celery_agents", "send", session, "Order 18 is broken, too", "--wait"]
         answer = subprocess.run(
             again, env=environment({"CELERY_AGENTS_REDIS_URL": url}), capture_output=True, text=True, timeout=60,
@@ -109,7 +103,7 @@ def test_what_is_kept_can_be_looked_at_and_asked_again(tmp_path: Path) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
     for pid in pids:
-        wait_until(lambda pid=pid: gone(pid), f"process {pid} has ended", timeout=20)
+        wait_until(lambda pid=pid: is_gone(pid), f"process {pid} has ended", timeout=20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
@@ -130,7 +124,7 @@ def test_nothing_is_left_when_it_is_ended_in_the_middle(number: signal.Signals, 
     _, errors = started.communicate(timeout=30)
     assert "Traceback" not in errors
     for pid in pids:
-        wait_until(lambda pid=pid: gone(pid), f"worker {pid} has ended", timeout=20)
+        wait_until(lambda pid=pid: is_gone(pid), f"worker {pid} has ended", timeout=20)
 
 
 def test_with_a_model_both_sides_ask_it_and_use_the_same_tools(provider: Provider, tmp_path: Path) -> None:

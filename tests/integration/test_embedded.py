@@ -18,14 +18,8 @@ from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
 from celery_agents.worker.errors import ConfigurationError
 
 from support.processes import free_port as unused_port
+from support.processes import is_gone
 from support.wait import wait_until
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_it_is_durable_evicts_nothing_and_listens_on_loopback_only() -> None:
@@ -140,7 +134,7 @@ def test_children_end_with_their_parent_in_whatever_way_it_ends(end: signal.Sign
         parent.send_signal(end)
         parent.communicate(timeout=20)
     for pid in pids:
-        wait_until(lambda pid=pid: gone(int(pid)), f"child {pid} has ended", timeout=15)
+        wait_until(lambda pid=pid: is_gone(int(pid)), f"child {pid} has ended", timeout=15)
 
 
 def test_a_child_that_ended_is_told_with_its_last_words(tmp_path: Path) -> None:

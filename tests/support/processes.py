@@ -44,6 +44,23 @@ def free_port() -> int:
     raise OSError(f"no free port among 200 tried between {_PORTS.start} and {_PORTS.stop}")
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, also when nobody has waited for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _is_taken(pid: int) -> bool:
+    """Whether the number of a process that has ended belongs to another one: campaigns start more than there are."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class _Warden:
     """One guard process for this process and every process that it starts."""
 
@@ -142,11 +159,11 @@ class Process:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send a signal to the process, or to its whole group; nothing when it has ended."""
+        """Send a signal to the process, or to what is left of its group; nothing when it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            if group:
+            if group and (self.alive or not _is_taken(self.pid)):
                 os.killpg(self.pid, number)
-            elif self._popen is not None:
+            elif not group and self._popen is not None:
                 self._popen.send_signal(number)
 
     def terminate(self) -> None:

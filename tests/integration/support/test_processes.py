@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import TESTS, Process, free_port, running
+from support.processes import TESTS, Process, free_port, is_gone, running
 from support.wait import wait_until
 
 SLEEPER = "print('here', flush=True); import time; time.sleep(600)"
@@ -16,14 +16,6 @@ SLEEPER = "print('here', flush=True); import time; time.sleep(600)"
 
 def python(name: str, code: str, directory: Path, **env: str | None) -> Process:
     return Process(name, [sys.executable, "-c", code], directory, env)
-
-
-def gone(pid: int) -> bool:
-    """Ended, or a zombie that only waits for its parent to look."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_a_process_is_its_own_group_with_its_own_log(tmp_path: Path) -> None:
@@ -42,8 +34,8 @@ def test_ending_a_process_ends_what_it_started(tmp_path: Path) -> None:
         child = int(
             wait_until(lambda: [w for w in process.text().split() if w.isdigit()], "the child's pid is known")[0]
         )
-        assert not gone(child)
-    wait_until(lambda: gone(child), "the child has ended too")
+        assert not is_gone(child)
+    wait_until(lambda: is_gone(child), "the child has ended too")
 
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
@@ -94,10 +86,10 @@ time.sleep(600)
     )
     assert tests.stdout is not None
     orphan = int(tests.stdout.readline())
-    assert not gone(orphan)
+    assert not is_gone(orphan)
     tests.kill()
     tests.communicate()
-    wait_until(lambda: gone(orphan), "the process has ended with the tests that started it")
+    wait_until(lambda: is_gone(orphan), "the process has ended with the tests that started it")
 
 
 def test_a_free_port_is_below_the_range_of_outgoing_connections() -> None:

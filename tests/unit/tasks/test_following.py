@@ -1,0 +1,111 @@
+"""A reader of an execution ends when it has everything, and not before, whenever the end comes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from celery_agents import Agent
+from celery_agents.tasks.client.job import Job
+from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.store import EventType, LiveDelta, Store, StreamPosition
+
+from support.engine import Bench
+
+READERS: dict[str, Callable[[Job], list[EventType | str]]] = {
+    "events": lambda job: [event.type for event in job.events(timeout=20)],
+    "stream": lambda job: [item.event.type for item in job.stream(timeout=20) if item.event is not None],
+}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(Agent("quick", driver=lambda state: "done"))
+    yield bench
+    bench.close()
+
+
+@dataclass
+class Part:
+    """A trade of the store where a read goes as the test says; everything else goes to the store."""
+
+    inner: Any
+    read: Callable[..., Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.read if name in ("watch", "follow") else getattr(self.inner, name)
+
+
+def store_that_reads(store: Store, read: Callable[[Callable[[], Any]], Any]) -> Store:
+    """A store whose readers get what `read` makes of the real reply, without waiting for it."""
+
+    def watch(session_id: str, after: str, block_ms: int) -> Any:
+        return read(lambda: store.sessions.watch(session_id, after, 1))
+
+    def follow(positions: dict[str, StreamPosition], block_ms: int | None) -> Any:
+        return read(lambda: store.live.follow(positions, None))
+
+    read_otherwise: Any = copy.copy(store)
+    read_otherwise.sessions = Part(store.sessions, watch)
+    read_otherwise.live = Part(store.live, follow)
+    return read_otherwise
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_end_right_after_an_empty_reply_is_read(reader: str, bench: Bench) -> None:
+    session_id = bench.submit()
+
+    def read(reply: Callable[[], Any]) -> Any:
+        found = reply()
+        if not found:
+            bench.run(session_id)  # after the reply, and before the reader asks whether the execution has ended
+        return found
+
+    seen = READERS[reader](Job(store_that_reads(bench.store, read), session_id, "", "e1"))
+    assert seen[-2:] == ["step_committed", "execution_completed"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_end_while_redis_is_away_is_read(reader: str, bench: Bench) -> None:
+    session_id = bench.submit()
+    ended: list[object] = []
+
+    def read(reply: Callable[[], Any]) -> Any:
+        if not ended:
+            ended.append(bench.run(session_id))
+            raise StoreUnavailable("away")
+        return reply()
+
+    seen = READERS[reader](Job(store_that_reads(bench.store, read), session_id, "", "e1"))
+    assert seen[-2:] == ["step_committed", "execution_completed"]
+
+
+def test_an_end_behind_text_that_does_not_count_is_read(bench: Bench) -> None:
+    session_id = bench.submit()
+    bench.run(session_id)
+    from_its_middle = LiveDelta(
+        id="1-1", at_ms=1, session_id=session_id, execution_id="e1", step=1, attempt="a", call=1, part="text",
+        offset=7, text="of an attempt that another worker made void",
+    )  # fmt: skip
+    pages = [{session_id: [from_its_middle]}]
+    store = store_that_reads(bench.store, lambda reply: pages.pop() if pages else reply())
+    seen = READERS["stream"](Job(store, session_id, "", "e1"))
+    assert seen[-2:] == ["step_committed", "execution_completed"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_whose_end_is_not_stored_any_more_ends_all_the_same(reader: str, bench: Bench) -> None:
+    session_id = bench.submit()
+    bench.run(session_id)
+    asked: list[object] = []
+
+    def read(reply: Callable[[], Any]) -> Any:
+        asked.append(reply)
+        return type(reply())()
+
+    assert READERS[reader](Job(store_that_reads(bench.store, read), session_id, "", "e1")) == []
+    assert len(asked) == 2, "once more after the execution was seen to have ended"
