@@ -75,7 +75,7 @@ def _requests(material: Material, spoilt: Sequence[str]) -> st.SearchStrategy[di
         | material.values.map(lambda value: {"task": "a", "args": [value]})
         | material.values.map(lambda value: {"task": "a", "options": {"queue": value, "priority": value}})
         | material.values.map(lambda value: {"task": "a", "options": value})
-        | material.values.map(lambda value: {"task": "a", "options": {str(value): value}}),
+        | material.values.map(lambda value: {"task": "a", "options": {_name_of(value): value}}),
         "webhook": material.values
         | st.sampled_from(("http://[", "http://a:b@c", "https://\0", "http://h:x/", "HTTP://h")),
     }
@@ -84,6 +84,11 @@ def _requests(material: Material, spoilt: Sequence[str]) -> st.SearchStrategy[di
         st.fixed_dictionaries({**good, **{name: bad[name] for name in pair}}) for pair in sorted(pairs, key=sorted)
     ]
     return st.one_of(*(st.fixed_dictionaries(dict(good)) for _ in spoiled[::2]), *spoiled)
+
+
+def _name_of(value: Any) -> str:
+    """A text as it is. The text of any other value may be too much for Python itself."""
+    return value if isinstance(value, str) else type(value).__name__
 
 
 def _message_of(content: Any, metadata: Any) -> Message:
