@@ -240,7 +240,9 @@ class ToolCallRunner:
             run = self._delegator.open_spawned(run, planned, needs)
         else:
             run = self._opener.open_needed(run, planned, needs)
-        if run.outcome is None and run.is_stopping and planned.index not in run.records:
+        # One that an attempt with a lost reply has opened may have its answer, which is read when it is closed.
+        is_open = any(each.index == planned.index and each.child is None for each in run.journal.open_requests)
+        if run.outcome is None and run.is_stopping and planned.index not in run.records and not is_open:
             run = run.with_record(planned.index, self._record_unasked(run, planned, needs))
         if planned.index not in run.records or planned.is_pure:
             return run

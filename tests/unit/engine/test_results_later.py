@@ -109,3 +109,26 @@ def test_a_request_that_cannot_be_made_leaves_the_outcome_unknown_and_says_why(b
     (call,) = bench.state(session).run.tool_executions
     assert call.outcome == "unknown"
     assert "bytes" in call.as_message()
+
+
+def test_a_result_that_came_before_a_stop_and_a_lost_reply_is_the_calls(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = ResultLater(lambda: NeedsResult("a farm renders"))
+    steps = bench.store.steps
+    open_requests = steps.open_requests
+
+    def open_twice(*args: Any, **kwargs: Any) -> Any:
+        """As after a lost reply: the worker asks again, and the service and a person were faster."""
+        open_requests(*args, **kwargs)
+        (session,) = sessions
+        bench.answer(session, Complete(7))
+        bench.stop(session)
+        return open_requests(*args, **kwargs)
+
+    sessions: list[str] = []
+    monkeypatch.setattr(steps, "open_requests", open_twice)
+    session = run(bench, later, sessions.append)
+    assert (later.calls, outcomes(bench, session)) == (1, ["ok"])
+    (call,) = bench.state(session).run.tool_executions
+    assert call.value == 7
