@@ -37,7 +37,6 @@ from celery_agents.worker.state import (
     InferenceUsage,
     Message,
     StepExecution,
-    StopReason,
     ToolCall,
     ToolOutcome,
 )
@@ -253,8 +252,8 @@ def _problems_of_answer(sim: Simulation, session: str, key: AuxiliaryKey, kept: 
     journaled = sim.history.beside.ever.get(key, [])
     if kept is None:
         record = sim.client.sessions.record(session, key[0])
-        if record is not None and record.stop_reason == StopReason.RETRY_LIMIT_REACHED:
-            return  # no hook runs in a step that has killed its processes
+        if record is not None and any("times without an answer" in each for each in record.errors):
+            return  # no hook that asks runs in a step that has killed its processes; a guardrail may have blocked it
         if key[:2] not in sim.history.answers:
             return  # a later attempt was blocked: nothing behind the guardrail runs
         if any(_was_known(sim, key, each) for each in journaled):
