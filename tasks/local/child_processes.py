@@ -119,7 +119,7 @@ class Child:
     def kill(self) -> None:
         """Send SIGKILL to what is left of its group and wait until the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.is_alive or not _is_taken(self.pid):
+            if self.is_alive or not is_taken(self.pid):
                 os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         _guard.send("drop", self.pid)
@@ -133,7 +133,7 @@ class Child:
             self._process.send_signal(number)
 
 
-def _is_taken(pid: int) -> bool:
+def is_taken(pid: int) -> bool:
     """Whether the number of a process that has ended belongs to another one, which no group with members allows."""
     try:
         os.kill(pid, 0)

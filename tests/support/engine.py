@@ -87,13 +87,13 @@ class WorkerDied(BaseException):
     """Raised by a driver or a tool where the worker's process would have ended."""
 
 
-def fragile_tool() -> Any:
-    """A keyed tool `fragile` whose worker dies in its first run; the next one returns "whole"."""
-    deaths = [1]
+def fragile_tool(times: int = 1) -> Any:
+    """A keyed tool `fragile` whose worker dies in its first `times` runs; the next one returns "whole"."""
+    deaths = [1] * times
 
     @tool(effect="keyed")
     def fragile() -> str:
-        """Die once."""
+        """Die at first."""
         if deaths:
             deaths.pop()
             raise WorkerDied

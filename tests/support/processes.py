@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from celery_agents.tasks.local.child_processes import is_taken
+
 from .wait import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -50,15 +52,6 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def _is_taken(pid: int) -> bool:
-    """Whether the number of a process that has ended belongs to another one: campaigns start more than there are."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class _Warden:
@@ -161,7 +154,7 @@ class Process:
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send a signal to the process, or to what is left of its group; nothing when it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            if group and (self.alive or not _is_taken(self.pid)):
+            if group and (self.alive or not is_taken(self.pid)):
                 os.killpg(self.pid, number)
             elif not group and self._popen is not None:
                 self._popen.send_signal(number)

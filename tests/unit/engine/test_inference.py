@@ -252,18 +252,8 @@ def test_an_unreadable_answer_whose_tools_have_begun_is_not_replaced(new_bench: 
 
 
 def test_a_journaled_answer_is_never_asked_for_again(new_bench: NewBench) -> None:
-    deaths = [1, 1, 1]
-
-    @tool(effect="keyed")
-    def fragile() -> str:
-        """Die three times."""
-        if deaths:
-            deaths.pop()
-            raise WorkerDied
-        return "whole"
-
     driver = Plan(CallTool("fragile"), "done")
-    bench = new_bench(Agent("a", driver=driver, tools=[fragile]))
+    bench = new_bench(Agent("a", driver=driver, tools=[fragile_tool(3)]))
     session_id = bench.submit()
     for _ in range(3):
         bench.worker_died(session_id)
