@@ -1,7 +1,8 @@
 """Collects what the steps of a process emit while they run, and writes it beside them.
 
-One thread sends what all steps have emitted in one round trip, at most every 50 ms, and ends when nobody emits. A step
-never waits for it: what Redis does not take, and what would need too much memory, is dropped and counted.
+One thread sends what all steps have emitted in one round trip, at most every 50 ms, and ends when nobody emits. Where
+its writes take long, because many sessions are followed or Redis is slow, it writes less often. A step never waits for
+it: what Redis does not take, and what would need too much memory, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from ..store import Attempt, NewDelta, Store
 log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 0.05
+_LONGEST_FLUSH_SECONDS: Final = 0.2
+# Of the time, at most, that the writes take.
+_WRITING_SHARE: Final = 0.02
 _SHORTEST_SECONDS: Final = 0.002
 _FLUSH_BYTES: Final = 1_000
 _IDLE_SECONDS: Final = 2.0
@@ -75,13 +79,13 @@ class AttemptText:
     ends: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     written: set[int] = field(default_factory=set[int])
 
-    def add(self, call: int, part: str, value: str | bytes, size: int) -> int:
+    def add(self, call: int, part: str, offset: int, value: str | bytes, size: int) -> int:
         """Add a piece; text joins the last piece where that is of the same part and nothing was dropped in between.
 
         Returns:
             Bytes that it takes.
         """
-        last, offset = self.pieces[-1] if self.pieces else None, self.ends.get((call, part), 0)
+        last = self.pieces[-1] if self.pieces else None
         if isinstance(value, str) and last is not None and last.is_followed_by(call, part, offset):
             last.texts.append(value)
             last.end += len(value)
@@ -103,7 +107,8 @@ class LiveWriter:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._emitted = threading.Condition()
+        self._lock = threading.Lock()
+        self._emitted = threading.Condition(self._lock)
         self._urgent = threading.Event()
         self._waiting: dict[AttemptText, None] = {}  # in the order in which they have begun to wait
         self._size = 0
@@ -117,14 +122,15 @@ class LiveWriter:
         Args:
             call: Number of the driver call within the attempt, from 1; 0 for a tool.
         """
-        size = _bytes_of(value)
-        with self._emitted:
+        size, place = _bytes_of(value), (call, part)
+        with self._lock:
+            offset = to.ends.get(place, 0)
             if self._closed.is_set() or to.size + size > _MOST_OF_ONE or self._size + size > _MOST_OF_ALL:
                 self.dropped += 1
             else:
-                self._note(to, to.add(call, part, value, size))
+                self._note(to, to.add(call, part, offset, value, size))
             if isinstance(value, str):
-                to.ends[call, part] = to.ends.get((call, part), 0) + len(value)
+                to.ends[place] = offset + len(value)
 
     def void(self, of: AttemptText, call: int) -> bool:
         """Drop what a driver call has emitted; True when some of it may have been written already."""
@@ -158,10 +164,10 @@ class LiveWriter:
             self._emitted.notify_all()
 
     def _run(self) -> None:
-        written_at = -_FLUSH_SECONDS
+        written_at, pause = -_FLUSH_SECONDS, _FLUSH_SECONDS
         while self._has_work():
             # The first piece goes at once, those behind it together.
-            self._urgent.wait(max(_SHORTEST_SECONDS, written_at + _FLUSH_SECONDS - time.monotonic()))
+            self._urgent.wait(max(_SHORTEST_SECONDS, written_at + pause - time.monotonic()))
             self._urgent.clear()
             written_at = time.monotonic()
             taken = self._take()
@@ -171,6 +177,7 @@ class LiveWriter:
             except CeleryAgentsError as error:
                 log.debug("live text was dropped: %s", error)
                 self._closed.wait(_AFTER_FAILURE_SECONDS)
+            pause = _pause_after(time.monotonic() - written_at)
 
     def _has_work(self) -> bool:
         """Wait until something is there to write; False when the thread has to end."""
@@ -199,6 +206,11 @@ class LiveWriter:
             written = self._store.live.write(texts)
         finally:
             self.dropped += count - written
+
+
+def _pause_after(seconds: float) -> float:
+    """From the beginning of a write that took so long to that of the next one, in seconds."""
+    return min(max(_FLUSH_SECONDS, seconds / _WRITING_SHARE), _LONGEST_FLUSH_SECONDS)
 
 
 def _bytes_of(value: str | bytes) -> int:

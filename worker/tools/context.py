@@ -173,8 +173,9 @@ class ToolContext:
     def emit(self, value: Any) -> None:
         """Show those who follow the session what the call does, while it runs; nobody else ever sees it.
 
-        It is written beside the step within 50 ms, costs nothing when nobody follows, and never fails or delays the
-        call: what Redis does not take is dropped. It is no part of the result, and void if the call has to run again.
+        It is written beside the step, about 200 ms later at most, and costs nothing when nobody follows. It never
+        fails or delays the call: what Redis does not take is dropped. It is no part of the result, and void if the
+        call has to run again.
 
         Args:
             value: A text, which continues what this call has emitted before; or data of JSON. At most 16,000 bytes.

@@ -178,12 +178,14 @@ class SlowLive:
         self.live = self
         self.let = threading.Event()
         self.error: Exception | None = None
+        self.seconds = 0.0
         self.written: list[NewDelta] = []
         self.trips = 0
 
     def write(self, texts: dict[Attempt, list[NewDelta]]) -> int:
         self.trips += 1
         assert self.let.wait(10)
+        time.sleep(self.seconds)
         if self.error is not None:
             raise self.error
         self.written += [delta for deltas in texts.values() for delta in deltas]
@@ -281,6 +283,20 @@ def test_the_pieces_of_many_steps_go_together() -> None:
     writer.close()
     assert store.trips == 2
     assert len(store.written) == 101
+
+
+def test_where_a_write_takes_long_there_are_fewer() -> None:
+    store = SlowLive()
+    store.let.set()
+    store.seconds = 0.01
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        writer.add(attempt, 1, "text", "x")
+        time.sleep(0.01)
+    assert store.trips <= 10, "one each 200 ms, not each 50"
+    writer.close()
+    assert writer.dropped == 0
 
 
 def test_a_full_redis_delays_and_fails_no_step(new_bench: NewBench) -> None:
