@@ -99,9 +99,9 @@ soak: $(VENV)/installed-dev
 	$(BIN)/python tests/fault/soak.py $(ARGS)
 
 bench: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	failed=0; $(BIN)/python benchmarks/run.py $(ARGS) || failed=1; \
 	for part in waiting children pydantic_agents live http_streams flat_cost; do \
-	  $(BIN)/python benchmarks/$$part.py --write || exit 1; done
+	  $(BIN)/python benchmarks/$$part.py --write || failed=1; done; exit $$failed
 
 bench-waiting: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/waiting.py --write $(ARGS)

@@ -74,6 +74,12 @@ def one_session() -> tuple[Engine, ...]:
     return (product("keyed"), product("pure"))
 
 
+def floor_of_slow_model() -> Engine:
+    """Bare Celery with the slots that the slow model's sessions get."""
+    engine = floor("threads", SLOW_SLOTS, "no_ack")
+    return dataclasses.replace(engine, name=f"{engine.name}_{SLOW_SLOTS}")
+
+
 def with_more_slots() -> Engine:
     """This product with a slot for each session of the slow model."""
     engine = product("keyed", MORE_SLOTS)
@@ -99,7 +105,7 @@ def once_plans() -> tuple[Plan, ...]:
     """Measured in one round: curves over K, waiting models, two workers, and peers that no target names."""
     return (
         Plan(floor("threads", SLOTS, "no_ack"), (*CURVE, THOUSAND, QUICK_MODEL)),
-        Plan(floor("threads", SLOW_SLOTS, "no_ack"), (SLOW_MODEL,)),
+        Plan(floor_of_slow_model(), (SLOW_MODEL,)),
         Plan(floor("prefork", 2, "no_ack", processes=2), (MANY,)),
         Plan(floor("solo", 1, "no_ack", processes=2), (MANY,)),
         Plan(naive(SLOTS), CURVE),

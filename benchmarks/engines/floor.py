@@ -29,7 +29,8 @@ app.conf.update(
 if HINTS:
     app.conf.update(task_queues=[Queue("floor", no_ack=True)], worker_disable_prefetch=True)
 
-results = redis.Redis.from_url(URL, socket_timeout=None)
+# One for each slot, where all sessions end at once: redis-py refuses the 101st otherwise.
+results = redis.Redis.from_url(URL, max_connections=1000, socket_timeout=None)
 
 
 @app.task(name="floor.step")
