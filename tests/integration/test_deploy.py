@@ -195,7 +195,7 @@ class Deployment:
             # Monitors are refused on purpose, doctor tries whether it may publish, and redis-py tells its version;
             # Redis before 7 does not name what of CLIENT that was. A client tries a script once, and then does without.
             if entry["username"] not in ("monitor", "default")
-            and not (entry["username"] == "producer" and entry["object"].startswith("script"))
+            and not (entry["username"] in ("producer", "http") and entry["object"].startswith("script"))
             and not (entry["object"] == "client" or entry["object"].startswith("client|set"))
         ]
 
