@@ -12,13 +12,14 @@ from pathlib import Path
 
 import plans
 
+from celery_agents.tasks.local.embedded_redis import redis_binary
+
 from .figures import Floors, cpu, step_time, throughput
 from .load import Load
 from .plot import Curve, plot_curves
 from .rounds import Results
 from .running import Sample
 from .sections import DOCUMENT, kept_sections
-from .stores import redis_binary
 
 PLOT = DOCUMENT.with_suffix(".svg")
 

