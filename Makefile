@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
 	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 45 minutes); bench-quick: 3 minutes"
+	@echo "make mutants      changes the code in 800 places and counts what the unit tests notice (an hour)"
 	@echo "make clean        remove .venv and everything that was built"
 
 # The first of these that is Python 3.11 or newer. It is tried and not only looked up: a version manager's stub may refuse to run.
@@ -124,6 +125,11 @@ bench-flat: $(VENV)/installed-bench
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py --quick $(ARGS)
 
+# The list of what survived is in .mutant-runs/report.txt.
+mutants: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet -e '.[mutants]'
+	$(BIN)/python tests/mutants.py $(ARGS)
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache tests/.pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache tests/.pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs .mutant-runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -122,7 +122,10 @@ def suspend_hops() -> Hops:
         ):
             session = client.submit("absent", "hello").session_id
             url = f"/v1/sessions/{session}"
-            for verb, body in (("suspend", {"reason": "first"}), ("resume", {})):  # imports and connections are made once
+            for verb, body in (
+                ("suspend", {"reason": "first"}),
+                ("resume", {}),
+            ):  # imports and connections are made once
                 http.post(f"{url}/{verb}", json=body).raise_for_status()
             return count(lambda: http.post(f"{url}/suspend", json={"reason": "counted"}).raise_for_status())
 

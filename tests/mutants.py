@@ -1,0 +1,310 @@
+"""Mutation testing: change the code in one place at a time, and count the changes that its unit tests notice.
+
+`make mutants` draws a sample, runs it in copies of the repository, and writes what survived to `.mutant-runs/report.txt`.
+A mutant is killed when a test that runs the changed line fails, or takes too long. Mutations come from Cosmic Ray's
+operators; a run of the tests under coverage says which test runs which line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # when it is run by itself
+
+from support.product import PACKAGE, ROOT, tracked_files
+
+SUBJECTS: Final = (
+    "worker/engine",
+    "worker/capabilities",
+    "worker/state/execution/budget.py",
+    "worker/state/execution/reservations.py",
+    "worker/requests",
+    "worker/tools/results.py",
+    "tasks/http/access.py",
+    "tasks/http/bodies.py",
+    "tasks/http/request_limits.py",
+)
+NETS: Final = (
+    "unit/engine",
+    "unit/capabilities",
+    "unit/state",
+    "unit/requests",
+    "unit/tools",
+    "unit/tasks",
+    "unit/mcp",
+)
+OPERATORS: Final = (
+    "AddNot",
+    "NumberReplacer",
+    "ReplaceAndWithOr",
+    "ReplaceOrWithAnd",
+    "ReplaceTrueWithFalse",
+    "ReplaceFalseWithTrue",
+    "ReplaceBreakWithContinue",
+    "ReplaceContinueWithBreak",
+    "ReplaceUnaryOperator_Delete_Not",
+    "ReplaceBinaryOperator_Add_Sub",
+    "ReplaceBinaryOperator_Sub_Add",
+    "ReplaceBinaryOperator_Mul_Div",
+    "ReplaceBinaryOperator_Div_Mul",
+    "ReplaceComparisonOperator_Eq_NotEq",
+    "ReplaceComparisonOperator_NotEq_Eq",
+    "ReplaceComparisonOperator_Lt_LtE",
+    "ReplaceComparisonOperator_LtE_Lt",
+    "ReplaceComparisonOperator_Gt_GtE",
+    "ReplaceComparisonOperator_GtE_Gt",
+    "ReplaceComparisonOperator_Is_IsNot",
+    "ReplaceComparisonOperator_IsNot_Is",
+    "ZeroIterationForLoop",
+)
+MOST_TESTS: Final = 40
+"""Tests that are run for a mutant: those of the module's own test file first, then the fastest."""
+SLOWEST_SECONDS: Final = 60.0
+"""A mutant whose tests take longer is killed: it hangs."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one place.
+
+    Attributes:
+        occurrence: The number of the place among those in the file that the operator can change, from 0.
+        line: Its line, from 1.
+    """
+
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+
+    @property
+    def name(self) -> str:
+        """File, line and operator, as the report names it."""
+        return f"{self.path}:{self.line} {self.operator}#{self.occurrence}"
+
+
+# --- the places that can be changed ------------------------------------------------------------------------------
+
+
+def find_mutants() -> Iterator[Mutant]:
+    """All changes of all subjects."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator
+
+    for path in tracked_files():
+        if path.suffix != ".py" or not str(path).startswith(SUBJECTS):
+            continue
+        nodes = list(ast_nodes(get_ast((ROOT / path).read_text(encoding="utf-8"))))
+        for name in OPERATORS:
+            places = [at for node in nodes for at in get_operator(f"core/{name}")().mutation_positions(node)]
+            for occurrence, (start, _) in enumerate(places):
+                yield Mutant(str(path), name, occurrence, start[0])
+
+
+def mutate(mutant: Mutant, copy: Path) -> str:
+    """Change the file in a copy; return the text that it had."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    file = copy / mutant.path
+    text = file.read_text(encoding="utf-8")
+    changed = mutate_code(text, get_operator(f"core/{mutant.operator}")(), mutant.occurrence)
+    assert changed is not None, mutant.name
+    file.write_text(changed, encoding="utf-8")
+    return text
+
+
+# --- which test runs which line ----------------------------------------------------------------------------------
+
+
+class Contexts:
+    """A plugin of pytest: tells coverage which test runs, and notes how long it takes."""
+
+    def __init__(self, coverage: Any) -> None:
+        self._coverage = coverage
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self.seconds[report.nodeid] = float("inf")  # says nothing about mutants
+
+
+def run_under_coverage(copy: Path, target: Path) -> None:
+    """Write which tests run which lines of the subjects, as JSON."""
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(
+        data_file=None,
+        include=[f"{copy}/{subject}{'' if subject.endswith('.py') else '/*'}" for subject in SUBJECTS],
+        concurrency=["thread", "greenlet"],
+    )
+    contexts = Contexts(measured)
+    measured.start()
+    pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not alone and not long", *NETS], plugins=[contexts])
+    measured.stop()
+    data, lines = measured.get_data(), {}
+    for name in data.measured_files():
+        by_line = {line: [each for each in ran if each] for line, ran in data.contexts_by_lineno(name).items()}
+        lines[str(Path(name).relative_to(copy))] = by_line
+    target.write_text(json.dumps({"lines": lines, "seconds": contexts.seconds}))
+
+
+@dataclass
+class Nets:
+    """The tests of each line."""
+
+    lines: dict[str, dict[str, list[str]]]
+    seconds: dict[str, float]
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """The tests that run a mutant's line; where it runs at the import alone, those of the file."""
+        by_line = self.lines.get(mutant.path, {})
+        found = set(by_line.get(str(mutant.line), ())) or {test for tests in by_line.values() for test in tests}
+        own = f"test_{Path(mutant.path).stem}.py"
+        usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 4]
+        return sorted(usable, key=lambda test: (own not in test, self.seconds[test]))[:MOST_TESTS]
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def copy_repository(folder: Path) -> Path:
+    """A copy that imports as the package; its folder has the package's name."""
+    copy = folder / PACKAGE
+    for path in tracked_files():
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, copy / path)
+    return copy
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """The environment in which Python imports the copy."""
+    return {**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def is_killed(copy: Path, tests: Sequence[str]) -> bool:
+    """Whether one of these tests fails in the copy, or hangs."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", *tests]
+    process = subprocess.Popen(
+        command, cwd=copy / "tests", env=environment(copy), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        return process.wait(SLOWEST_SECONDS) != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+_OWN_COPY: list[Path] = []
+
+
+def take_copy(copies: Any) -> None:
+    """Give a process of the pool a copy of its own."""
+    _OWN_COPY.append(copies.get())
+
+
+def judge(job: tuple[Mutant, list[str]]) -> tuple[Mutant, str]:
+    """Run the tests of one mutant: killed, survived, or not reached by any test."""
+    mutant, tests = job
+    if not tests:
+        return mutant, "not reached"
+    (copy,) = _OWN_COPY
+    text = mutate(mutant, copy)
+    try:
+        return mutant, "killed" if is_killed(copy, tests) else "survived"
+    finally:
+        (copy / mutant.path).write_text(text, encoding="utf-8")
+
+
+def learn_nets(copy: Path, folder: Path) -> Nets:
+    """Run the tests once."""
+    target = folder / "lines.json"
+    command = [sys.executable, str(copy / "tests" / "mutants.py"), "--learn", str(copy), "--target", str(target)]
+    subprocess.run(command, cwd=copy / "tests", env=environment(copy), check=True)
+    return Nets(**json.loads(target.read_text()))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw mutants, judge them, write the report; the exit status."""
+    began, verdicts = time.monotonic(), defaultdict[str, list[Mutant]](list)
+    every = [each for each in find_mutants() if each.path.startswith(arguments.only)]
+    drawn = random.Random(arguments.seed).sample(every, min(arguments.count, len(every)))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        folders = [Path(name) / str(number) for number in range(arguments.processes)]
+        copies: multiprocessing.Queue[Path] = multiprocessing.Queue()
+        for folder in folders:
+            copies.put(copy_repository(folder))
+        nets = learn_nets(folders[0] / PACKAGE, Path(name))
+        with multiprocessing.Pool(arguments.processes, take_copy, (copies,)) as pool:
+            for mutant, verdict in pool.imap_unordered(judge, [(each, nets.tests_of(each)) for each in drawn]):
+                verdicts[verdict].append(mutant)
+                if verdict != "killed":
+                    print(f"{verdict:<12} {mutant.name}", flush=True)
+                if time.monotonic() - began > arguments.minutes * 60:
+                    pool.terminate()
+                    break
+    return report(verdicts, len(every), arguments)
+
+
+def report(verdicts: dict[str, list[Mutant]], possible: int, arguments: argparse.Namespace) -> int:
+    """Write what was found; 1 where fewer were killed than wanted."""
+    judged = sum(map(len, verdicts.values()))
+    share = len(verdicts["killed"]) / judged if judged else 0.0
+    first = (
+        f"{len(verdicts['killed'])} of {judged} mutants killed ({share:.1%}), {len(verdicts['survived'])} survived,"
+        f" {len(verdicts['not reached'])} not reached by a test; seed {arguments.seed}, {possible} are possible"
+    )
+    print(first)
+    target = ROOT / ".mutant-runs" / "report.txt"
+    target.parent.mkdir(exist_ok=True)
+    left = sorted(f"{word} {each.name}" for word in ("survived", "not reached") for each in verdicts[word])
+    target.write_text("\n".join([first, *left, ""]), encoding="utf-8")
+    return int(share < arguments.least)
+
+
+def main() -> int:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=800, help="mutants to draw")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="files whose path begins so")
+    parser.add_argument("--minutes", type=float, default=60, help="no mutant is begun after this time")
+    parser.add_argument(
+        "--least", type=float, default=0.85, help="share of killed ones below which the exit status is 1"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--learn", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.learn is not None:
+        run_under_coverage(arguments.learn, arguments.target)
+        return 0
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
