@@ -1,0 +1,233 @@
+"""The keeper of leases: when a call may begin, when a step is interrupted, and when its step goes to another worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import ScriptedDriver
+from celery_agents.worker.engine import LeaseKeeper
+from celery_agents.worker.engine.active_lease import ActiveLease, Interruption
+from celery_agents.worker.store import Claimed, StepRef
+
+from support.engine import Bench
+
+LEASE = 10.0
+
+
+class Keeping:
+    """A keeper, with the lease of a step that it keeps.
+
+    Attributes:
+        published: The steps that the keeper gave to other workers.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.published: list[StepRef] = []
+        self.keeper = LeaseKeeper(
+            bench.store, bench.settings, publish=self.published.append, monotonic=bench.clock.monotonic
+        )
+        self.ref = bench.due(bench.submit())
+        self.lease = self.claim(seconds=1000.0)
+
+    def claim(self, seconds: float) -> ActiveLease:
+        assert self.ref is not None
+        claimed = self.bench.store.steps.claim(self.ref, "claim", "worker", alone=True)
+        assert isinstance(claimed, Claimed), claimed
+        return self.keeper.keep(claimed.claim, seconds, self.bench.clock.monotonic())
+
+    def go_on(self, seconds: float) -> None:
+        self.bench.clock.go_on(seconds)
+
+    def lose(self) -> None:
+        """Another worker takes the step over."""
+        self.go_on(LEASE + self.bench.settings.lease_grace_seconds + 0.1)
+        taken = self.bench.store.steps.claim(self.lease.claim.ref, "another", "another worker", alone=True)
+        assert isinstance(taken, Claimed), taken
+
+
+@pytest.fixture
+def kept(new_bench: Callable[..., Bench]) -> Iterator[Keeping]:
+    keeping = Keeping(new_bench(Agent("a", driver=ScriptedDriver(["x"])), lease_seconds=LEASE, lease_renew_seconds=2))
+    yield keeping
+    keeping.keeper.close()
+
+
+# --- when a call may begin -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("passed", "may_begin"), [(0.0, True), (7.4, True), (7.5, False), (9.9, False), (14.9, False)])
+def test_a_call_begins_within_three_quarters_of_a_lease(kept: Keeping, passed: float, may_begin: bool) -> None:
+    kept.go_on(passed)
+    assert kept.keeper.is_fresh(kept.lease) is may_begin
+
+
+def test_a_lease_that_is_renewed_is_fresh_again(kept: Keeping) -> None:
+    kept.go_on(9.0)
+    assert kept.keeper.confirm(kept.lease)
+    kept.go_on(7.4)
+    assert kept.keeper.is_fresh(kept.lease)
+
+
+def test_the_age_of_a_lease_counts_from_the_sending_of_its_claim(kept: Keeping) -> None:
+    lease = kept.keeper.keep(kept.lease.claim, 1000.0, kept.bench.clock.monotonic() - 7.5)
+    assert not kept.keeper.is_fresh(lease)
+
+
+def test_no_call_begins_after_an_interruption(kept: Keeping) -> None:
+    kept.lease.interrupt(Interruption.CANCEL, kept.bench.clock.monotonic())
+    assert not kept.keeper.is_fresh(kept.lease)
+    assert not kept.keeper.confirm(kept.lease)
+
+
+def test_no_call_begins_at_the_deadline(kept: Keeping) -> None:
+    kept.lease.deadline = kept.bench.clock.monotonic() + 5.0
+    kept.go_on(5.0)
+    assert not kept.keeper.is_fresh(kept.lease)
+    assert kept.lease.interruption is Interruption.DEADLINE
+
+
+def test_a_call_may_take_until_the_deadline_or_the_end_of_the_budget(kept: Keeping) -> None:
+    now = kept.bench.clock.monotonic()
+    kept.lease.deadline = now + 30.0
+    assert kept.keeper.time_left(kept.lease) == kept.keeper.remaining(kept.lease) == 30.0
+    kept.lease.budget_ends = now + 20.0
+    assert (kept.keeper.time_left(kept.lease), kept.keeper.remaining(kept.lease)) == (20.0, 30.0)
+    kept.go_on(40.0)
+    assert (kept.keeper.time_left(kept.lease), kept.keeper.remaining(kept.lease)) == (0.0, 0.0)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_keep_a_claim_alive(kept: Keeping) -> None:
+    for _ in range(10):
+        kept.go_on(LEASE * 0.9)
+        kept.keeper.tick()
+    assert kept.lease.interruption is None
+    assert kept.keeper.is_fresh(kept.lease)
+
+
+def test_a_round_interrupts_a_step_that_was_taken_over(kept: Keeping) -> None:
+    kept.lose()
+    kept.keeper.tick()
+    assert kept.lease.interruption is Interruption.LOST
+
+
+def test_a_lost_claim_stays_lost(kept: Keeping) -> None:
+    kept.lose()
+    kept.keeper.tick()
+    kept.lease.interrupt(Interruption.CANCEL, kept.bench.clock.monotonic())
+    kept.keeper.tick()
+    assert kept.lease.interruption is Interruption.LOST
+
+
+def test_a_round_brings_a_stop(kept: Keeping) -> None:
+    kept.bench.stop(kept.lease.claim.ref.session_id)
+    kept.keeper.tick()
+    assert kept.lease.interruption is Interruption.CANCEL
+
+
+def test_a_claim_that_is_woken_is_interrupted_alone(kept: Keeping) -> None:
+    kept.keeper.wake("another claim")
+    assert kept.lease.interruption is None
+    kept.keeper.wake(kept.lease.claim.id)
+    assert kept.lease.interruption is Interruption.CANCEL
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ("deadline", Interruption.DEADLINE),
+        ("budget_ends", Interruption.LIMIT),
+        ("call_deadline", Interruption.CALL),
+    ],
+)
+def test_a_round_interrupts_when_a_time_is_over(kept: Keeping, field: str, why: Interruption) -> None:
+    setattr(kept.lease, field, kept.bench.clock.monotonic() + 5.0)
+    kept.go_on(4.9)
+    kept.keeper.tick()
+    assert kept.lease.interruption is None
+    kept.go_on(0.1)
+    kept.keeper.tick()
+    assert kept.lease.interruption is why
+
+
+def test_a_lease_that_was_dropped_is_not_renewed(kept: Keeping) -> None:
+    kept.keeper.drop(kept.lease)
+    assert kept.keeper.running == 0
+    kept.lose()
+    kept.keeper.tick()
+    assert kept.lease.interruption is None
+
+
+# --- plain functions that do not react ---------------------------------------------------------------------------------
+
+
+def block(kept: Keeping, **changes: Any) -> None:
+    """A plain function begins in the step's own thread."""
+    kept.lease.blocked_since = kept.bench.clock.monotonic()
+    for name, value in changes.items():
+        setattr(kept.lease, name, value)
+
+
+def test_a_function_that_goes_on_after_its_deadline_loses_its_step(kept: Keeping) -> None:
+    given_up: list[str] = []
+    block(kept, call_deadline=kept.bench.clock.monotonic() + 5.0, on_give_up=lambda: given_up.append("given up"))
+    kept.go_on(5.0)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+    kept.go_on(0.4)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+    kept.go_on(0.1)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published, given_up) == (1, [kept.lease.claim.ref], ["given up"])
+
+
+def test_an_abandoned_step_is_counted_until_it_ends(kept: Keeping) -> None:
+    abandoned: list[str] = []
+    block(kept, on_abandon=lambda: abandoned.append("told"))
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, abandoned, len(kept.published)) == (1, ["told"], 1)
+    kept.keeper.drop(kept.lease)
+    assert kept.keeper.abandoned == 0
+
+
+def test_a_function_that_returns_in_its_last_moment_keeps_its_step(kept: Keeping) -> None:
+    block(kept, call_deadline=kept.bench.clock.monotonic() + 5.0)
+    kept.go_on(5.0)
+    kept.keeper.tick()
+    kept.lease.end_call()
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.lease.interruption) == (0, None)
+
+
+def test_the_step_of_another_worker_is_not_given_away(kept: Keeping) -> None:
+    block(kept)
+    kept.lose()
+    kept.keeper.tick()
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (1, [])
+
+
+def test_an_attempt_that_used_up_its_time_counts(kept: Keeping) -> None:
+    block(kept, deadline=kept.bench.clock.monotonic() + 5.0)
+    kept.go_on(5.0)
+    kept.keeper.tick()
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    kept.go_on(timedelta(minutes=1).total_seconds())
+    claimed = kept.bench.store.steps.claim(kept.lease.claim.ref, "next", "worker", alone=True)
+    assert isinstance(claimed, Claimed)
+    assert claimed.loaded.attempts == 2
