@@ -114,6 +114,23 @@ def with_event(event: NewEvent, state: Any) -> Transition:
     return lambda snapshot: NextState(state, events=(event,))
 
 
+def test_a_session_keeps_the_steps_and_results_of_its_last_executions(new_bench: NewBench) -> None:
+    bench = new_bench(executions_kept=2)
+    bench.submit()
+    ended: list[str] = []
+    for number in range(4):
+        bench.commit(bench.claim(), final=True)
+        ended.append(bench.execution)
+        bench.execution = bench.message("next", f"m{number}").execution_id
+    kept = [*ended[-1:], bench.execution]
+    fields = bench.snapshot()[0]
+    assert [each for each in ended if f"e:{each}".encode() in fields] == ended[-1:]
+    keys = bench.store.context.keys(bench.session)
+    assert [each for each in ended if bench.database("EXISTS", keys.steps(each))] == [
+        each for each in ended if each in kept
+    ]
+
+
 def test_a_session_keeps_the_receivers_of_its_last_messages(new_bench: NewBench) -> None:
     bench = new_bench(operations_kept=8)
     bench.submit(notify={"webhook": "https://example.com/first"})

@@ -14,6 +14,7 @@ from celery_agents.worker.capabilities.smart.limits import clamp
 from celery_agents.worker.capabilities.smart.tokens import estimate_tokens
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
     AgentState,
     ExecutionBudget,
@@ -266,6 +267,28 @@ def test_a_result_is_given_again_until_its_time_is_over(new_bench: NewBench) -> 
     assert counting.ran == ["a"]
     bench.clock.go_on(31)
     bench.step(session_id)
+    assert counting.ran == ["a", "a"]
+
+
+def test_a_result_of_a_conversation_that_was_replaced_is_not_given(new_bench: NewBench) -> None:
+    counting = Counting()
+
+    def forget(context: HookContext) -> HookContext | None:
+        said = [
+            Message.user("what was searched for is forgotten"),
+            Message.assistant("so it is"),
+            Message.user("go on"),
+        ]
+        return context.changed(state=context.state.with_messages(said)) if context.state.step_count == 1 else None
+
+    searching = Agent(
+        "a",
+        driver=Asked(searches("a", "a")),
+        tools=[counting.tool()],
+        capabilities=[ToolCache({"search"})],
+        hooks=[Hook(HookPoint.BEFORE_STEP, forget)],
+    )
+    finished(new_bench(searching))
     assert counting.ran == ["a", "a"]
 
 

@@ -53,7 +53,7 @@ def changing(execution: ToolExecution, **changes: Any) -> ToolExecution:
     return execution.model_copy(update=changes)
 
 
-@pytest.mark.parametrize("value", ["x" * 1_000_000, "漢" * 1_000_000, ["y" * 100] * 10_000, {"a": ["z"] * 100_000}])
+@pytest.mark.parametrize("value", ["x" * 10_000, "x" * 10**6, "漢" * 10**6, ["y" * 100] * 10_000, {"a": ["z"] * 10**5}])
 def test_a_result_that_a_hook_has_made_is_cut_as_any_result(new_bench: NewBench, value: Any) -> None:
     def enlarge(context: HookContext) -> HookContext:
         assert context.tool_execution is not None
@@ -63,6 +63,15 @@ def test_a_result_that_a_hook_has_made_is_cut_as_any_result(new_bench: NewBench,
     assert len(str(made.value).encode()) < MOST + 200
     assert "left out" in str(made.value)
     assert made.outcome is ToolOutcome.OK
+
+
+def test_a_result_that_a_hook_has_made_is_cut_where_it_has_too_many_characters_alone(new_bench: NewBench) -> None:
+    def enlarge(context: HookContext) -> HookContext:
+        assert context.tool_execution is not None
+        return context.changed(tool_execution=changing(context.tool_execution, value="x" * 10_000))
+
+    made = the_call(ended(new_bench, Hook(HookPoint.AFTER_TOOL, enlarge), max_result_chars=500))
+    assert len(str(made.value)) < 700
 
 
 def test_an_error_that_a_hook_has_made_is_cut(new_bench: NewBench) -> None:

@@ -16,6 +16,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, TakenOver, Waiting
 from celery_agents.worker.errors import RequestNotOpen
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.known_secrets import remember_secrets
 from celery_agents.worker.state import (
     AgentState,
     Answer,
@@ -175,6 +176,22 @@ def test_a_tool_asks_for_an_approval_of_its_own_and_goes_on_with_it(new_bench: N
     bench.run(session_id)
     assert began.count("asked") == 2
     assert shown(bench, session_id) == ["paid, approved by reviewer", "paid, approved by nobody"]
+
+
+def test_a_secret_of_this_process_is_in_no_text_of_a_request(new_bench: NewBench) -> None:
+    secret = "pa-ss-word-of-the-shop"
+    remember_secrets([secret])
+
+    @tool(effect="unsafe")
+    def ship(ctx: ToolContext) -> str:
+        """Ship."""
+        schema = {"type": "string", "description": f"as {secret} says"}
+        raise NeedsAnswer(f"Where does {secret} go?", schema=schema, to=f"owner of {secret}")
+
+    bench = new_bench(calling(CallTool("ship"), tools=[ship]))
+    request = bench.open_request(waiting(bench))
+    assert secret not in str(request.to_dict())
+    assert request.text == "Where does [redacted] go?"
 
 
 def test_a_tool_asks_a_question_by_a_model_and_reads_the_answer(new_bench: NewBench) -> None:
