@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from celery import Celery
 from celery.utils.nodenames import default_nodename, host_format
@@ -18,6 +18,10 @@ from .lazy_client import LazyClient
 from .producer import attach_settings, create_producer_app
 from .runtime import LazyRuntime
 from .step import register_step
+
+# What a Celery worker tells its child processes. A worker that is started by a task of another worker inherits it, and
+# its own children would take it for theirs.
+_TOLD_BY_A_PARENT: Final = ("CELERY_LOG_REDIRECT", "CELERY_LOG_REDIRECT_LEVEL", "FORKED_BY_MULTIPROCESSING")
 
 
 def create_app(settings: Settings) -> Celery:
@@ -74,6 +78,8 @@ def create_worker(app: Celery, settings: Settings, name: str | None = None) -> A
     Args:
         name: Its node name, in which `%h` stands for the machine's; None: Celery's default.
     """
+    for variable in _TOLD_BY_A_PARENT:
+        os.environ.pop(variable, None)
     app_class: Any = app
     return app_class.Worker(
         hostname=host_format(default_nodename(name or "")),

@@ -1,8 +1,9 @@
 """A Celery app whose broker and configuration come from the settings alone.
 
 Celery reads `CELERY_BROKER_URL`, `CELERY_RESULT_BACKEND`, `CELERY_LOADER` and `CELERY_CONFIG_MODULE`, and its command
-line also `APP`, `BROKER_URL` and others. They belong to the service around us, not to our app: a broker that differs
-from the store leaves every job waiting. The variables stay set, because tools may read them.
+line also `APP`, `BROKER_URL` and others. With `DJANGO_SETTINGS_MODULE` it imports that Django project into every app.
+They belong to the service around us, not to our app: a broker that differs from the store leaves every job waiting. The
+variables stay set, because tools may read them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class OwnApp(Celery):
 
     def __init__(self, main: str, *, broker_url: str) -> None:
         self._broker_url = broker_url
-        super().__init__(main, set_as_current=False, loader=ExplicitLoader)
+        # Celery's only fixup is Django's. It expects the loader's name as a text, and imports the project's settings.
+        super().__init__(main, set_as_current=False, loader=ExplicitLoader, fixups=())
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Connection:
         """Create a connection that consumes; None connects to the broker of the settings."""

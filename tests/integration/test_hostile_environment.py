@@ -15,8 +15,9 @@ import pytest
 from support.agents import plan
 from support.hostile import hostile_environment, write_files_of_another_service
 from support.ledger import Ledger
-from support.processes import Process, free_port
+from support.processes import TESTS, Process, free_port
 from support.redis_server import RedisServer
+from support.serve_process import ServeProcess
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -61,6 +62,40 @@ def test_a_job_is_done_in_each_pool_with_the_store_s_redis_as_broker(
     assert done.stdout == "said\n", done.stderr + worker.text()
     doctor = run(tmp_path, environment, "doctor")
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+
+
+@pytest.mark.parametrize("settings_module", ["another.settings", "shop_settings"])
+def test_a_django_project_around_us_is_not_imported(
+    settings_module: str,
+    hostile: dict[str, str],
+    tmp_path: Path,
+    redis_url: str,
+    new_worker: Callable[..., WorkerProcess],
+    ledger: Ledger,
+) -> None:
+    """Django is installed here; `shop_settings` can be imported, and `another.settings` does not exist."""
+    project = tmp_path / "project"
+    (project / "django" / "conf").mkdir(parents=True)
+    (project / "django" / "__init__.py").write_text("VERSION = (5, 2)\n")
+    (project / "django" / "conf" / "__init__.py").write_text("raise RuntimeError('settings were looked for')\n")
+    (project / "shop_settings.py").write_text("raise RuntimeError('the settings of a project were imported')\n")
+    path = f"{project}:{TESTS}"
+    environment = {**hostile, **ledger.env, "DJANGO_SETTINGS_MODULE": settings_module, "PYTHONPATH": path}
+    worker = new_worker(env=environment)
+    environment["CELERY_AGENTS_REDIS_URL"] = redis_url
+    done = run(tmp_path, environment, "submit", "planned", plan(answer="said"), "--wait", "--timeout", "30s")
+    assert done.stdout == "said\n", done.stderr + worker.text()
+    doctor = run(tmp_path, environment, "doctor")
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+
+
+def test_the_http_interface_starts_and_answers(hostile: dict[str, str], tmp_path: Path, redis_url: str) -> None:
+    server = ServeProcess(tmp_path / "serve", redis_url, hostile)
+    try:
+        server.start()
+        assert server.http().get("/v1/agents").status_code == 200
+    finally:
+        server.end(patience=2.0)
 
 
 def test_flower_shows_the_workers_of_the_store_s_redis_where_its_options_say(
