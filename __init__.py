@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config.settings import Settings
+    from .config.version import __version__
     from .tasks.app import install
     from .tasks.client.async_client import AsyncAgentClient, AsyncJob
     from .tasks.client.client import AgentClient
@@ -197,8 +198,6 @@ if TYPE_CHECKING:
         UseValue,
         tool,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Agent",
@@ -397,6 +396,7 @@ __all__ = [
 # Each public name with the module that defines it.
 _HOMES = {
     ".config.settings": ("Settings",),
+    ".config.version": ("__version__",),
     ".tasks.app": ("install",),
     ".tasks.client.async_client": ("AsyncAgentClient", "AsyncJob"),
     ".tasks.client.client": ("AgentClient",),

@@ -13,6 +13,7 @@ from celery import Celery
 
 from ..config.brokers import is_redis, shares_a_database
 from ..config.settings import Settings
+from ..config.version import __version__
 from ..worker import crash_points
 from ..worker.concurrency.tool_threads import ToolThreads
 from ..worker.engine import (
@@ -123,6 +124,7 @@ class Runtime:
     def facts(self) -> dict[str, Any]:
         """The worker's entry in the registry, which other workers and `doctor` read."""
         return {
+            "version": __version__,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "slots": self.settings.concurrency,

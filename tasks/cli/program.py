@@ -10,7 +10,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ... import __version__
 from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
 from .exits import EXPECTED, ExitCode, exit_code, sentence
@@ -49,6 +48,8 @@ program = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from ... import __version__  # in a clone it asks git, which takes longer than many a command
+
         print(f"celery-agents {__version__}")
         raise typer.Exit
 

@@ -10,7 +10,7 @@ import typer
 from .options import AsJson, RedisUrl, client_for
 from .views import as_json, clean, table
 
-_HEAD: Final = ("WORKER", "POOL", "BUSY", "QUEUES", "AGENTS")
+_HEAD: Final = ("WORKER", "VERSION", "POOL", "BUSY", "QUEUES", "AGENTS")
 
 
 def register(program: typer.Typer) -> None:
@@ -19,7 +19,7 @@ def register(program: typer.Typer) -> None:
 
 
 def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:
-    """List the live workers with their slots, queues and agents.
+    """List the live workers with their version, slots, queues and agents.
 
     With --json each worker is an object on a line.
 
@@ -41,5 +41,6 @@ def _row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     from ..observability.queue_names import shown_queues
 
     busy = f"{facts['running']} of {facts['slots']}{', drains' if facts['draining'] else ''}"
-    cells = (name, facts["pool"], busy, ", ".join(shown_queues(facts)), ", ".join(sorted(facts["agents"])))
+    queues, agents = ", ".join(shown_queues(facts)), ", ".join(sorted(facts["agents"]))
+    cells = (name, facts["version"], facts["pool"], busy, queues, agents)
     return tuple(clean(str(cell)) or "-" for cell in cells)

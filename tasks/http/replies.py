@@ -210,9 +210,10 @@ class NamedReply(Reply):
 
 
 class HealthReply(Reply):
-    """Whether the interface and its Redis answer."""
+    """Whether the interface and its Redis answer, and the version of this process."""
 
     ok: bool
+    version: str
 
 
 class OutcomeReply(Reply):

@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from ... import __version__
 from . import replies
 from .access import Scope
 from .endpoints import Call, Endpoint, send
@@ -22,9 +23,9 @@ async def list_workers(call: Call) -> Response:
 
 
 async def check_health(call: Call) -> Response:
-    """Tell whether the interface and its Redis answer."""
+    """Tell whether the interface and its Redis answer, and which version this is."""
     await call.client.run(lambda client: client.store.housekeeping.now_ms())
-    return send({"ok": True})
+    return send({"ok": True, "version": __version__})
 
 
 ENDPOINTS: Final = (

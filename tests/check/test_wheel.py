@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -121,3 +122,25 @@ def test_a_clone_with_a_hyphen_loads_the_product_under_one_name(clone: Path, tmp
     (purelib / "requirements.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", clone, cwd=tmp_path)
     run(python, "-m", "pytest", "-q", "-c", "tests/pytest.ini", "tests/unit/test_one_name.py", cwd=clone)
+
+
+def test_the_wheel_is_of_the_version_that_its_program_tells(wheel: Path, python: Path, tmp_path: Path) -> None:
+    told = run(python.with_name("celery-agents"), "--version", cwd=tmp_path).removeprefix("celery-agents ").strip()
+    assert re.fullmatch(r"\d+\.\d+\.\d+\.dev0\+files\.[0-9a-f]{12}", told), "this clone has no commits"
+    assert wheel.name.split("-")[1] == told
+
+
+def test_a_source_archive_makes_a_wheel_of_its_own_version(clone: Path, tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", clone]
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        run(*git, *arguments, cwd=tmp_path)
+    try:
+        uv = Path(sys.executable).with_name("uv")
+        run(uv, "build", "--quiet", "--sdist", "--out-dir", tmp_path, clone, cwd=tmp_path)
+    finally:
+        shutil.rmtree(clone / ".git")
+    (archive,) = tmp_path.glob("*.tar.gz")
+    assert "+g" in archive.name
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, archive, cwd=tmp_path)
+    (found,) = tmp_path.glob("*.whl")
+    assert found.name.split("-")[1] == archive.name.removesuffix(".tar.gz").split("-", 1)[1]

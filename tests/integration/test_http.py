@@ -14,6 +14,8 @@ import httpx
 import jsonschema
 import pytest
 
+from celery_agents import __version__
+
 from support.agents import call, plan
 from support.lab import Lab
 from support.serve_process import ServeProcess, StreamReader, parse_events
@@ -116,7 +118,7 @@ def test_a_job_is_submitted_waited_for_and_read(http: httpx.Client) -> None:
     listed = http.get("/v1/sessions", params={"status": "completed", "limit": 1000}).json()["sessions"]
     assert job["session_id"] in [each["session_id"] for each in listed]
     assert http.get(f"/v1/sessions/{job['session_id']}/tree").json()["steps"] == 2
-    assert http.get("/v1/health").json() == {"ok": True}
+    assert http.get("/v1/health").json() == {"ok": True, "version": __version__}
     assert "planned" in http.get("/v1/agents").json()
     assert len(http.get("/v1/workers").json()) == 1
 

@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     stored_data.check_entries,
     server.check_broker,
     workers.check_workers,
+    workers.check_builds,
     workers.check_library_attributes,
     workers.check_agents,
     workers.check_unoffered,

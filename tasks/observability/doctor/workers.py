@@ -9,8 +9,10 @@ from typing import Any, Final
 from ....config.brokers import is_redis, shares_a_database
 from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK
+from ....config.version import __version__
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
+from ....worker.state import SCHEMA_VERSION
 from ....worker.store import RequestFilter, Store
 from ...publishing import oldest_queued_ms
 from ..queue_names import shown_queues
@@ -78,6 +80,21 @@ def _describe_queues(facts: Mapping[str, Any]) -> str:
     """The queues that a worker takes, without that of its group."""
     named = shown_queues(facts)
     return f"queue{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "no queue"
+
+
+def check_builds(installation: Installation) -> Iterator[Finding]:
+    """The live workers are of the same version as this program."""
+    builds = Counter(
+        f"{facts.get('version') or 'a version before 0.2.0'}, which reads states up to schema {facts.get('schema', 0)}"
+        for facts in installation.workers.values()
+    )
+    here = f"{__version__}, which reads states up to schema {SCHEMA_VERSION}"
+    if builds.keys() <= {here}:
+        yield Finding.ok("version", here)
+        return
+    workers = "; ".join(f"{count} of the workers {build}" for build, count in sorted(builds.items()))
+    advice = "normal while a new version is rolled out; otherwise update the older ones"
+    yield Finding.warn("version", f"here {here}; {workers}", advice)
 
 
 def check_library_attributes(installation: Installation) -> Iterator[Finding]:

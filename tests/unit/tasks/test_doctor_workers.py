@@ -5,11 +5,13 @@ from typing import Any
 
 from celery import Celery
 
+from celery_agents import __version__
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.observability.doctor.environment import check_app_settings
 from celery_agents.tasks.observability.doctor.findings import Installation, Level
 from celery_agents.tasks.observability.doctor.workers import (
+    check_builds,
     check_delayed,
     check_library_attributes,
     check_workers,
@@ -17,7 +19,7 @@ from celery_agents.tasks.observability.doctor.workers import (
 )
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.errors import DriverError
-from celery_agents.worker.state import AgentState
+from celery_agents.worker.state import SCHEMA_VERSION, AgentState
 from celery_agents.worker.store import memory_store
 
 from support.engine import Bench
@@ -66,6 +68,18 @@ def test_pool_and_prefetch_are_those_with_which_a_worker_was_started() -> None:
     assert found.keys() == {"worker good", "worker ahead", "worker forked", "prefetch of ahead"}
     project = replace(installation(workers), existing_app=Celery("shop"))
     assert "pool of forked" in {finding.name for finding in check_workers(project)}
+
+
+def test_workers_of_other_builds_are_told_apart() -> None:
+    same = {"one": worker(version=__version__, schema=SCHEMA_VERSION)}
+    (fine,) = check_builds(installation(same))
+    assert (fine.level, __version__ in fine.what) == (Level.OK, True)
+    mixed = {**same, "next": worker(version="0.3.0.dev1+gabc", schema=4), "old": worker(schema=3), "older": worker()}
+    (found,) = check_builds(installation(mixed))
+    assert found.level is Level.WARN
+    assert f"1 of the workers {__version__}, which reads states up to schema {SCHEMA_VERSION}" in found.what
+    assert "1 of the workers 0.3.0.dev1+gabc, which reads states up to schema 4" in found.what
+    assert "1 of the workers a version before 0.2.0, which reads states up to schema 3" in found.what
 
 
 def test_settings_that_live_workers_do_not_have_are_not_told_of_the_app() -> None:

@@ -15,7 +15,8 @@ from ..keys import AGENTS, WORKERS
 
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
-    "seen": 0, "host": "", "pid": 0, "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
+    "seen": 0, "version": "", "schema": 0, "host": "", "pid": 0,
+    "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
     "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
     "agent_queues": {}, "group": "",
     "refused": {}, "problems": [], "turned": 0.0, "took": 0.0,
@@ -33,7 +34,8 @@ class WorkerRegistry:
         """Tell that a worker lives, what it can do and which agents it offers.
 
         Args:
-            facts: JSON values; `prefetch` counts the messages that the worker takes before it has slots for them,
+            facts: JSON values; `version` is the build of the worker, `schema` the newest stored form of a state that it
+                reads, `prefetch` counts the messages that the worker takes before it has slots for them,
                 `missing` names undocumented attributes of libraries that were not as expected, `queues` the queues that
                 the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
                 their own, `group` the queue of its worker group.
