@@ -41,7 +41,7 @@ class OwnApp(Celery):
     def __init__(self, main: str, *, broker_url: str) -> None:
         self._broker_url = broker_url
         # Celery's only fixup is Django's. It expects the loader's name as a text, and imports the project's settings.
-        super().__init__(main, set_as_current=False, loader=ExplicitLoader, fixups=())
+        super().__init__(main, set_as_current=False, loader=ExplicitLoader, fixups=[])
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Connection:
         """Create a connection that consumes; None connects to the broker of the settings."""
