@@ -74,6 +74,7 @@ class RequestVerbs(ClientConnection):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             RequestNotFound: The session never made this request, or it is too long ago.
+            ActionRefused: The given id is that of several calls of one answer, which have asked.
         """
         session, name = read_session_id(session_id), check_request_id(request_id)
         return self.store.requests.find(self._owner_of(session, [name]), name)

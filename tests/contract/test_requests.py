@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.engine import stop_transition
-from celery_agents.worker.errors import InvalidInput, RequestNotFound, RequestNotOpen, SessionNotFound
+from celery_agents.worker.errors import ActionRefused, InvalidInput, RequestNotFound, RequestNotOpen, SessionNotFound
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     Answer,
@@ -153,6 +153,16 @@ def test_a_request_may_be_named_by_the_id_of_its_call(bench: Bench) -> None:
     request = a_request(bench)
     ask(bench, request)
     assert answer(bench, {request.call_id: Approve()}).requests == (request.id,)
+
+
+def test_an_id_of_several_calls_names_no_request(bench: Bench) -> None:
+    twins = [a_request(bench, index, call_id="dup") for index in range(2)]
+    ask(bench, *twins)
+    with pytest.raises(ActionRefused, match=f"{twins[0].id} or {twins[1].id}"):
+        answer(bench, {"dup": Approve()})
+    with pytest.raises(ActionRefused, match="2 calls"):
+        bench.store.requests.find(bench.session, "dup")
+    assert answer(bench, {twins[1].id: Approve()}).requests == (twins[1].id,)
 
 
 def test_one_request_cannot_be_answered_twice_at_once(bench: Bench) -> None:

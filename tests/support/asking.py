@@ -51,7 +51,8 @@ HOUR_MS = 3_600_000
 def a_request(bench: Bench, index: int = 0, *, step: int = 1, round: int = 0, **values: Any) -> Request:
     """A request for an approval of `refund(cents=<index>)`, with other values where the test needs them."""
     args = values.pop("args", {"cents": index})
-    given = {"kind": RequestKind.APPROVAL, "asked_at_ms": now_ms(bench), "text": "May it?", **values}
+    defaults = {"kind": RequestKind.APPROVAL, "asked_at_ms": now_ms(bench), "text": "May it?"}
+    given = {**defaults, "call_id": f"call-{step}-{index}", **values}
     return Request(
         id=request_id(bench.execution, step, (index, round), "refund", args),
         session_id=bench.session,
@@ -61,7 +62,6 @@ def a_request(bench: Bench, index: int = 0, *, step: int = 1, round: int = 0, **
         index=index,
         round=round,
         tool="refund",
-        call_id=f"call-{step}-{index}",
         args=args,
         digest=arguments_digest("refund", args),
         **given,

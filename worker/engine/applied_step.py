@@ -140,8 +140,14 @@ def _with_step(run: Run, now: datetime) -> AgentState:
 
 
 def _add_resolutions(run: Run, index: int) -> ToolExecution:
-    """The record of a call, with how its requests were resolved: the journal that says it goes with the commit."""
+    """The record of a call, with how its requests were resolved: the journal that says it goes with the commit.
+
+    It has the id that the call has in the answer, by which results are matched with calls: a journal of a build that
+    took equal ids as they were has others.
+    """
     execution = run.records[index].execution
+    if run.response is not None and index < len(run.response.tool_calls):
+        execution = execution.with_call_id(run.response.tool_calls[index].id)
     resolutions = run.journal.resolutions(index) if run.journal.answers else ()
     return execution.with_resolutions(resolutions) if resolutions else execution
 

@@ -140,13 +140,13 @@ def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:
 
 
 def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
-    """Parse a raw answer by the run's driver.
+    """Parse a raw answer by the run's driver; no two calls of it have the same id.
 
     Raises:
         UnusableAnswer: The driver cannot parse it.
     """
     try:
-        return run.agent.answering.parse(raw)
+        return run.agent.answering.parse(raw).with_unique_call_ids()
     except UnusableAnswer:
         raise
     except Exception as error:  # a driver of the user's

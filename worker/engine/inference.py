@@ -250,13 +250,15 @@ class Inference:
             if may_wait and not self._ends_anyway(run, undecided.error):
                 return self.resolve_hook_error(run, undecided.error)
             context = undecided.otherwise
-        if context.response is not None and context.response is not response:
+        changed = context.response
+        if changed is not None and changed is not response:
             try:
-                check_answer_of_hook(context.response, self._settings.max_answer_bytes)
+                check_answer_of_hook(changed, self._settings.max_answer_bytes)
             except DriverError as error:  # the driver's own stays, which was paid for
                 failing = adopt_hook_context(answered, context).changed(response=response)
                 return failing.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-        return adopt_hook_context(run.changed(response=context.response or response), context)
+            response = changed.with_unique_call_ids()
+        return adopt_hook_context(run.changed(response=response), context)
 
     def _ends_anyway(self, run: Run, error: Exception) -> bool:
         """Whether the execution ends with this step, so that nobody can ask later."""

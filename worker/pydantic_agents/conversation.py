@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import from_json
 
-from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw
+from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw, unique_call_ids
 from .usages import load_usage
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.usage import RunUsage
 
 T = TypeVar("T")
@@ -101,6 +101,65 @@ def load_messages(stored: Any) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     return ModelMessagesTypeAdapter.validate_python(thaw(stored))
+
+
+def with_unique_call_ids(response: ModelResponse) -> ModelResponse:
+    """The answer with an id of its own for each call."""
+    given = [part.tool_call_id for part in response.tool_calls]
+    ids = unique_call_ids(given)
+    if list(ids) == given:
+        return response
+    unused = iter(ids)
+    parts = [replace(p, tool_call_id=next(unused)) if p.part_kind == "tool-call" else p for p in response.parts]
+    return replace(response, parts=parts)
+
+
+def make_call_ids_unique(history: list[ModelMessage]) -> list[ModelMessage]:
+    """Give each call of a history an id of its own within its answer, and its result the same one.
+
+    They lack that where an earlier build stored equal ids as the model wrote them.
+    """
+    ids: list[tuple[str, str]] = []
+    for place, message in enumerate(history):
+        if message.kind == "response":
+            unique = with_unique_call_ids(message)
+            calls = () if unique is message else zip(message.tool_calls, unique.tool_calls, strict=True)
+            ids = [(given.tool_call_id, made.tool_call_id) for given, made in calls]
+            history[place] = unique
+        elif ids:
+            history[place] = replace(message, parts=_pair_with_calls(message.parts, ids))
+    return history
+
+
+def _pair_with_calls(parts: Sequence[ModelRequestPart], ids: list[tuple[str, str]]) -> list[ModelRequestPart]:
+    """Give each result the id of its call: the first of that given id which has no result yet.
+
+    Args:
+        ids: The given id of each call and the one that it has now; those of the results found are taken out.
+    """
+    made: dict[str, str] = {}
+    paired: list[Any] = []
+    for part in cast("Sequence[Any]", parts):
+        given = getattr(part, "tool_call_id", None)
+        if given is None:
+            paired.append(part)
+            continue
+        if part.part_kind != "tool-availability-delta":  # that follows its result
+            place = next((place for place, (call_id, _) in enumerate(ids) if call_id == given), None)
+            made[given] = given if place is None else ids.pop(place)[1]
+        paired.append(part if made.get(given, given) == given else replace(part, tool_call_id=made[given]))
+    return paired
+
+
+def called_parts(response: ModelResponse, kept: Mapping[str, Any]) -> list[ToolCallPart]:
+    """The calls of an answer that its step carries out, in their order, each with an id of its own.
+
+    Args:
+        response: The answer as it was stored.
+        kept: What is kept with it.
+    """
+    named = zip(response.tool_calls, with_unique_call_ids(response).tool_calls, strict=True)
+    return [unique for given, unique in named if given.tool_call_id in kept.get("calls", ())]
 
 
 @dataclass(slots=True)
@@ -201,6 +260,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
         else:
             history += _convert(message, _read_since(answer, since, execution_id))
         answer, since = message, []
+    make_call_ids_unique(history)
     latest = _read_since(answer, since, execution_id)
     if latest.takes_outputs:
         return Conversation(
@@ -283,11 +343,13 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             found.results += [
                 ToolReturnPart(tool_name=name, content=_NOT_TAKEN, tool_call_id=call_id) for call_id, name in outputs
             ]
+    ids = [] if answer is None else _call_ids(answer)
     for message in since:
         if message.role is Role.TOOL and message.name != ANSWER_AGAIN:
             result = _PARSED.of(message, read_result)
-            found.by_call[message.tool_call_id or ""] = result.parts
-            found.results += result.parts
+            parts = _pair_with_calls(result.parts, ids)
+            found.by_call[getattr(parts[0], "tool_call_id", "")] = parts
+            found.results += parts
             found.queued += result.queued
             found.usage.incr(load_usage(result.used))
         elif message.role is Role.USER:
@@ -296,6 +358,21 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             found.results.append(SystemPromptPart(content=message.content))
     found.results = _without_repetitions(found.results)
     return found
+
+
+def _call_ids(answer: Message) -> list[tuple[str, str]]:
+    """The id of each call of an answer as it is stored, with the one that it has in the conversation.
+
+    They differ in answers that earlier builds stored with equal ids.
+    """
+    given = [call.id for call in answer.tool_calls]
+    kept = kept_of(answer)
+    if kept is None or len(set(given)) == len(given):
+        return list(zip(given, unique_call_ids(given), strict=True))
+    messages = load_messages(kept["messages"])
+    response: Any = next((each for each in reversed(messages) if each.kind == "response"), None)
+    parts = [] if response is None else called_parts(response, kept)
+    return [(call_id, part.tool_call_id) for call_id, part in zip(given, parts, strict=False)]
 
 
 def _without_repetitions(parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:

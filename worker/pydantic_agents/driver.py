@@ -20,7 +20,16 @@ from ..known_secrets import redact_known, redact_known_in
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
 from ..tools.effect import Effect
 from . import internals
-from .conversation import ANSWER_AGAIN, KEY, Conversation, KeptMessages, dump_parts, load_messages, read_conversation
+from .conversation import (
+    ANSWER_AGAIN,
+    KEY,
+    Conversation,
+    KeptMessages,
+    called_parts,
+    dump_parts,
+    load_messages,
+    read_conversation,
+)
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .prices import has_price, price_of
 from .tool_options import TOOLS, ToolOptions
@@ -166,7 +175,7 @@ class PydanticAgentDriver:
 
     async def _go_on(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
         """Take the output of an answer, unless calls come first; say what follows where that is not the end."""
-        response: ModelResponse = node.model_response
+        response = internals.response_with_unique_call_ids(run, node)
         manager = internals.tool_manager_of(run, conversation.counters)
         names = internals.names_of_outputs(manager)
         outputs = [call for call in response.tool_calls if call.tool_name in names]
@@ -306,13 +315,11 @@ def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
 def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, ...]:
     if kept["rejected"]:
         return (ToolCall(id="output", name=ANSWER_AGAIN),)
-    wanted = kept.get("calls", ())
     return tuple(
         ToolCall.from_text(
             call.tool_call_id, call.tool_name, call.args if isinstance(call.args, str) else call.args_as_json_str()
         )
-        for call in response.tool_calls
-        if call.tool_call_id in wanted
+        for call in called_parts(response, kept)
     )
 
 

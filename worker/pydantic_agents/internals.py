@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from .conversation import Counters, dump_messages, load_messages
+from .conversation import Counters, dump_messages, load_messages, with_unique_call_ids
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
 
@@ -60,6 +60,16 @@ def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage]) ->
     A run repairs its history when it begins. A run that goes on does not, so that its processors find what they left.
     """
     run.ctx.state.message_history[:] = history
+
+
+def response_with_unique_call_ids(run: AgentRun[Any, Any], node: Any) -> ModelResponse:
+    """Give each call of an answer that a run has got an id of its own, by which the run matches results with calls."""
+    response: Any = with_unique_call_ids(node.model_response)
+    if response is not node.model_response:
+        history = run.ctx.state.message_history
+        history[:] = [response if message is node.model_response else message for message in history]
+        node.model_response = response
+    return response
 
 
 def queued_messages(run: AgentRun[Any, Any]) -> list[Any]:

@@ -20,6 +20,7 @@ from .conversation import (
     Counters,
     KeptMessages,
     call_part,
+    make_call_ids_unique,
     read_conversation,
     write_result,
 )
@@ -110,7 +111,7 @@ class PydanticTool:
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
         limits = limits_of(self.options, ctx.state.metadata)
-        history = KeptMessages.read(kept).extend(before.history[: before.known])
+        history = make_call_ids_unique(KeptMessages.read(kept).extend(before.history[: before.known]))
         async with self.agent.iter(
             message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
@@ -124,7 +125,7 @@ class PydanticTool:
             internals.restore_history(run, history)
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
-            call = _with_arguments(ctx.calls[ctx.index], bound["args"], history[-1])
+            call = _part_of_call(ctx.calls[ctx.index].id, self.name, bound["args"], history[-1])
             try:
                 approved = ctx.approval is not None
                 parts = await internals.tell_of_call(
@@ -200,11 +201,11 @@ def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int
         limits.check_before_tool_call(projected)
 
 
-def _with_arguments(call: ToolCall, args: Mapping[str, Any] | str, answer: ModelMessage) -> ToolCallPart:
-    """The call as it is in the answer; with other arguments, where a person or a hook has changed them."""
-    changed = call_part(ToolCall(id=call.id, name=call.name, args=args))
+def _part_of_call(call_id: str, name: str, args: Mapping[str, Any] | str, answer: ModelMessage) -> ToolCallPart:
+    """The call as it is in the answer; with other arguments or another tool, where a person or a hook changed them."""
+    changed = call_part(ToolCall(id=call_id, name=name, args=args))
     for part in answer.parts:
-        if part.part_kind == "tool-call" and part.tool_call_id == call.id:
+        if part.part_kind == "tool-call" and part.tool_call_id == call_id and part.tool_name == name:
             return part if part.args_as_json_str() == changed.args_as_json_str() else replace(part, args=changed.args)
     return changed
 

@@ -92,7 +92,7 @@ from .execution.signals import (
 )
 from .execution.status import TRANSITIONS, ExecutionStatus
 from .execution.steps import AgentStep, AgentStepType, StepExecution
-from .execution.tool_calls import ERROR_WORDS, ToolCall, ToolExecution, ToolOutcome, as_text
+from .execution.tool_calls import ERROR_WORDS, ToolCall, ToolExecution, ToolOutcome, as_text, unique_call_ids
 from .execution.usage import NO_USAGE, InferenceUsage
 from .parts.list_part import ListPart
 from .parts.state_part import PartItem, PartScope, StatePart
@@ -294,6 +294,7 @@ __all__ = [
     "step_json",
     "step_messages",
     "thaw",
+    "unique_call_ids",
     "utcnow",
     "without_blocked",
 ]

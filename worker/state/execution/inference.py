@@ -7,7 +7,7 @@ from enum import StrEnum
 from ..values.field_types import Amount, JsonField, Text
 from ..values.frozen import FrozenDict
 from ..values.value import Value
-from .tool_calls import ToolCall
+from .tool_calls import ToolCall, unique_call_ids
 from .usage import NO_USAGE, InferenceUsage
 
 
@@ -50,6 +50,12 @@ class InferenceResponse(Value):
     def without_provider(self) -> InferenceResponse:
         """The same answer without the provider's own data."""
         return self._with(provider=None)
+
+    def with_unique_call_ids(self) -> InferenceResponse:
+        """The same answer, in which no two calls have the same id."""
+        ids = unique_call_ids(call.id for call in self.tool_calls)
+        calls = tuple(call.with_id(each) for call, each in zip(self.tool_calls, ids, strict=True))
+        return self if calls == self.tool_calls else self._with(tool_calls=calls)
 
     def has_tool_calls(self) -> bool:
         """Tell whether the model asks for tool calls."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from pydantic import Field
@@ -59,9 +60,37 @@ class ToolCall(Value):
         """A call whose arguments the model wrote as text; what is no JSON object is kept as it is."""
         return cls(id=call_id, name=name, args=_read_args(args))
 
+    def with_id(self, call_id: str) -> ToolCall:
+        """The same call with another id."""
+        return self if call_id == self.id else self._with(id=call_id)
+
     def args_json(self) -> str:
         """The arguments as the text a provider expects."""
         return self.args if isinstance(self.args, str) else to_json(self.args).decode()
+
+
+def unique_call_ids(ids: Iterable[str]) -> tuple[str, ...]:
+    """Make the ids of an answer's calls unique, in their order; those that are unique stay as they are.
+
+    Providers match results with calls by these ids, and some servers repeat them or leave them empty. The same ids give
+    the same result in every worker.
+    """
+    given = tuple(ids)
+    taken = set(given) | {""}
+    if len(taken) > len(given):
+        return given
+    seen: set[str] = set()
+    made: list[str] = []
+    for position, each in enumerate(given):
+        unique = each
+        if not each or each in seen:
+            numbers = count(position)
+            while unique in taken:
+                unique = f"{each or 'call'}_{next(numbers)}"
+            taken.add(unique)
+        seen.add(each)
+        made.append(unique)
+    return tuple(made)
 
 
 class ToolOutcome(StrEnum):
@@ -116,6 +145,10 @@ class ToolExecution(Value):
     def duration(self) -> float:
         """Seconds."""
         return (self.completed_at - self.started_at).total_seconds()
+
+    def with_call_id(self, call_id: str) -> ToolExecution:
+        """The same with another id of its call."""
+        return self if call_id == self.tool_call.id else self._with(tool_call=self.tool_call.with_id(call_id))
 
     def with_resolutions(self, resolutions: tuple[RequestResolution, ...]) -> ToolExecution:
         """The same with how its requests were resolved."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from ...errors import RequestNotFound, RequestNotOpen
+from ...errors import ActionRefused, RequestNotFound, RequestNotOpen
 from ...state import (
     AnswerVerb,
     RequestResolution,
@@ -101,7 +101,14 @@ class StoredRequests:
 
         Raises:
             RequestNotFound: There is none, or it is too long ago.
+            ActionRefused: It is the id of several calls of the current step, which have asked.
         """
+        calls = {request.index: request.id for request in self.journal.all_requests if request.call_id == name}
+        if len(calls) > 1:  # asked by a build that took equal ids as the model wrote them
+            raise ActionRefused(
+                f"{name!r:.100} is the id of {len(calls)} calls of session {self.scope.session_id!r}, which have "
+                f"asked. Name the request by its own id instead: {' or '.join(calls.values())}."
+            )
         for found in self.all():
             if name in (found.summary.id, found.call_id):
                 return found
