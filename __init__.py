@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         Tracing,
     )
     from .worker.capability import Capability, CommittedStep
-    from .worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest
+    from .worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, TokenPrice
     from .worker.guards import (
         Delay,
         FinishReasonGuard,
@@ -354,6 +354,7 @@ __all__ = [
     "TimeLimit",
     "TokenClaims",
     "TokenLimit",
+    "TokenPrice",
     "ToolArchive",
     "ToolCache",
     "ToolCall",
@@ -417,7 +418,7 @@ _HOMES = {
         "TraceSink", "TraceStatus", "Tracing",
     ),
     ".worker.capability": ("Capability", "CommittedStep"),
-    ".worker.drivers": ("AuxiliaryRequest", "CallTool", "InferenceRequest"),
+    ".worker.drivers": ("AuxiliaryRequest", "CallTool", "InferenceRequest", "TokenPrice"),
     ".worker.guards": (
         "Delay", "FinishReasonGuard", "Guard", "GuardPoint", "GuardView", "Proceed", "StopWith", "Verdict",
     ),

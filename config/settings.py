@@ -103,6 +103,11 @@ class Settings(BaseSettings):
     max_calls: int = Field(
         128, ge=1, description="Tool calls of one answer that run; the model reads that the others did not."
     )
+    default_max_steps: int = Field(
+        100,
+        ge=0,
+        description="Most steps of an execution for which neither its agent nor its submit gives a budget. 0: no limit.",
+    )
     max_message_bytes: int = Field(1_000_000, ge=1000, description="Longer user messages are refused at submit.")
     attempts_limit: int = Field(
         5, ge=1, description="Attempts at one step before it fails. A claim given back for a reason outside it is none."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
 from .capability import Capability, check_capabilities, check_compilers, compiler_of
-from .drivers import Driver, FunctionDriver
+from .drivers import Driver, FunctionDriver, TokenPrice
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
@@ -56,7 +56,8 @@ class Agent:
         driver: Answers instead of a model: a `Driver`, or a plain or async function of the state.
         system_prompt: Instructions in front of every conversation.
         tools: What the agent may call; bare functions get the default (unsafe) effect class.
-        budget: Limits of each execution; None is unlimited. A submit may only lower them.
+        budget: Limits of each execution. A submit may only lower them. None: the setting `default_max_steps` limits an
+            execution whose submit gives no budget either. `ExecutionBudget.unlimited()`: no limit.
         output_type: A pydantic model the final answer must fit. None: text.
         guards: Further checks before the driver call and before the next step.
         hooks: Watch, and change what their point allows.
@@ -75,6 +76,7 @@ class Agent:
         profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
             agent is not given its own. None: neither.
         mcp: MCP servers whose tools the agent may call, each with the server's name in front.
+        price: What the model's tokens cost, where no price list knows it; it comes before the list. None: the list's.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Agent:
     handoffs: Sequence[Handoff | Agent] = ()
     profile: str | RuntimeProfile | None = None
     mcp: Sequence[MCPServer] = ()
+    price: TokenPrice | None = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
@@ -114,7 +117,7 @@ class Agent:
                 f"agent {self.name!r}: give either model='provider:name' or driver=…, "
                 f"{'not both' if self.model else 'one of them is needed'}"
             )
-        for name in ("base_url", "model_settings", "output_type"):
+        for name in ("base_url", "model_settings", "output_type", "price"):
             if self.driver is not None and getattr(self, name) is not None:
                 raise ConfigurationError(
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
@@ -225,7 +228,11 @@ class Agent:
 
         assert self.model is not None
         return PydanticAIDriver(
-            self.model, base_url=self.base_url, settings=self.model_settings, output_type=self.output_type
+            self.model,
+            base_url=self.base_url,
+            settings=self.model_settings,
+            output_type=self.output_type,
+            price=self.price,
         )
 
     @cached_property
@@ -257,6 +264,11 @@ class Agent:
             more = each.budget()
             limits = limits if more is None else limits.capped_by(more)
         return limits
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether somebody limited the agent, or said that it is unlimited; if not, the default limit of steps holds."""
+        return self.budget is not None or not self.limits.is_empty()
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
@@ -317,6 +329,7 @@ def _check_kinds(agent: Any) -> None:
         ("description", "a text", isinstance(agent.description, str)),
         ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
         ("compiler", "a MessageCompiler", agent.compiler is None or hasattr(agent.compiler, "compile")),
+        ("price", "a TokenPrice", agent.price is None or isinstance(agent.price, TokenPrice)),
         ("guards", "a list of objects with check(view)", all(hasattr(guard, "check") for guard in agent.guards)),
     )
     for name, kind, fits in expected:

@@ -42,6 +42,7 @@ class GuardView:
         point: Before the driver call, before the next step, or before the end that a final answer brings.
         state: The session. At `BEFORE_NEXT` and `BEFORE_END` it holds the step that was just done.
         now: Redis's time.
+        model: Name of the model that answers: the session's own, else the agent's; None where nobody said.
     """
 
     point: GuardPoint
@@ -49,6 +50,7 @@ class GuardView:
     session_id: str
     execution: ExecutionState
     now: datetime
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,22 @@ class Guard(Protocol):
         ...
 
 
+_STEPS: Final = StopReason.STEPS_LIMIT_REACHED
+_TOKENS: Final = StopReason.TOKEN_LIMIT_REACHED
+_COST: Final = StopReason.COST_LIMIT_REACHED
+_TIME: Final = StopReason.TIME_LIMIT_REACHED
+_DEFAULT_STEPS: Final = (
+    "limit of {} steps reached (default_max_steps): nobody gave a budget; give one, or ExecutionBudget.unlimited()"
+)
+
+
 class BudgetGuard:
     """Stops at the five limits of a budget: steps, tokens, seconds, cost, deadline. `used >= limit` stops."""
 
     def check(self, view: GuardView) -> Verdict:
         """Stop with a signal for each limit that is reached."""
         execution = view.execution
-        if execution.budget.is_empty():
+        if execution.budget.is_empty() and not execution.default_steps:
             return PROCEED
         signals = tuple(budget_signals(execution.budget, execution, view.now))
         return StopWith(signals) if signals else PROCEED
@@ -116,15 +127,16 @@ def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: date
     """A signal for each limit that an execution has reached."""
     elapsed = execution.elapsed_seconds(now)
     cost = execution.cost or 0.0
-    used: list[tuple[StopReason, float | None, float, str, str]] = [
-        (StopReason.STEPS_LIMIT_REACHED, budget.max_steps, execution.steps_used, "currentSteps", "maxSteps"),
-        (StopReason.TOKEN_LIMIT_REACHED, budget.max_tokens, execution.usage.total, "totalTokens", "maxTotalTokens"),
-        (StopReason.COST_LIMIT_REACHED, budget.max_cost, cost, "totalCost", "maxCost"),
-        (StopReason.TIME_LIMIT_REACHED, budget.max_seconds, elapsed, "elapsedSeconds", "maxSeconds"),
+    used: list[tuple[StopReason, float | None, float, tuple[str, str], str]] = [
+        (_STEPS, budget.max_steps, execution.steps_used, ("currentSteps", "maxSteps"), "limit of {} steps reached"),
+        (_TOKENS, budget.max_tokens, execution.usage.total, ("totalTokens", "maxTotalTokens"), "limit of {} tokens reached"),
+        (_COST, budget.max_cost, cost, ("totalCost", "maxCost"), "limit of ${:g} reached"),
+        (_TIME, budget.max_seconds, elapsed, ("elapsedSeconds", "maxSeconds"), "limit of {:g} s reached"),
+        (_STEPS, execution.default_steps or None, execution.step_count, ("currentSteps", "maxSteps"), _DEFAULT_STEPS),
     ]
     signals = [
-        _signal(reason, {name: amount, label: limit}, f"{label} of {limit} reached")
-        for reason, limit, amount, name, label in used
+        _signal(reason, {name: amount, label: limit}, text.format(limit))
+        for reason, limit, amount, (name, label), text in used
         if limit is not None and amount >= limit
     ]
     if budget.deadline is not None and now >= budget.deadline:
@@ -153,8 +165,6 @@ def time_signals(execution: ExecutionState, now: datetime) -> Sequence[StopSigna
     over = now + timedelta(seconds=left, milliseconds=1)
     return [signal for signal in budget_signals(execution.budget, execution, over) if signal.reason is _TIME]
 
-
-_TIME: Final = StopReason.TIME_LIMIT_REACHED
 
 
 def _signal(reason: StopReason, context: dict[str, Any], message: str) -> StopSignal:

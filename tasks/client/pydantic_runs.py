@@ -214,13 +214,13 @@ class _RunSubmission:
         earlier = [history_message(history)] if history else []
         if known and len(texts) > 1:
             raise InvalidInput("user_prompt", len(texts), "a session goes on with one text; join them.")
-        limits, budget = given.get("timeout"), given.get("budget") or ExecutionBudget.unlimited()
-        if limits is not None:
-            budget = budget.capped_by(ExecutionBudget(max_seconds=limits))
+        seconds, budget = given.get("timeout"), given.get("budget")
+        if seconds is not None:
+            budget = (budget or ExecutionBudget.unlimited()).capped_by(ExecutionBudget(max_seconds=seconds))
         arguments = {
             "session_id": known,
             "idempotency_key": given.get("run_id"),
-            "budget": None if budget.is_empty() else budget,
+            "budget": budget,
             "messages": [*earlier, *map(Message.user, texts[:-1])],
             "metadata": None if known else _metadata(agent, given),
         }

@@ -23,7 +23,8 @@ class SnapshotVerbs(WholeSessionVerbs):
     def snapshot(self, session_id: str, *, tag: str = "") -> SessionSnapshot:
         """Take a snapshot of a session as it stands after its last commit; the session goes on.
 
-        Metadata whose keys look like callbacks (`on_…`, `…_callback`, `…_listener`, `…_handler`) are left out.
+        Metadata whose keys name callbacks in JavaScript's spelling (`onEvent`, `eventListener`, `eventHandler`,
+        `doneCallback`) is left out, and named in `stripped`.
 
         Args:
             tag: A name of yours, kept with it.

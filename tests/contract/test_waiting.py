@@ -86,7 +86,7 @@ def test_a_step_waits_no_longer_than_to_its_deadline(bench: Bench) -> None:
 
     def transition(snapshot: Any) -> Any:
         found = waiting_transition(claimed, journal.open_requests)(snapshot)
-        execution = found.state.execution.with_budget(ExecutionBudget(deadline=deadline))
+        execution = found.state.execution.with_limits(ExecutionBudget(deadline=deadline), 0)
         return type(found)(found.state.with_context_and_execution(found.state.context, execution))
 
     waited = bench.store.steps.wait(claimed.claim, claimed.loaded, transition, seen=journal, results={})

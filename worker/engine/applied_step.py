@@ -55,11 +55,17 @@ class AppliedStep:
 
 
 def start_execution(
-    state: AgentState, limits: ExecutionBudget, started_at: datetime, *, resumed_at: datetime | None = None
+    state: AgentState,
+    limits: ExecutionBudget,
+    started_at: datetime,
+    *,
+    resumed_at: datetime | None = None,
+    default_steps: int = 0,
 ) -> AgentState:
     """Put a pending execution in progress, its budget capped by the agent's limits; others stay as they are.
 
     Args:
+        default_steps: Most steps where neither the agent nor the message has a budget; 0: no limit.
         resumed_at: An execution that waits goes on at this time. None: it stays as it is, too.
     """
     execution = state.execution
@@ -68,7 +74,7 @@ def start_execution(
         return state.with_execution_resumed(now=resumed_at)
     if execution.status is not ExecutionStatus.PENDING:
         return state
-    capped = execution.with_budget(limits.capped_by(execution.budget))
+    capped = execution.with_limits(limits, default_steps)
     return state.with_context_and_execution(state.context, capped).with_execution_started(now=started_at)
 
 
@@ -206,7 +212,9 @@ def _ask_guards(run: Run, state: AgentState, now: datetime) -> tuple[AgentState,
     if execution.continuation.should_stop():
         return state, None
     point = GuardPoint.BEFORE_END if state.should_stop() else GuardPoint.BEFORE_NEXT
-    view = GuardView(point=point, state=state, session_id=run.ref.session_id, execution=execution, now=now)
+    view = GuardView(
+        point=point, state=state, session_id=run.ref.session_id, execution=execution, now=now, model=run.model
+    )
     try:
         verdict = ask_guards(run.agent.all_guards, view)
     except Exception as error:  # noqa: BLE001 - a guard of the user's

@@ -247,5 +247,7 @@ def _first_state(run: Run, request: Request, messages: Sequence[Message], now_ms
     *earlier, message = messages
     if earlier:
         state = state.with_messages_added(earlier, now=now)
-    execution = FirstExecution(order.execution_id, request.id, order.budget)
+    # A child that has no share of a limit, since its parent has none, is limited like any other execution.
+    budget = None if order.budget.is_empty() else order.budget
+    execution = FirstExecution(order.execution_id, request.id, budget)
     return first_state(state, message, execution, now)

@@ -76,7 +76,10 @@ class StepClaimer:
         seconds = agent.step_timeout or services.settings.step_timeout_seconds
         lease = services.keeper.keep(own_claim, seconds, claim.sent_at)
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
-        state = start_execution(loaded.state, agent.limits, started_at, resumed_at=claimed_at)
+        default_steps = 0 if agent.has_budget else services.settings.default_max_steps
+        state = start_execution(
+            loaded.state, agent.limits, started_at, resumed_at=claimed_at, default_steps=default_steps
+        )
         assert state.execution is not None
         left = time_left(state.execution, claimed_at)
         lease.followed_until_ms = loaded.followed_until_ms

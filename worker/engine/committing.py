@@ -83,7 +83,13 @@ class StepCommitter:
             return run.decide(TakenOver(run.ref))
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
         started_at = moment(loaded.started_ms)
-        state = start_execution(loaded.state, run.agent.limits, started_at, resumed_at=run.resumed_at)
+        state = start_execution(
+            loaded.state,
+            run.agent.limits,
+            started_at,
+            resumed_at=run.resumed_at,
+            default_steps=run.execution.default_steps or 0,
+        )
         run = run.changed(loaded=loaded, state=state, is_reloaded=True)
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))

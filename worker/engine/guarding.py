@@ -132,6 +132,7 @@ def _view_of(run: Run) -> GuardView:
         session_id=run.ref.session_id,
         execution=run.execution,
         now=moment(run.loaded.now_ms),
+        model=run.model,
     )
 
 

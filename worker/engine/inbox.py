@@ -90,8 +90,8 @@ def notify_by_operation(snapshot: Snapshot) -> dict[str, Any]:
 def _start_next_execution(state: AgentState, operation: Operation | None, now: datetime) -> AgentState:
     name = operation.id if operation is not None else uuid.uuid4().hex
     execution_id = uuid.uuid5(_NAMESPACE, f"execution:{name}:{state.agent_id}").hex
-    budget = ExecutionBudget.unlimited()
-    if operation is not None and operation.payload.get("budget"):
+    budget = None
+    if operation is not None and operation.payload.get("budget") is not None:
         budget = ExecutionBudget.from_dict(dict(operation.payload["budget"]))
     return state.with_execution(execution_id, budget, operation.id if operation else None, now=now)
 

@@ -307,12 +307,12 @@ def _check_price(run: Run) -> None:
     driver = run.agent.answering
     if limit is None or driver.knows_price(run.state.llm_config):
         return
-    override = run.state.llm_config
-    model = (override.model if override else None) or driver.name
-    option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
+    option = "Agent(price=TokenPrice(…))"
+    if run.agent.model is None:
+        option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
     raise ConfigurationError(
-        f"agent {run.agent.name!r} has max_cost={limit:g}, and {model!r} has no known price. Give its driver one, "
-        f"{option}, or limit tokens instead of cost."
+        f"agent {run.agent.name!r} has max_cost={limit:g}, and {run.model!r} has no known price. Give it one, {option}, "
+        "or limit tokens instead of cost."
     )
 
 

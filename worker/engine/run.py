@@ -263,6 +263,12 @@ class Run:
         return self.failure is not None and self.failure.kind == "poison"
 
     @property
+    def model(self) -> str:
+        """Name of the model that answers: the session's own, else the agent's."""
+        config = self.state.llm_config
+        return (config.model if config is not None else None) or self.agent.model or self.agent.answering.name
+
+    @property
     def execution(self) -> ExecutionState:
         """The execution that this step belongs to."""
         execution = self.state.execution

@@ -138,7 +138,7 @@ class FirstExecution:
 
     Attributes:
         operation_id: The id of the submit.
-        budget: None: unlimited.
+        budget: None: the agent's, else the default limit of steps.
         notify: Whom to notify of the execution's end. None: nobody.
     """
 
@@ -150,9 +150,9 @@ class FirstExecution:
 
 def first_state(state: AgentState, message: Message, execution: FirstExecution, now: datetime) -> NextState:
     """A new session with its first execution pending."""
-    operation_id, budget = execution.operation_id, execution.budget or ExecutionBudget.unlimited()
+    operation_id = execution.operation_id
     state = state.with_user_message(message, now=now)
-    state = state.with_execution(execution.execution_id, budget, operation_id, now=now)
+    state = state.with_execution(execution.execution_id, execution.budget, operation_id, now=now)
     data = {"operation": operation_id}
     event = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
     notify = {operation_id: execution.notify} if execution.notify else {}

@@ -89,7 +89,11 @@ def _wait_transition(run: Run) -> Transition:
 
     def transition(snapshot: Snapshot) -> NextState:
         state = start_execution(
-            snapshot.state, run.agent.limits, started_at=moment(run.loaded.started_ms), resumed_at=run.resumed_at
+            snapshot.state,
+            run.agent.limits,
+            started_at=moment(run.loaded.started_ms),
+            resumed_at=run.resumed_at,
+            default_steps=run.execution.default_steps or 0,
         )
         state = state.with_execution_waiting(open_requests, now=moment(snapshot.now_ms))
         return NextState(state=state, definition=run.agent.stored_definition if run.ref.step == 1 else None)

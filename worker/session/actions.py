@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ..errors import ActionRefused
-from ..state import AgentState, ChildSessionId, ExecutionBudget, LLMConfig, Message, SessionId
+from ..state import AgentState, ChildSessionId, LLMConfig, Message, SessionId
 from .values import AgentSession, AgentSessionInfo, SessionStatus
 
 SaveSession = Callable[[AgentSession], AgentSession]
@@ -71,7 +71,7 @@ class SendMessage:
             )
         message = self.message if isinstance(self.message, Message) else str(self.message)
         state = session.state.for_next_execution().with_user_message(message)
-        return self.runner.run(session, state.with_execution(budget=_budget(session)), self.save)
+        return self.runner.run(session, state.with_execution(budget=session.definition.budget), self.save)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,3 @@ def _check_active(session: AgentSession) -> None:
 
 def _has_unfinished_execution(state: AgentState) -> bool:
     return state.status is not None and not state.status.is_terminal()
-
-
-def _budget(session: AgentSession) -> ExecutionBudget:
-    return session.definition.budget or ExecutionBudget.unlimited()

@@ -16,7 +16,8 @@ from ..state import AgentState, ExecutionStatus, FrozenDict, Value
 from ..state.values.field_types import Count, Text, UtcDatetime, utcnow
 from ..state.values.frozen import thaw
 
-_CALLBACK: Final = re.compile(r"^_*on([A-Z_]\w*)$|(callback|listener|handler|signal)s?$", re.IGNORECASE)
+# Names of functions as JavaScript spells them. Metadata is JSON, so no other name can stand for a function.
+_CALLBACK: Final = re.compile(r"_*on[A-Z]\w*|\w*[a-z0-9](Callback|Listener|Handler)s?")
 
 
 class SessionSnapshot(Value):
@@ -33,7 +34,7 @@ class SessionSnapshot(Value):
         status: Of the session over all its executions.
         tag: A name of the caller's.
         tools: Names of the tools that the agent had; for people, and never compared.
-        stripped: Keys of the metadata that look like callbacks and were left out.
+        stripped: Keys of the metadata that name callbacks, such as `onEvent`, and were left out.
         state: The `AgentState` as JSON.
     """
 
@@ -88,8 +89,8 @@ class SessionSnapshot(Value):
 
 
 def is_callback_like(key: str) -> bool:
-    """Whether a key of the metadata names a function of the process that wrote it: on…, …callback, …listener."""
-    return _CALLBACK.search(key) is not None
+    """Whether a key is the name of a function in JavaScript's spelling: `onEvent`, `eventListener`, `eventHandler`."""
+    return _CALLBACK.fullmatch(key) is not None
 
 
 def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> SessionSnapshot:

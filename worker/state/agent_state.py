@@ -97,13 +97,15 @@ class AgentState(AgentWithParts):
     def with_execution(
         self,
         execution_id: ExecutionId | str | None = None,
-        budget: ExecutionBudget = UNLIMITED,
+        budget: ExecutionBudget | None = None,
         operation_id: str | None = None,
         *,
         now: datetime | None = None,
     ) -> AgentState:
         """Begin the next execution, pending.
 
+        Args:
+            budget: None: none is given; an agent that has none either gets the default limit of steps.
         Raises:
             InvalidTransition: The present one has not ended.
         """
@@ -119,7 +121,8 @@ class AgentState(AgentWithParts):
         execution = ExecutionState(
             execution_id=ExecutionId.of(execution_id) if execution_id is not None else ExecutionId.generate(),
             number=self.execution_count + 1,
-            budget=budget,
+            budget=UNLIMITED if budget is None else budget,
+            default_steps=None if budget is None else 0,
             created_at=moment,
             operation_id=operation_id,
         )

@@ -103,3 +103,8 @@ def test_an_agent_without_a_profile_gets_nothing() -> None:
 def test_a_profile_that_cannot_be_is_refused(wrong: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         wrong()
+
+
+def test_the_token_counter_of_the_limits_counts_for_the_summary_of_a_profile() -> None:
+    made = agent("fast", AgentLimits(token_counter=len))
+    assert (found(made, AgentLimits).token_counter, found(made, Summarization).token_counter) == (len, len)

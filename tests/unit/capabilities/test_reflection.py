@@ -25,6 +25,7 @@ from celery_agents.worker.state import (
     ReflectionUsage,
     Role,
     StopReason,
+    ToolCall,
     smart_event,
 )
 from celery_agents.worker.tools import tool
@@ -105,9 +106,9 @@ STEPS = ("look", "look", "think look", "look think", "Saying something", "look")
         ({}, [0, 1, 2, 3, 4]),
         ({"cadence": "after_tool", "max_per_run": 0}, []),
         ({"cadence": "after_tool", "max_per_run": 1}, [1]),
-        ({"cadence": "after_tool", "every_n_turns": 2}, [1, 3, 4]),
-        ({"cadence": "after_tool", "every_n_turns": 3}, [1, 3]),
-        ({"cadence": "every_turn", "every_n_turns": 4}, [1, 4]),
+        ({"cadence": "after_tool", "every_n_turns": 2}, [1, 3]),
+        ({"cadence": "after_tool", "every_n_turns": 3}, [1, 4]),
+        ({"cadence": "every_turn", "every_n_turns": 4}, [1]),
         ({"enabled": False}, []),
     ],
 )
@@ -220,6 +221,26 @@ def test_piggyback_takes_the_note_out_of_the_answer_and_asks_nothing_else(new_be
     assert asked == [False, True]
 
 
+def test_piggyback_asks_the_question_of_the_template(new_bench: NewBench) -> None:
+    driver = Asked([CallTool("look"), "<reflection>fine</reflection>Done"])
+    run(new_bench(agent(driver, cadence="after_tool", mode="piggyback", prompt_template="{task}|{turn}|{results}")))
+    assert "</reflection>: the task|1|- look({}): seen " in driver.read[1][-1].content
+
+
+def test_piggyback_summarizes_older_notes(new_bench: NewBench) -> None:
+    def noted(number: int) -> InferenceResponse:
+        text = f"<reflection>note number {number}</reflection>"
+        return InferenceResponse(content=text, tool_calls=(ToolCall(id=f"c{number}", name="look"),))
+
+    driver = Asked(
+        [CallTool("look"), *(lambda _, n=n: noted(n) for n in range(1, 6)), "Done"],
+        auxiliary={"Reflection.summary": "all of it in short"},
+    )
+    run(new_bench(agent(driver, cadence="after_tool", mode="piggyback", keep_last=2, summarize=True)))
+    assert "- note number 1\n- note number 2" in driver.auxiliary[0].messages[0].content
+    assert "Older notes in short: all of it in short" in [m.content for m in driver.read[-1]]
+
+
 def test_an_answer_without_a_note_stays_as_it_is(new_bench: NewBench) -> None:
     state = run(new_bench(agent(Asked([CallTool("look"), "Done"]), cadence="after_tool", mode="piggyback")))
     assert (state.smart.reflections, state.final_response) == ((), "Done")
@@ -296,6 +317,9 @@ WRONG: Sequence[tuple[Callable[[], Any], str]] = [
     (lambda: ReasoningConfig(level="extreme"), r"ReasoningConfig\(level\)='extreme': there are minimal, low"),  # type: ignore[arg-type]
     (lambda: ReasoningConfig(native="high"), "give a NativeReasoning, or False"),  # type: ignore[arg-type]
     (lambda: NativeReasoning(effort="much"), "effort"),  # type: ignore[arg-type]
+    (lambda: NativeReasoning(provider_extras={"openai_stroe": 1}), "openai_stroe: .*did you mean openai_store"),
+    (lambda: NativeReasoning(provider_extras={"temprature": 1}), "temprature: .*did you mean temperature"),
+    (lambda: NativeReasoning(provider_extras={"nobody_knows": 1}), "there is no such setting"),
     (lambda: NativeReasoning(budget_tokens=-1), r"budget_tokens\)=-1"),
     (lambda: ReflectionConfig(cadence="hourly"), "there are off, every_turn, after_tool, on_branch"),
     (lambda: ReflectionConfig(mode="aloud"), "there are separate, piggyback"),  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from celery_agents.worker.state import (
     ExecutionStatus,
     InferenceResponse,
     InferenceUsage,
+    LLMConfig,
     Message,
     Role,
     StopReason,
@@ -147,8 +148,25 @@ def test_l14_the_cost_is_estimated_over_all_tokens(new_bench: NewBench) -> None:
     state = finished(new_bench(agent(Asked([looks(1, usage)], repeat_last=True), limits)))
     assert (state.last_stop_reason, state.step_count) == (StopReason.COST_LIMIT_REACHED, 2)
     assert seen[-1] == {
-        "model_name": None, "input_tokens": 200, "output_tokens": 2, "cached_input_tokens": 80, "reasoning_tokens": 4,
+        "model_name": "scripted", "input_tokens": 200, "output_tokens": 2, "cached_input_tokens": 80, "reasoning_tokens": 4,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [None, "openai:gpt-5"])
+def test_an_estimator_gets_the_name_of_the_model_that_answers(new_bench: NewBench, own: str | None) -> None:
+    seen: list[Any] = []
+
+    def estimate(model_name: Any, **_: Any) -> float:
+        seen.append(model_name)
+        return 5.0  # the limit is reached before anything is asked
+
+    limits = AgentLimits(max_cost_usd=2.0, cost_estimator=estimate)
+    bench = new_bench(Agent("a", model="openai:gpt-5-mini", capabilities=[limits]))
+    first = AgentState.fresh(now=bench.clock.now)
+    session_id = bench.submit(state=first if own is None else first.with_llm_config(LLMConfig(model=own)))
+    bench.run(session_id)
+    assert bench.state(session_id).last_stop_reason is StopReason.COST_LIMIT_REACHED
+    assert set(seen) == {own or "openai:gpt-5-mini"}
 
 
 def test_l14_cost_and_time_become_limits_of_the_budget() -> None:

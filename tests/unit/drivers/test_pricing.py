@@ -3,10 +3,13 @@
 import pytest
 from genai_prices import Usage
 
+from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import PydanticAIDriver, TokenPrice
 from celery_agents.worker.drivers.pricing import cost_of, is_priced, price_list_id
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.state import LLMConfig
+from celery_agents.worker.state import ExecutionBudget, LLMConfig
+
+from support.engine import Bench
 
 USAGE = Usage(input_tokens=1_000_000, output_tokens=1_000_000)
 
@@ -64,3 +67,20 @@ def test_a_driver_says_before_the_first_call_whether_it_will_know_costs():
     assert PydanticAIDriver("openai:no-such-model", price=TokenPrice(1, 1)).knows_price()
     assert not PydanticAIDriver("openai:gpt-4o-mini").knows_price(LLMConfig(model="openai:no-such-model"))
     assert PydanticAIDriver("openai:no-such-model").knows_price(LLMConfig(model="anthropic:claude-haiku-4-5"))
+
+
+def test_an_agent_gives_its_model_a_price() -> None:
+    agent = Agent("a", model="openai:no-such-model", price=TokenPrice(1, 2))
+    assert agent.answering.knows_price()
+    with pytest.raises(ConfigurationError, match="price=3 must be a TokenPrice"):
+        Agent("a", model="openai:no-such-model", price=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="price belongs to model="):
+        Agent("a", driver=lambda _: "x", price=TokenPrice(1, 2))
+
+
+def test_a_cost_limit_without_a_price_names_the_argument_that_gives_one() -> None:
+    bench = Bench(Agent("a", model="openai:no-such-model"))
+    session_id = bench.submit(budget=ExecutionBudget(max_cost=1))
+    bench.run(session_id)
+    assert "no known price. Give it one, Agent(price=TokenPrice(…))" in bench.state(session_id).errors[0].message
+    bench.close()

@@ -7,10 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
 
+from celery_agents import CeleryDurability
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, FunctionDriver
 from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.applied_step import start_execution
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.guards import PROCEED, GuardPoint, GuardView, Verdict
 from celery_agents.worker.state import (
@@ -26,6 +31,8 @@ from celery_agents.worker.state import (
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
+from support.pydantic_found import found
+from support.trees import asking, children_of, delegating, register, run_tree
 
 NewBench = Callable[..., Bench]
 
@@ -58,9 +65,9 @@ class Endless:
         )
 
 
-def endless(new_bench: NewBench, **agent: Any) -> tuple[Bench, Endless]:
+def endless(new_bench: NewBench, settings: Any = None, **agent: Any) -> tuple[Bench, Endless]:
     driver = Endless()
-    bench = new_bench(Agent("endless", driver=driver, tools=[look], **agent))
+    bench = new_bench(Agent("endless", driver=driver, tools=[look], **agent), **(settings or {}))
     driver.bench = bench
     return bench, driver
 
@@ -132,7 +139,8 @@ def test_a_limit_without_room_for_the_first_step_has_no_driver_call_and_no_step(
     assert driver.calls == 0
     execution = bench.execution(session_id)
     assert (execution.status, execution.step_count) == (ExecutionStatus.STOPPED, 0)
-    assert dict(execution.continuation.stop_signals[0].context) == {"currentSteps": 0, "maxSteps": 0}
+    (signal,) = execution.continuation.stop_signals
+    assert (dict(signal.context), signal.message) == ({"currentSteps": 0, "maxSteps": 0}, "limit of 0 steps reached")
 
 
 def test_all_limits_that_are_reached_together_are_recorded_and_the_highest_decides(new_bench: NewBench) -> None:
@@ -334,3 +342,103 @@ def test_a_stored_limit_is_seen_by_the_guards_of_users(new_bench: NewBench) -> N
     bench.ran(budget=budget)
     before, after = GuardPoint.BEFORE_CALL, GuardPoint.BEFORE_NEXT
     assert seen == [(before, 0, budget), (after, 1, budget), (before, 1, budget), (after, 2, budget)]
+
+
+# --- nobody gave a budget ---------------------------------------------------------------------------------------
+
+UNLIMITED = ExecutionBudget.unlimited()
+
+
+def test_an_execution_without_any_budget_ends_after_a_hundred_steps(new_bench: NewBench) -> None:
+    bench, driver = endless(new_bench)
+    session_id = bench.submit()
+    bench.run(session_id, limit=200)
+    record = bench.record(session_id)
+    assert (record.status, record.stop_reason, driver.calls) == ("stopped", "steps_limit", 100)
+    (signal,) = bench.execution(session_id).continuation.stop_signals
+    assert dict(signal.context) == {"currentSteps": 100, "maxSteps": 100}
+    assert signal.message.startswith("limit of 100 steps reached (default_max_steps): nobody gave a budget; give one")
+    assert bench.state(session_id).run.max_iterations == 100
+
+
+@pytest.mark.parametrize(
+    ("of_the_agent", "of_the_submit"),
+    [(UNLIMITED, None), (None, UNLIMITED), (None, ExecutionBudget(max_tokens=10**6)), (ExecutionBudget(max_cost=9), None)],
+)  # fmt: skip
+def test_a_given_budget_stands_as_given(
+    new_bench: NewBench, of_the_agent: ExecutionBudget | None, of_the_submit: ExecutionBudget | None
+) -> None:
+    bench, driver = endless(new_bench, {"default_max_steps": 2}, budget=of_the_agent)
+    session_id = bench.submit(budget=of_the_submit)
+    bench.run(session_id, limit=5)
+    assert driver.calls == 5
+    assert bench.execution(session_id).status is ExecutionStatus.IN_PROGRESS
+
+
+@pytest.mark.parametrize(("most", "calls"), [(3, 3), (0, 105)])
+def test_the_default_limit_is_a_setting_and_zero_switches_it_off(new_bench: NewBench, most: int, calls: int) -> None:
+    bench, driver = endless(new_bench, {"default_max_steps": most})
+    bench.run(bench.submit(), limit=105)
+    assert driver.calls == calls
+
+
+def test_each_execution_of_a_session_counts_its_own_steps(new_bench: NewBench) -> None:
+    bench, driver = endless(new_bench, {"default_max_steps": 2})
+    session_id = bench.submit()
+    bench.run(session_id)
+    bench.send(session_id)
+    bench.run(session_id)
+    assert driver.calls == 4
+    bench.send(session_id, budget=UNLIMITED)
+    bench.run(session_id, limit=3)
+    assert driver.calls == 7
+
+
+def test_a_retry_with_a_budget_goes_on_behind_the_default_limit(new_bench: NewBench) -> None:
+    bench, driver = endless(new_bench, {"default_max_steps": 2})
+    session_id = bench.submit()
+    bench.run(session_id)
+    bench.retry(session_id)
+    bench.run(session_id)
+    assert driver.calls == 2, "the limit stays where no other one is given"
+    bench.retry(session_id, ExecutionBudget(max_steps=3))
+    bench.run(session_id)
+    assert driver.calls == 3
+
+
+def test_an_execution_that_an_earlier_version_has_started_keeps_what_it_had(new_bench: NewBench) -> None:
+    bench, _ = endless(new_bench)
+    running = AgentState.fresh(now=bench.clock.now).with_execution("x1", now=bench.clock.now)
+    running = running.with_execution_started(now=bench.clock.now)  # without the field, as it was stored then
+    started = start_execution(running, UNLIMITED, bench.clock.now, default_steps=2)
+    assert started.execution is not None
+    assert started.execution.default_steps is None
+
+
+def test_a_child_has_the_default_limit_of_its_own_and_takes_nothing_of_its_parents(new_bench: NewBench) -> None:
+    busy = Agent("busy", driver=lambda _state: [CallTool("look")], tools=[look])
+    lead = delegating("lead", *asking("ask_busy", "a", "b"), tools=[busy.as_tool()])
+    bench = new_bench(lead, busy, default_max_steps=4)
+    register(bench)
+    root = bench.submit(agent=lead)
+    run_tree(bench, root)
+    children = [bench.record(child) for child in children_of(bench, root)]
+    assert [(each.stop_reason, each.step_count) for each in children] == [("steps_limit", 4)] * 2
+    assert (bench.record(root).status, bench.record(root).step_count) == ("completed", 2)
+
+
+def test_an_agent_of_pydantic_ai_has_the_default_limit_too(new_bench: NewBench) -> None:
+    def answer(messages: list[Any], info: Any) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart("seek", {}, tool_call_id=f"c{len(messages)}")])
+
+    agent = PydanticAgent(FunctionModel(answer), name="seeker", capabilities=[CeleryDurability(effect="pure")])
+
+    @agent.tool_plain
+    def seek() -> str:
+        return "nothing"
+
+    ours = found(agent)
+    bench = new_bench(ours, default_max_steps=3)
+    session_id = bench.submit(agent=ours)
+    bench.run(session_id)
+    assert (bench.record(session_id).stop_reason, bench.record(session_id).step_count) == ("steps_limit", 3)

@@ -178,6 +178,6 @@ def test_only_failed_and_stopped_executions_are_retried(status: ExecutionStatus 
 
 
 def test_another_budget_for_an_execution() -> None:
-    execution = in_status(PENDING).with_budget(ExecutionBudget(max_steps=4))
+    execution = in_status(PENDING).with_limits(ExecutionBudget(max_steps=4), 0)
     assert execution.budget.max_steps == 4
     assert execution.status is PENDING

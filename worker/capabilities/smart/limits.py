@@ -129,8 +129,7 @@ class AgentLimits(Capability):
             message = f"{used} of {self.max_total_output_tokens} output tokens used"
             signals.append(_signal(StopReason.TOKEN_LIMIT_REACHED, message))
         if self.max_cost_usd and self.cost_estimator is not None:
-            config = view.state.llm_config
-            cost = self.estimate(execution, config.model if config is not None else None)
+            cost = self.estimate(execution, view.model)
             if cost >= self.max_cost_usd:
                 signals.append(_signal(StopReason.COST_LIMIT_REACHED, f"${cost:.4f} of ${self.max_cost_usd:g} used"))
         step = view.state.current_step

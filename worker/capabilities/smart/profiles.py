@@ -11,7 +11,7 @@ from ...capability import Capability
 from ...errors import ConfigurationError
 from .limits import AgentLimits
 from .summarization import Summarization
-from .tokens import check_whole
+from .tokens import TokenCounter, check_whole
 from .tool_archive import ToolArchive, ToolResponsePolicy
 
 ProfileName = Literal["fast", "balanced", "deep", "research", "custom"]
@@ -90,7 +90,7 @@ class RuntimeProfile:
         if not has_archive:
             limits = replace(limits, max_context_tokens=None)  # the summary keeps it
         kept = tuple(limits if each is own else each for each in given) if own is not None else (*given, limits)
-        return kept if has_archive else (*kept, self._summarization(context or None))
+        return kept if has_archive else (*kept, self._summarization(context or None, limits.token_counter))
 
     def _limits(self, own: AgentLimits | None) -> AgentLimits:
         given = own or AgentLimits()
@@ -98,8 +98,9 @@ class RuntimeProfile:
         filled = {name: getattr(self, name) if value is None else value for name, value in wanted.items()}
         return replace(given, **filled)
 
-    def _summarization(self, context: int | None) -> Summarization:
+    def _summarization(self, context: int | None, counter: TokenCounter) -> Summarization:
         return Summarization(
+            token_counter=counter,
             max_context_tokens=context or self.max_context_tokens,
             trigger_tokens=self.summary_trigger_tokens if context is None else context * 3 // 4,
             policy=self.tool_response_policy,

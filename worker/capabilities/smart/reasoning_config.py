@@ -23,7 +23,8 @@ class NativeReasoning:
         effort: How hard the model thinks, where its provider can be told.
         budget_tokens: Tokens to think with, for the providers that take a number (Anthropic, Google).
         include_thoughts: The provider returns its thoughts in readable form.
-        provider_extras: Further settings of the model, under pydantic-ai's names; they beat the others.
+        provider_extras: Further settings of the model, under pydantic-ai's names; they beat the others. An unknown
+            name is refused.
     """
 
     effort: Level | None = None
@@ -35,6 +36,10 @@ class NativeReasoning:
         _check_choice("NativeReasoning(effort)", self.effort, get_args(Level))
         if self.budget_tokens is not None:
             check_whole("NativeReasoning(budget_tokens)", self.budget_tokens, least=1)
+        if self.provider_extras:
+            from ...drivers.pydantic_ai.setting_names import check_setting_names  # it loads pydantic-ai
+
+            check_setting_names("NativeReasoning(provider_extras)", self.provider_extras)
 
     def as_settings(self) -> dict[str, Any]:
         """The settings of a model, under pydantic-ai's names; each provider reads its own."""
@@ -69,7 +74,7 @@ class ReflectionConfig:
         prompt_template: The question; `{task}`, `{turn}` and `{results}` are filled in. None: a built-in one.
         emit_events: Each note is an event.
         max_per_run: Notes in an execution; 0: none. None: no limit.
-        every_n_turns: Tool calls between two notes, from 1.
+        every_n_turns: Steps with tool calls between two notes, from 1.
     """
 
     enabled: bool | None = None

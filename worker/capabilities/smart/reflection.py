@@ -35,9 +35,10 @@ INITIAL_PROMPT: Final = (
 )
 _SYSTEM: Final = "You make short notes about your own work. They are for yourself; the user does not see them."
 _PIGGYBACK: Final = (
-    "Begin your next answer with a short note for yourself between <reflection> and </reflection>: what the last "
-    "results mean for the task, and the best next step. The user does not see it."
+    "Begin your next answer with a short note for yourself between <reflection> and </reflection>: {question} "
+    "The user does not see it."
 )
+_PIGGYBACK_QUESTION: Final = "what the last results mean for the task, and the best next step."
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Reflection(Capability):
             return False
         if step is None:
             return config.cadence is Cadence.INITIAL_THEN_AFTER_TOOL
-        is_early = progress.made > 0 and progress.calls - progress.calls_at_last < config.every_n_turns
+        is_early = progress.made > 0 and progress.turns - progress.turns_at_last < config.every_n_turns
         if config.cadence is Cadence.EVERY_TURN and config.every_n_turns == 1:
             return True
         has_branched = config.cadence is not Cadence.ON_BRANCH or progress.has_branched
@@ -129,7 +130,10 @@ class Reflection(Capability):
         progress = context.state.part(ReflectionProgress)
         tools = tuple(sorted({call.name for call in step.requested_tool_calls}))
         counted = progress.replace(
-            calls=progress.calls + len(step.requested_tool_calls), tools=tools, has_branched=tools != progress.tools
+            calls=progress.calls + len(step.requested_tool_calls),
+            turns=progress.turns + 1,
+            tools=tools,
+            has_branched=tools != progress.tools,
         )
         return context.changed(state=context.state.with_part(counted, now=context.state.updated_at))
 
@@ -152,15 +156,15 @@ class Reflection(Capability):
         took = round((time.monotonic() - began) * 1000)
         usage = ReflectionUsage.of(answer.usage)
         state = self._keep(context, answer.content, {"duration_ms": took, "usage": usage})
-        state = self._summarize(context, state) if config.summarize else state
-        return context.changed(state=state)
+        return context.changed(state=self._summarize(context, state))
 
     def _keep(self, context: HookContext, text: str, facts: Mapping[str, Any]) -> AgentState:
         """The state with a note, unless it is empty or says nothing new; either way the cadence has had its turn."""
         state, config = context.state, self.resolved
         assert config is not None
         progress, notes, now = state.part(ReflectionProgress), state.part(Reflections), state.updated_at
-        after = progress.replace(made=progress.made + 1, calls_at_last=progress.calls)
+        made = progress.made + 1
+        after = progress.replace(made=made, calls_at_last=progress.calls, turns_at_last=progress.turns)
         state = state.with_part(after, now=now)
         kept = text.strip()[: config.max_chars]
         if not kept or (len(notes) and says_the_same(kept, notes[-1].text)):
@@ -191,6 +195,8 @@ class Reflection(Capability):
         """The state with the notes that the model no longer sees in short, once there are as many as it sees."""
         config = self.resolved
         assert config is not None
+        if not config.summarize:
+            return state
         summary, notes = state.part(ReflectionSummary), state.part(Reflections)
         until = len(notes) - config.keep_last
         if until - summary.covered < config.keep_last:
@@ -219,7 +225,11 @@ class Reflection(Capability):
         request = context.request
         if request is None or not self.is_due(context.state):
             return None
-        return context.changed(request=request.with_messages((*request.messages, Message.system(_PIGGYBACK))))
+        config = self.resolved
+        template = None if config is None else config.prompt_template
+        question = _PIGGYBACK_QUESTION if template is None else self._question(context.state)
+        asked = Message.system(_PIGGYBACK.replace("{question}", question))
+        return context.changed(request=request.with_messages((*request.messages, asked)))
 
     def _take_out(self, context: HookContext) -> HookContext | None:
         response = context.response
@@ -229,7 +239,8 @@ class Reflection(Capability):
         if found is None:
             return None
         said = response.model_copy(update={"content": _TAGGED.sub("", response.content, count=1)})
-        return context.changed(state=self._keep(context, found.group(1), {}), response=said)
+        state = self._keep(context, found.group(1), {})
+        return context.changed(state=self._summarize(context, state), response=said)
 
 
 def says_the_same(one: str, other: str) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -23,6 +22,7 @@ from .history import model_messages
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .response_limit import response_limit
+from .setting_names import check_setting_names
 from .streaming import STREAM_OVERHEAD, EmittedText, ask_streaming, emitted_text
 
 if TYPE_CHECKING:
@@ -214,14 +214,8 @@ def _tool(spec: ToolSpec) -> ToolDefinition:
 
 
 def _check_settings(settings: Mapping[str, Any], provider: str) -> None:
-    from pydantic_ai.settings import ModelSettings
-
-    known = ModelSettings.__annotations__
-    prefixes = ("openai_", "gateway_", f"{provider.removeprefix('gateway/').partition('-')[0]}_")
     for name in settings:
         if name in _OURS:
             raise ConfigurationError(f"model_settings.{name}: set step_timeout on the agent; retries are the engine's")
-        if name not in known and not name.startswith(prefixes):
-            close = get_close_matches(name, known, 1)
-            advice = f"did you mean {close[0]}" if close else f"known are {', '.join(sorted(known))}"
-            raise ConfigurationError(f"model_settings.{name}: there is no such setting; {advice}")
+    own = provider.removeprefix("gateway/").partition("-")[0]
+    check_setting_names("model_settings", settings, ("openai", own))

@@ -47,6 +47,8 @@ class ExecutionState(Value):
         parts: What capabilities keep for this execution; None without any.
         child_steps: Steps that children made for it; they count against the limit of steps.
         handed_over_by: Agents that have handed the execution over, in order.
+        default_steps: Most steps of its own, where nobody gave a budget; 0: one was given, and only that holds. None:
+            not decided before it starts; no limit in one that an earlier version has started.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -75,6 +77,7 @@ class ExecutionState(Value):
     parts: StoredParts | None = None
     child_steps: Count = 0
     handed_over_by: tuple[Text, ...] = ()
+    default_steps: Count | None = None
 
     @property
     def steps_used(self) -> int:
@@ -202,9 +205,14 @@ class ExecutionState(Value):
         """Replace the stop signals and the request to continue."""
         return self._with(continuation=continuation)
 
-    def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
-        """Other limits from now on."""
-        return self._with(budget=budget)
+    def with_limits(self, limits: ExecutionBudget, default_steps: int) -> ExecutionState:
+        """Its budget capped by the agent's limits.
+
+        Args:
+            default_steps: Most steps where no budget was given with the message either; 0: no limit.
+        """
+        decided = default_steps if self.default_steps is None else self.default_steps
+        return self._with(budget=limits.capped_by(self.budget), default_steps=decided)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
         """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""
@@ -299,6 +307,7 @@ class ExecutionState(Value):
         idle = max(0.0, (now - self.completed_at).total_seconds()) if self.completed_at and self.started_at else 0.0
         return self.with_status(ExecutionStatus.IN_PROGRESS, now)._with(
             budget=self.budget if budget is None else budget,
+            default_steps=self.default_steps if budget is None else 0,
             continuation=NO_CONTINUATION,
             errors=(),
             retries=self.retries + 1,

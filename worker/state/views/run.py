@@ -96,8 +96,11 @@ class RunView:
 
     @property
     def max_iterations(self) -> int | None:
-        """The budget's limit of steps; None is unlimited."""
-        return self.state.execution.budget.max_steps if self.state.execution else None
+        """The limit of steps: the budget's, or the default where nobody gave a budget; None is unlimited."""
+        execution = self.state.execution
+        if execution is None or execution.budget.max_steps is not None:
+            return None if execution is None else execution.budget.max_steps
+        return execution.default_steps or None
 
     @property
     def tool_executions(self) -> tuple[ToolExecution, ...]:

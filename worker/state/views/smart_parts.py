@@ -150,8 +150,10 @@ class ReflectionProgress(StatePart):
 
     Attributes:
         made: Notes of this execution.
-        calls: Tool calls of this execution.
-        calls_at_last: Tool calls when the last note was made.
+        calls: Tool calls of this execution; read by earlier versions.
+        calls_at_last: Tool calls when the last note was made; read by earlier versions.
+        turns: Steps with tool calls of this execution.
+        turns_at_last: Steps with tool calls when the last note was made.
         tools: The set of tools that the last step with calls called, sorted.
         has_branched: Whether that set differs from the one before it.
     """
@@ -160,6 +162,8 @@ class ReflectionProgress(StatePart):
     made: Count = 0
     calls: Count = 0
     calls_at_last: Count = 0
+    turns: Count = 0
+    turns_at_last: Count = 0
     tools: tuple[Text, ...] = ()
     has_branched: Flag = False
 
