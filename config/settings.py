@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     default_max_steps: int = Field(
         100,
         ge=0,
-        description="Most steps of an execution for which neither its agent nor its submit gives a budget. 0: no limit.",
+        description="Most steps of an execution for which neither agent nor submit gives a budget. 0: no limit.",
     )
     max_message_bytes: int = Field(1_000_000, ge=1000, description="Longer user messages are refused at submit.")
     attempts_limit: int = Field(

@@ -267,7 +267,7 @@ class Agent:
 
     @property
     def has_budget(self) -> bool:
-        """Whether somebody limited the agent, or said that it is unlimited; if not, the default limit of steps holds."""
+        """Whether the agent is limited, or said to be unlimited. If not, the default limit of steps holds."""
         return self.budget is not None or not self.limits.is_empty()
 
     @cached_property

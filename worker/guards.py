@@ -127,16 +127,16 @@ def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: date
     """A signal for each limit that an execution has reached."""
     elapsed = execution.elapsed_seconds(now)
     cost = execution.cost or 0.0
-    used: list[tuple[StopReason, float | None, float, tuple[str, str], str]] = [
-        (_STEPS, budget.max_steps, execution.steps_used, ("currentSteps", "maxSteps"), "limit of {} steps reached"),
-        (_TOKENS, budget.max_tokens, execution.usage.total, ("totalTokens", "maxTotalTokens"), "limit of {} tokens reached"),
-        (_COST, budget.max_cost, cost, ("totalCost", "maxCost"), "limit of ${:g} reached"),
-        (_TIME, budget.max_seconds, elapsed, ("elapsedSeconds", "maxSeconds"), "limit of {:g} s reached"),
-        (_STEPS, execution.default_steps or None, execution.step_count, ("currentSteps", "maxSteps"), _DEFAULT_STEPS),
+    used: list[tuple[StopReason, float | None, float, str, str]] = [
+        (_STEPS, budget.max_steps, execution.steps_used, "currentSteps maxSteps", "limit of {} steps reached"),
+        (_TOKENS, budget.max_tokens, execution.usage.total, "totalTokens maxTotalTokens", "limit of {} tokens reached"),
+        (_COST, budget.max_cost, cost, "totalCost maxCost", "limit of ${:g} reached"),
+        (_TIME, budget.max_seconds, elapsed, "elapsedSeconds maxSeconds", "limit of {:g} s reached"),
+        (_STEPS, execution.default_steps or None, execution.step_count, "currentSteps maxSteps", _DEFAULT_STEPS),
     ]
     signals = [
-        _signal(reason, {name: amount, label: limit}, text.format(limit))
-        for reason, limit, amount, (name, label), text in used
+        _signal(reason, dict(zip(names.split(), (amount, limit), strict=True)), text.format(limit))
+        for reason, limit, amount, names, text in used
         if limit is not None and amount >= limit
     ]
     if budget.deadline is not None and now >= budget.deadline:
@@ -164,7 +164,6 @@ def time_signals(execution: ExecutionState, now: datetime) -> Sequence[StopSigna
     left = time_left(execution, now) or 0.0
     over = now + timedelta(seconds=left, milliseconds=1)
     return [signal for signal in budget_signals(execution.budget, execution, over) if signal.reason is _TIME]
-
 
 
 def _signal(reason: StopReason, context: dict[str, Any], message: str) -> StopSignal:

@@ -45,7 +45,9 @@ def test_an_execution_that_was_cut_off_goes_on_elsewhere_with_the_same_history(
     one, two = labs
     provider.plan(calls(tool_call("note", {"text": "n1"})), calls(tool_call("note", {"text": "n2"})), "the answer")
     doomed = one.worker(wait=False, crash="c1:1:1")  # dies with the claim of a step
-    job = one.client.submit("model", "hello", session_id="order-17", metadata={"ticket": 7, "onDone": "a.function", "on_hold": False})
+    job = one.client.submit(
+        "model", "hello", session_id="order-17", metadata={"ticket": 7, "onDone": "a.function", "on_hold": False}
+    )
     doomed.wait(40)
     one.worker()
     wait_until(lambda: one.client.show("order-17").state.step_count >= 1, "a step is committed", 40)

@@ -311,8 +311,8 @@ def _check_price(run: Run) -> None:
     if run.agent.model is None:
         option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
     raise ConfigurationError(
-        f"agent {run.agent.name!r} has max_cost={limit:g}, and {run.model!r} has no known price. Give it one, {option}, "
-        "or limit tokens instead of cost."
+        f"agent {run.agent.name!r} has max_cost={limit:g}, and {run.model!r} has no known price. Give it one, "
+        f"{option}, or limit tokens instead of cost."
     )
 
 
