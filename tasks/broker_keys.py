@@ -32,6 +32,11 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
     return types
 
 
+def queue_key(app: Celery, queue: str) -> str:
+    """Return the list of a queue's messages, given the broker's name of the queue."""
+    return f"{_prefix(_options(app))}{queue}"
+
+
 def unacked_key(app: Celery) -> str:
     """Return the hash of the messages that were delivered and not acknowledged."""
     options = _options(app)

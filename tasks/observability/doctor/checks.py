@@ -19,6 +19,7 @@ INFO_CHECKS: Final[tuple[Check, ...]] = (
     server.check_version,
     server.check_eviction,
     server.check_durability,
+    server.check_restart,
     server.check_memory,
     server.check_clock,
     server.check_role,

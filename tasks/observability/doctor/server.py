@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ....config.brokers import shares_a_database
-from ....worker.errors import CeleryAgentsError, ConfigurationError
+from ....worker.errors import CeleryAgentsError, ConfigurationError, StoreForbidden
+from ...broker_keys import queue_key
 from ...publishing import TransactionPublisher
-from ..server_policy import memory_share
+from ..server_policy import REPLAY_ADVICE, check_replay, describe_server, memory_share, parse_version
 from .findings import Finding, Installation
 
 _OLDEST_REDIS: Final = (6, 2)
+# From here on some releases of Redis replay transactions without looking at rights.
+_REPLAY_MENDED: Final = (8, 4)
 _CLOCK_TOLERANCE_SECONDS: Final = 5.0
 _MEMORY_SHARE: Final = 0.9
 
 
 def check_version(installation: Installation) -> Iterator[Finding]:
     """Redis is new enough."""
-    version = installation.server_facts.get("redis_version", "?")
-    known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if known < _OLDEST_REDIS:
+    version = describe_server(installation.server_facts)
+    if parse_version(installation.server_facts.get("redis_version", "?")) < _OLDEST_REDIS:
         yield Finding.fail("redis version", version, "use Redis 6.2 or newer")
     else:
         yield Finding.ok("redis version", version)
@@ -46,6 +48,24 @@ def check_durability(installation: Installation) -> Iterator[Finding]:
         yield Finding.fail("persistence", "Redis cannot write its append-only file", "look at its disk and log")
     else:
         yield Finding.ok("persistence", "append-only file")
+
+
+def check_restart(installation: Installation) -> Iterator[Finding]:
+    """A restart of Redis loses nothing by the rights of its user `default`."""
+    facts, housekeeping = installation.server_facts, installation.store.housekeeping
+    key = queue_key(installation.app, installation.settings.queue)
+    try:
+        loss = check_replay(facts, lambda: housekeeping.unreplayable_commands(key))
+    except StoreForbidden:
+        what = "not known: this user may not ask what Redis's user default may do (ACL DRYRUN); monitor may"
+        yield Finding.ok("restart", what)
+        return
+    if loss is None:
+        yield Finding.ok("restart", "loses nothing by the users of Redis")
+    elif parse_version(facts.get("redis_version", "")) < _REPLAY_MENDED:
+        yield Finding.fail("restart", loss, REPLAY_ADVICE)
+    else:
+        yield Finding.warn("restart", f"in some releases of Redis {facts['redis_version']}, {loss}", REPLAY_ADVICE)
 
 
 def check_memory(installation: Installation) -> Iterator[Finding]:

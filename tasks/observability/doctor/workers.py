@@ -14,6 +14,7 @@ from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
 from ....worker.state import SCHEMA_VERSION
 from ....worker.store import RequestFilter, Store
+from ...broker_keys import queue_key
 from ...publishing import oldest_queued_ms
 from ..queue_names import shown_queues
 from ..request_reasons import describe_requests
@@ -187,8 +188,7 @@ def check_queue(installation: Installation) -> Iterator[Finding]:
 
 def _examine_queue(installation: Installation, name: str, takers: Mapping[str, Mapping[str, Any]]) -> Finding | None:
     settings, store = installation.settings, installation.store
-    options: dict[str, Any] = dict(installation.app.conf.broker_transport_options or {})
-    key = f"{options.get('global_keyprefix', '')}{settings.step_queue(name)}"
+    key = queue_key(installation.app, settings.step_queue(name))
     length = store.housekeeping.queue_length(key)
     oldest = oldest_queued_ms(store, key)
     if not length and name.startswith(GROUP_MARK):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -8,21 +7,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.redis_server import RedisServer, embedded_binary, find_binary
+from support.redis_server import RedisServer, servers
 from support.wait import wait_until
 
 NewRedis = Callable[..., RedisServer]
 
 
-def binaries() -> list[str]:
-    """Every redis-server of this machine that the tests could use."""
-    found = [find_binary()]
-    with contextlib.suppress(RuntimeError):
-        found.append(embedded_binary())
-    return sorted(set(found))
-
-
-@pytest.mark.parametrize("binary", binaries())
+@pytest.mark.parametrize("binary", servers())
 @pytest.mark.leaves_keys("the test's own")
 def test_data_and_port_survive_a_kill_with_an_append_only_file(new_redis: NewRedis, binary: str) -> None:
     server = new_redis(append_only="always", binary=binary)

@@ -124,6 +124,19 @@ def _is_unoffered(entry: bytes) -> bool:
     return bool(agent and space) and _is_session_id(session_id)
 
 
+def unreplayable_commands(context: StoreContext, queue_key: str) -> list[str]:
+    """Name the commands of our transactions that Redis's user `default` may not give; see `Housekeeping`."""
+    key = context.shards[0].due
+    commands: dict[str, Command] = {
+        "HSET": ("HSET", key, "f", "v"), "SET": ("SET", key, "v"), "XADD": ("XADD", key, "*", "f", "v"),
+        "ZADD": ("ZADD", key, 1, "m"), "DEL": ("DEL", key), "PEXPIREAT": ("PEXPIREAT", key, 1),
+        "LPUSH": ("LPUSH", queue_key, "v"),
+    }  # fmt: skip
+    tries: list[Command] = [("ACL", "DRYRUN", "default", *command) for command in commands.values()]
+    replies = context.database.pipeline("dryrun", tries)
+    return [name for name, reply in zip(commands, replies, strict=True) if fields.name(reply) != "OK"]
+
+
 def unacked_records(context: StoreContext, key: str) -> tuple[int, dict[str, bytes]]:
     """Count the broker's records of unacknowledged messages, and read a hundred of them by their names.
 

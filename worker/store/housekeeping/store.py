@@ -117,6 +117,19 @@ class Housekeeping:
         """Find entries of the indexes that name no session or have no time."""
         return inspection.bad_entries(self._context)
 
+    def unreplayable_commands(self, queue_key: str) -> list[str]:
+        """Name the commands of our transactions that Redis's user `default` may not give.
+
+        Redis replays an append-only file as that user, and most releases since 7.0 check its rights again at the end of
+        each transaction: what is refused then is lost. Redis 7.0 is the first that can be asked.
+
+        Args:
+            queue_key: The key of a queue of steps.
+        Raises:
+            StoreForbidden: This Redis user may not ask, or this Redis has no such command.
+        """
+        return inspection.unreplayable_commands(self._context, queue_key)
+
     def unacked_records(self, key: str) -> tuple[int, dict[str, bytes]]:
         """Count the broker's records of unacknowledged messages, and read a hundred of them by their names."""
         return inspection.unacked_records(self._context, key)

@@ -229,6 +229,8 @@ def _translate(error: Exception) -> Exception:
         return ConfigurationError(f"Redis refuses this user: {text}")
     if isinstance(error, NoPermissionError):
         return StoreForbidden(f"Redis refuses this user: {text}")
+    if text.lower().startswith(("unknown command", "unknown subcommand")):  # managed ones take commands away
+        return StoreForbidden(f"Redis has no such command: {text}")
     if "WRONGTYPE" in text:  # a script says first where it was
         return StateUnreadable(WRONG_TYPE, "a key of the session holds another type; somebody else wrote to it")
     return error
