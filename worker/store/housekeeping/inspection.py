@@ -17,6 +17,10 @@ from .callbacks import read_note
 
 _LOOKED_AT: Final = 1_000
 _RECORDS_LOOKED_AT: Final = 100
+# What is written in transactions, as Redis's append-only file has it. They are asked about and not given.
+_REPLAYED: Final = (
+    "HSET KEY f v", "SET KEY v", "XADD KEY * f v", "ZADD KEY 1 m", "DEL KEY", "PEXPIREAT KEY 1", "LPUSH QUEUE v",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +130,16 @@ def _is_unoffered(entry: bytes) -> bool:
 
 def unreplayable_commands(context: StoreContext, queue_key: str) -> list[str]:
     """Name the commands of our transactions that Redis's user `default` may not give; see `Housekeeping`."""
-    key = context.shards[0].due
-    commands: dict[str, Command] = {
-        "HSET": ("HSET", key, "f", "v"), "SET": ("SET", key, "v"), "XADD": ("XADD", key, "*", "f", "v"),
-        "ZADD": ("ZADD", key, 1, "m"), "DEL": ("DEL", key), "PEXPIREAT": ("PEXPIREAT", key, 1),
-        "LPUSH": ("LPUSH", queue_key, "v"),
-    }  # fmt: skip
-    tries: list[Command] = [("ACL", "DRYRUN", "default", *command) for command in commands.values()]
+    keys = {"KEY": context.shards[0].due, "QUEUE": queue_key}
+    tries: list[Command] = [
+        ("ACL", "DRYRUN", "default", *(keys.get(word, word) for word in command.split())) for command in _REPLAYED
+    ]
     replies = context.database.pipeline("dryrun", tries)
-    return [name for name, reply in zip(commands, replies, strict=True) if fields.name(reply) != "OK"]
+    return [
+        command.partition(" ")[0]
+        for command, reply in zip(_REPLAYED, replies, strict=True)
+        if fields.name(reply) != "OK"
+    ]
 
 
 def unacked_records(context: StoreContext, key: str) -> tuple[int, dict[str, bytes]]:

@@ -1,0 +1,145 @@
+"""The users of deploy/redis/users.acl on each server that can be had: who gets in, what a role may, what a restart keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError
+from redis.retry import Retry
+
+from celery_agents import AgentClient
+from celery_agents.tasks.observability.server_policy import parse_version
+
+from support.deployed import DEPLOY
+from support.deployment import ROLES, Deployment
+from support.forbidden import EVERYBODY, MAY_NOT, STEPS
+from support.redis_server import servers
+from support.wait import wait_until
+
+QUESTION = "What is a lease?"
+
+
+@pytest.fixture(scope="module", params=servers())
+def users(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Only a Redis with the users, of each server that can be had."""
+    made = Deployment(tmp_path_factory.mktemp("users"), request.param)
+    made.redis.start()
+    try:
+        wait_until(made._redis_answers, "Redis answers", 20, details=made.redis.tail)
+        yield made
+    finally:
+        made.redis.end()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_can_do_no_more_than_it_needs(users: Deployment, role: str) -> None:
+    allowed = []
+    for command in [*EVERYBODY, *MAY_NOT[role]]:
+        # Each on a connection of its own: some would change what the connection is for.
+        with users.client(role) as client:
+            try:
+                client.execute_command(*command)
+                allowed.append(command)
+            except NoPermissionError:
+                pass
+            except redis.ResponseError as error:
+                if not re.search("(?i)permission|not allowed|can't access", str(error)):
+                    allowed.append((*command, str(error)))
+    assert allowed == []
+
+
+def test_without_a_password_nobody_gets_in(users: Deployment) -> None:
+    nobody = [
+        (None, None),
+        (None, "x"),
+        ("default", ""),
+        ("default", "x"),
+        ("default", "default"),
+        ("worker", "worker"),
+    ]
+    for name, password in [*nobody, *((role, "") for role in ROLES)]:
+        client = redis.Redis(port=users.port, username=name, password=password, retry=Retry(NoBackoff(), 0))
+        with client, pytest.raises(redis.RedisError, match=r"(?i)authenticat|WRONGPASS|invalid"):
+            client.ping()
+
+
+def test_what_was_written_is_there_after_a_restart(users: Deployment) -> None:
+    """Releases since 7.0 replay a transaction with the rights of the user default."""
+    client = AgentClient(users.url("producer"))
+    with pytest.warns(UserWarning, match="no worker has registered"):
+        submitted = client.submit("nobody", QUESTION)
+    client.write_metadata(submitted.session_id, "order", 17)
+    with users.client("worker") as worker:
+        with worker.pipeline(transaction=True) as transaction:
+            transaction.hset("ca:{0}:s:written", "version", "1").zadd("ca:{0}:due", {"written": 1})
+            transaction.lpush(STEPS, "x").execute()
+        worker.eval("redis.call('set', KEYS[1], '1') redis.call('xadd', KEYS[2], '*', 'a', 'b')", 2, "ca:s", "ca:x")
+    users.redis.terminate()
+    users.redis.wait(20)
+    users.redis.start()
+    wait_until(users._redis_answers, "Redis answers", 20, details=users.redis.tail)
+    read = AgentClient(users.url("producer")).show(submitted.session_id)
+    assert read.state.metadata["order"] == 17
+    with users.client("worker") as worker:
+        there = ("ca:{0}:s:written", "ca:{0}:due", STEPS, "ca:s", "ca:x")
+        assert worker.exists(*there) == len(there)
+        worker.delete(*there)
+    assert find_restart(users.agents("monitor", "doctor", "--json").stdout)["level"] == "ok"
+
+
+def find_restart(said: str) -> dict[str, str]:
+    """What doctor finds about a restart; about Redis as a whole where this user may ask for nothing."""
+    (found,) = (each for each in map(json.loads, said.splitlines()) if each["name"] in ("restart", "redis"))
+    return found
+
+
+@pytest.mark.parametrize("role", ["monitor", "worker", "http"])
+def test_doctor_tells_of_users_by_whom_a_restart_would_lose_jobs(users: Deployment, role: str) -> None:
+    with users.client("onlooker") as onlooker:
+        facts = onlooker.info()
+        onlooker.acl_setuser("default", enabled=False, reset_keys=True, reset_channels=True, categories=["-@all"])
+        try:
+            said = users.agents(role, "doctor", "--json").stdout
+        finally:
+            onlooker.execute_command("ACL", "SETUSER", "default", "resetpass", "~*", "&*", "+@all")
+    found = find_restart(said)
+    if role == "http":  # it may not even ask for the version
+        assert (found["name"], found["level"]) == ("redis", "warn")
+    elif facts["redis_version"].startswith("6.2") or parse_version(facts.get("valkey_version", "0")) >= (9, 1, 2):
+        assert found["level"] == "ok"
+    else:
+        assert found["level"] == "fail"
+        assert "HSET" in found["what"]
+        assert "user default off resetpass ~* &* +@all" in found["advice"]
+
+
+def test_a_user_who_may_not_ask_for_rights_gets_a_sentence_and_no_alarm(users: Deployment) -> None:
+    with users.client("onlooker") as onlooker:
+        onlooker.execute_command("ACL", "SETUSER", "monitor", "-acl")
+        try:
+            said = users.agents("monitor", "doctor", "--json").stdout
+        finally:
+            onlooker.execute_command("ACL", "SETUSER", "monitor", "+acl|dryrun")
+    assert find_restart(said)["level"] == "ok"
+
+
+def test_a_password_for_the_user_default_is_refused_before_redis_starts(users: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "redis-default").write_text("0123456789abcdef")
+    places = {"CREDENTIALS_DIRECTORY": tmp_path, "RUNTIME_DIRECTORY": tmp_path, "STATE_DIRECTORY": tmp_path}
+    done = users.run("sh", DEPLOY / "redis" / "start-redis", more=places)
+    assert done.returncode == 78
+    assert "redis-default" in done.stderr
+
+
+def test_a_short_password_is_refused_before_redis_starts(users: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "redis-worker").write_text("short")
+    places = {"CREDENTIALS_DIRECTORY": tmp_path, "RUNTIME_DIRECTORY": tmp_path, "STATE_DIRECTORY": tmp_path}
+    done = users.run("sh", DEPLOY / "redis" / "start-redis", more=places)
+    assert done.returncode == 78
+    assert "less than 16" in done.stderr
