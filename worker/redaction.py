@@ -71,7 +71,7 @@ def describe_exception(error: BaseException) -> ErrorInfo:
     """
     error = _only_one(error)
     name = type(error).__name__
-    details: dict[str, str | int] = {"type": _storable(f"{type(error).__module__}.{type(error).__qualname__}")}
+    details: dict[str, str | int] = {"type": whole_unicode(f"{type(error).__module__}.{type(error).__qualname__}")}
     if isinstance(error, DriverError):
         details |= _facts(error)
         return _info(error.kind, _text_of(error, MAX_OWN_MESSAGE_CHARS), details, retryable=error.transient)
@@ -82,7 +82,7 @@ def describe_exception(error: BaseException) -> ErrorInfo:
 
 
 def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:
-    return ErrorInfo(kind=_storable(kind), message=message, retryable=retryable, details=FrozenDict(details))
+    return ErrorInfo(kind=whole_unicode(kind), message=message, retryable=retryable, details=FrozenDict(details))
 
 
 def _facts(error: DriverError) -> dict[str, str | int]:
@@ -112,11 +112,22 @@ def _first_line(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Without secrets, and as text that UTF-8 can hold."""
-    return redact(_storable(text[: 2 * MAX_READ_CHARS]))
+    return redact(whole_unicode(text[: 2 * MAX_READ_CHARS]))
 
 
-def _storable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def whole_unicode(text: str) -> str:
+    """A text that UTF-8 can hold; the same object where it is one.
+
+    Halves of a surrogate pair that lie side by side are joined, as where a stream was cut between them; a half alone
+    becomes U+FFFD.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _without_own_home(text: str) -> str:

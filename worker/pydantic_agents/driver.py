@@ -13,8 +13,9 @@ from ..drivers import InferenceRequest
 from ..drivers.answers import answer_too_large
 from ..drivers.pydantic_ai.answers import inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
+from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
-from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, emitted_text
+from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..known_secrets import redact_known, redact_known_in
 from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
@@ -81,6 +82,7 @@ class PydanticAgentDriver:
         self._agent = agent
         self._options = options
         self._known = known or {}
+        self._streams = StreamEnds()
         model: Any = agent.model
         self.name: str = model if isinstance(model, str) else str(getattr(model, "model_name", "pydantic-ai"))
 
@@ -91,14 +93,20 @@ class PydanticAgentDriver:
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
         limit = None
+        if not self._streams.may_stream(self.name):
+            request = replace(request, emit=None)
         try:
             with response_limit(request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)) as limit:
                 try:
-                    return _as_json(await self._ask(conversation, deps, request))
+                    answer = _as_json(await self._ask(conversation, deps, request))
                 except _NoStream:
                     return _as_json(await self._ask(conversation, deps, replace(request, emit=None)))
+            if request.emit is not None:
+                self._streams.count(self.name)
+            return answer
         except Exception as error:  # noqa: BLE001 - the agent's own code
             failure = _as_failure(error, self.name)
+            self._streams.count(self.name, failure)
             if limit is not None and limit.exceeded:  # clients take it for a lost connection
                 failure = answer_too_large(self.name, request.max_answer_bytes)
         raise failure
@@ -264,6 +272,8 @@ def _as_json(kept: dict[str, Any]) -> bytes:
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
     """Let a node ask as a stream; the run goes on from it as from one that asked without."""
+    from pydantic_ai.exceptions import UnexpectedModelBehavior
+
     try:
         async with node.stream(run.ctx) as events:
             await text.emit_all(events)
@@ -271,6 +281,10 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
         if text.has_begun:
             raise
         raise _NoStream from None
+    except UnexpectedModelBehavior:
+        if text.has_begun:
+            raise
+        raise interrupted_stream(run.ctx.deps.model.model_id) from None  # it ended before it began
 
 
 def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import UsageLimits
 
 from ..drivers.pricing import TokenPrice
-from ..drivers.pydantic_ai.response_limit import limit_model
+from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
+from ..drivers.pydantic_ai.provider_rules import rules_of
+from ..drivers.pydantic_ai.received import check_stream_end, receive
+from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
 from ..state import ExecutionBudget
 from ..tools.effect import Effect
 
@@ -48,6 +52,32 @@ class CeleryDurability(AbstractCapability[Any]):
     async def prepare_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Bound the bytes of the answer, in a worker; `agent.run` in the own process is left alone."""
-        limit_model(request_context.model)
+        """Make the request acceptable to its provider, and bound the bytes of its answer.
+
+        In a worker; `agent.run` in the own process is left alone.
+        """
+        if not is_limited():
+            return request_context
+        model = request_context.model
+        limit_model(model)
+        given = AcceptableRequest(
+            request_context.messages, request_context.model_settings, request_context.model_request_parameters
+        )
+        sent = make_acceptable(given, rules_of(model))
+        request_context.messages, request_context.model_settings = sent.messages, sent.settings
+        request_context.model_request_parameters = sent.parameters
         return request_context
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Read the answer as storage can hold it.
+
+        Raises:
+            DriverError: It was streamed, and the stream ended before it was whole.
+        """
+        if not is_limited():
+            return response
+        if request_context.streaming:
+            check_stream_end(response, rules_of(request_context.model), request_context.model.model_id)
+        return receive(response, request_context.model_request_parameters)

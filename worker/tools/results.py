@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..known_secrets import NO_SECRETS, SecretMatcher, current_matcher
+from ..redaction import whole_unicode
 from ..state.values.frozen import MAX_INT_BITS
 
 Json = Any
@@ -145,11 +146,7 @@ class _Conversion:
         if len(text) > self._left:
             text, self.is_cut = text[: int(self._left)], True
         self._left -= len(text)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return self._secrets.redact(text)
+        return self._secrets.redact(whole_unicode(text))
 
     def _structure(self, value: Any, path: str, depth: int) -> Json:
         if isinstance(value, Mapping):

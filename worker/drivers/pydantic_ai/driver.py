@@ -16,18 +16,22 @@ from ...tools import StopExecution
 from ..answers import answer_too_large
 from ..pricing import TokenPrice, cost_of, is_priced
 from ..protocol import InferenceRequest
+from .acceptable import AcceptableRequest, make_acceptable
 from .answers import Answer
 from .failures import as_driver_error
 from .history import model_messages
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
+from .provider_rules import rules_of
+from .received import receive
 from .response_limit import response_limit
 from .setting_names import check_setting_names
-from .streaming import STREAM_OVERHEAD, EmittedText, ask_streaming, emitted_text
+from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
 
     from ...tools import ToolSpec
@@ -47,17 +51,19 @@ class _Question:
 
     model: Model
     messages: list[ModelMessage]
-    settings: dict[str, Any]
+    settings: ModelSettings | None
     parameters: ModelRequestParameters
     shape: OutputShape | None
 
     async def ask(self, timeout_seconds: float, text: EmittedText | None) -> ModelResponse:
         """Send the question once; as a stream, where somebody takes its text."""
-        settings: Any = self.settings
+        settings = self.settings
         async with asyncio.timeout(timeout_seconds):
             if text is not None:
-                return await ask_streaming(self.model, (self.messages, settings, self.parameters), text)
-            return await self.model.request(self.messages, settings, self.parameters)
+                response = await ask_streaming(self.model, (self.messages, settings, self.parameters), text)
+            else:
+                response = await self.model.request(self.messages, settings, self.parameters)
+        return receive(response, self.parameters)
 
 
 class PydanticAIDriver:
@@ -99,22 +105,28 @@ class PydanticAIDriver:
         self._output_type = None if output_type is None or output_type is str else OutputType(output_type)
         self._price = price
         self._clients = ModelClients()
+        self._streams = StreamEnds()
 
     async def infer(self, request: InferenceRequest) -> bytes:
         """Ask once; see `Driver.infer`."""
         target = self._target.overridden_by(request.settings)
-        asked, limit = False, None
+        asked, limit, text = False, None, None
         try:
             question = await self._question(target, request)
             asked = True
-            text = emitted_text(request, target.model, is_shaped=question.shape is not None)
+            if self._streams.may_stream(target.model):
+                text = emitted_text(request, target.model, is_shaped=question.shape is not None)
             most_bytes = request.max_answer_bytes * (1 if text is None else STREAM_OVERHEAD)
             with response_limit(most_bytes) as limit:
-                return self._raw(await question.ask(request.timeout, text), question, target)
+                response = await question.ask(request.timeout, text)
+            if text is not None:
+                self._streams.count(target.model)
+            return self._raw(response, question, target)
         except StopExecution:  # of the message compiler, which is the user's
             raise
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
             failure = as_driver_error(error, target.model, asked=asked)
+            self._streams.count(target.model, failure)
             if limit is not None and limit.exceeded:  # clients take it for a lost connection, and would be asked again
                 failure = answer_too_large(target.model, request.max_answer_bytes)
         # Raised here and not above: the provider's exception, which holds its body, must not become the context.
@@ -163,12 +175,13 @@ class PydanticAIDriver:
         if shape is not None:
             parameters = shape.add_to(parameters, model)
         messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
-        settings = request_settings(model, self._merged_settings(request.settings), request.timeout)
+        settings: Any = request_settings(model, self._merged_settings(request.settings), request.timeout)
+        sent = make_acceptable(AcceptableRequest(messages, settings, parameters), rules_of(model))
         return _Question(
             model=model,
-            messages=model.prepare_messages(messages, parameters),
-            settings=settings,
-            parameters=parameters,
+            messages=model.prepare_messages(sent.messages, sent.parameters),
+            settings=sent.settings,
+            parameters=sent.parameters,
             shape=shape,
         )
 
@@ -201,7 +214,7 @@ def _parameters(request: InferenceRequest) -> ModelRequestParameters:
     prompt = request.state.system_prompt
     return ModelRequestParameters(
         function_tools=[_tool(spec) for spec in request.tools],
-        instruction_parts=[InstructionPart(content=prompt)] if prompt else None,
+        instruction_parts=[InstructionPart(content=prompt)] if prompt.strip() else None,
     )
 
 

@@ -81,13 +81,16 @@ def limit_responses(client: Any, *, uncompressed: bool = True) -> bool:
     return True
 
 
+def is_limited() -> bool:
+    """Whether the running request is one of a step, and no other run of the same agent in this process."""
+    return _limit.get() is not None
+
+
 def limit_model(model: Any) -> None:
     """Let the HTTP clients of a model that somebody else has made observe the limit of the request's context.
 
     Their own headers stay, since others may use them.
     """
-    if _limit.get() is None:
-        return
     for each in (*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])):
         limit_model(each)
     provider = getattr(model, "provider", None) or getattr(model, "_provider", None)

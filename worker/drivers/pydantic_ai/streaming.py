@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ...errors import DriverError
 from ..answers import answer_too_large
 from ..protocol import Delta, InferenceRequest
+from .provider_rules import rules_of
+from .received import INTERRUPTED, check_stream_end
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -15,6 +19,14 @@ if TYPE_CHECKING:
 
 STREAM_OVERHEAD: Final = 64
 """How many times longer than its answer a stream may be: each piece has a frame of its own."""
+
+_MOST_MISSING: Final = 2
+"""Streams without a finish reason after which a model is asked without."""
+
+_HAS_REASONS: Final = -(10**9)
+"""The count of a model that has ended a stream with a reason: its streams without one were cut."""
+
+_logger = logging.getLogger(__name__)
 
 _BETWEEN_PARTS: Final = "\n\n"
 CANNOT_STREAM: Final = (NotImplementedError, AssertionError)
@@ -85,6 +97,8 @@ async def ask_streaming(
 
     Args:
         asked: Messages, settings and parameters of the request.
+    Raises:
+        DriverError: The stream ended before the answer was whole.
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -92,7 +106,34 @@ async def ask_streaming(
         except CANNOT_STREAM:
             return await model.request(*asked)
         await text.emit_all(stream)
-        return stream.get()
+        response = stream.get()
+    check_stream_end(response, rules_of(model), model.model_id)
+    return response
+
+
+class StreamEnds:
+    """Remembers which models are asked without a stream, because their servers never say that a stream is whole.
+
+    A stream without a finish reason was cut, and is asked again. Some servers of OpenAI's interface give none at all:
+    where two streams in a row had none and none before them had one, this process asks for whole answers.
+    """
+
+    def __init__(self) -> None:
+        self._missing: dict[str, int] = {}
+
+    def may_stream(self, model: str) -> bool:
+        """Whether to ask a model for a stream."""
+        return self._missing.get(model, 0) < _MOST_MISSING
+
+    def count(self, model: str, error: Exception | None = None) -> None:
+        """Take notice of how a stream ended."""
+        if error is None:
+            self._missing[model] = _HAS_REASONS
+        elif isinstance(error, DriverError) and error.kind == INTERRUPTED:
+            missing = self._missing.get(model, 0) + 1
+            self._missing[model] = missing
+            if missing == _MOST_MISSING:
+                _logger.warning("%s ends streams without a finish reason; it is asked for whole answers", model)
 
 
 def emitted_text(request: InferenceRequest, name: str, *, is_shaped: bool = False) -> EmittedText | None:

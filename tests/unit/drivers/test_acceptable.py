@@ -1,0 +1,240 @@
+"""A request is made acceptable to its provider; what is acceptable is sent as it is, and nothing stored changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import (
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings, ToolOrOutput
+from pydantic_ai.tools import ToolDefinition
+
+from celery_agents.worker.drivers.pydantic_ai.acceptable import (
+    NO_OUTPUT,
+    NO_TEXT,
+    AcceptableRequest,
+    make_acceptable,
+)
+from celery_agents.worker.drivers.pydantic_ai.provider_rules import RULES, STRICTEST, ProviderRules
+from celery_agents.worker.drivers.pydantic_ai.sent_names import restore_names
+
+OPENAI, ANTHROPIC, GOOGLE = RULES["OpenAIChatModel"], RULES["AnthropicModel"], RULES["GoogleModel"]
+EVERY = [*RULES.values(), STRICTEST]
+
+
+def call(call_id: str, name: str = "note", args: Any = "{}") -> ToolCallPart:
+    return ToolCallPart(name, args, call_id)
+
+
+def result(call_id: str, content: Any = "done", name: str = "note") -> ToolReturnPart:
+    return ToolReturnPart(name, content, call_id)
+
+
+def tool(name: str, **properties: Any) -> ToolDefinition:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return ToolDefinition(name=name, parameters_json_schema=schema)
+
+
+def sent(messages: list[ModelMessage], rules: ProviderRules = ANTHROPIC, *tools: ToolDefinition) -> AcceptableRequest:
+    before = copy.deepcopy(messages)
+    request = make_acceptable(
+        AcceptableRequest(messages, None, ModelRequestParameters(function_tools=list(tools))), rules
+    )
+    assert messages == before, "what is stored has changed"
+    return request
+
+
+def turn(*calls: ToolCallPart, results: list[ToolReturnPart]) -> list[ModelMessage]:
+    return [
+        ModelRequest(parts=[UserPromptPart("go")]),
+        ModelResponse(parts=list(calls)),
+        ModelRequest(parts=list(results)),
+    ]
+
+
+def calls_and_results(messages: list[ModelMessage]) -> tuple[list[str], list[tuple[str, Any]]]:
+    parts: list[Any] = [part for message in messages for part in message.parts]
+    calls = [part.tool_call_id for part in parts if part.part_kind == "tool-call"]
+    return calls, [(part.tool_call_id, part.content) for part in parts if part.part_kind == "tool-return"]
+
+
+@pytest.mark.parametrize("rules", EVERY)
+def test_an_acceptable_history_is_the_same_objects(rules: ProviderRules) -> None:
+    image = ImageUrl("https://example.com/a.png")
+    messages = [
+        ModelRequest(parts=[UserPromptPart(["look ü 😀", image])]),
+        ModelResponse(parts=[ThinkingPart("hm", signature="s"), TextPart("ok"), call("c1", args='{"n":1.5e99}')]),
+        ModelRequest(parts=[result("c1"), UserPromptPart("and?")]),
+    ]
+    request = sent(messages, rules, tool("note", text={"type": "string"}))
+    assert all(a is b for a, b in zip(request.messages, messages, strict=True))
+
+
+@pytest.mark.parametrize("rules", EVERY)
+def test_calls_of_one_id_get_ids_of_their_own_and_results_follow_by_position(rules: ProviderRules) -> None:
+    first = turn(call("x"), call("x"), call("y"), results=[result("x", "A"), result("x", "B"), result("y", "C")])
+    second = turn(call("x"), results=[result("x", "D")])
+    calls, results = calls_and_results(sent([*first, *second], rules).messages)
+    assert len(set(calls)) == 4
+    assert results == [(calls[0], "A"), (calls[1], "B"), (calls[2], "C"), (calls[3], "D")]
+
+
+def test_ids_depend_on_what_came_before_alone_and_stay_unique() -> None:
+    messages: list[ModelMessage] = []
+    for made in ("x", "x_2", "x", "x_3", "x", "x_2"):
+        messages += turn(call(made), results=[result(made)])
+    whole = calls_and_results(sent(messages).messages)[0]
+    assert len(set(whole)) == 6
+    for length in range(0, len(messages), 3):
+        assert calls_and_results(sent(messages[:length]).messages)[0] == whole[: length // 3]
+
+
+def test_a_thousand_equal_ids_cost_no_search() -> None:
+    messages = [message for _ in range(1000) for message in turn(call("call_0"), results=[result("call_0")])]
+    assert len(set(calls_and_results(sent(messages).messages)[0])) == 1000
+
+
+@pytest.mark.parametrize("call_id", ["functions.note:0", "a b", "ü", "", "i" * 300])
+@pytest.mark.parametrize("rules", EVERY)
+def test_ids_fit_and_pair(rules: ProviderRules, call_id: str) -> None:
+    messages = turn(call(call_id), call(call_id), results=[result(call_id, 1), result(call_id, 2)])
+    calls, results = calls_and_results(sent(messages, rules).messages)
+    assert all(rules.call_id.fits(each) for each in calls)
+    assert results == [(calls[0], 1), (calls[1], 2)]
+
+
+def test_models_that_look_for_their_own_ids_find_them() -> None:
+    messages = turn(call("functions.note:0"), results=[result("functions.note:0")])
+    assert sent(messages, OPENAI).messages[1] is messages[1]
+
+
+def test_a_result_without_its_call_is_left_out() -> None:
+    messages = [*turn(call("x"), results=[result("x", "A"), result("x", "again"), result("never")])]
+    later: list[ModelMessage] = [
+        ModelResponse(parts=[TextPart("ok")]),
+        ModelRequest(parts=[result("x", "late"), UserPromptPart("next")]),
+    ]
+    request = sent([*messages, *later])
+    assert calls_and_results(request.messages) == (["x"], [("x", "A")])
+    assert request.messages[-1].parts == [UserPromptPart("next", timestamp=later[1].parts[1].timestamp)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name", ["browser.tabs.open", "$note", "note<|channel|>json", "note ", "n" * 200, "", "1", "ü"]
+)
+@pytest.mark.parametrize("rules", EVERY)
+def test_a_name_that_the_model_made_up_fits(rules: ProviderRules, name: str) -> None:
+    request = sent(turn(call("c", name), results=[result("c", name=name)]), rules, tool("note"))
+    made: Any = request.messages[1].parts[0]
+    assert rules.tool_name.fits(made.tool_name)
+    assert request.messages[2].parts[0].tool_name == made.tool_name  # type: ignore[union-attr]
+
+
+def test_a_name_that_is_taken_at_one_provider_stays_there() -> None:
+    messages = turn(call("c", "a.b"), results=[result("c", name="a.b")])
+    assert sent(messages, GOOGLE).messages[1] is messages[1]
+    assert sent(messages, OPENAI).messages[1].parts[0].tool_name == "a_b"  # type: ignore[union-attr]
+
+
+def test_renamed_tools_and_arguments_are_restored_in_the_answer() -> None:
+    text = {"type": "string"}
+    tools = tool("crm.pay", **{"user id": text, "user_id": text, "plain": text}), tool("crm_pay"), tool("note")
+    history = turn(call("c", "crm.pay", '{"user id":"u"}'), results=[result("c", name="crm.pay")])
+    request = sent(history, ANTHROPIC, *tools)
+    names = [each.name for each in request.parameters.function_tools]
+    assert len(set(names)) == 3
+    assert all(ANTHROPIC.tool_name.fits(name) for name in names)
+    schema = request.parameters.function_tools[0].parameters_json_schema
+    keys = list(schema["properties"])
+    assert len(set(keys)) == 3
+    assert schema["required"] == keys
+    shown: Any = request.messages[1].parts[0]
+    assert (shown.tool_name, json.loads(shown.args)) == (names[0], {keys[0]: "u"})
+    answer = ModelResponse(
+        parts=[call("d", names[0], {keys[0]: 1, keys[1]: 2}), call("e", names[1]), call("f", "other")]
+    )
+    restored: list[Any] = list(restore_names(answer, request.parameters).parts)
+    assert [each.tool_name for each in restored] == ["crm.pay", "crm_pay", "other"]
+    assert restored[0].args == {"user id": 1, "user_id": 2}
+
+
+def test_names_do_not_depend_on_the_order_of_tools() -> None:
+    one = sent([], ANTHROPIC, tool("a.b"), tool("a_b")).parameters.function_tools
+    other = sent([], ANTHROPIC, tool("a_b"), tool("a.b")).parameters.function_tools
+    assert {each.name for each in one} == {each.name for each in other}
+
+
+@pytest.mark.parametrize("choice", [["crm.pay"], ToolOrOutput(function_tools=["crm.pay"])])
+def test_a_choice_of_tools_follows_their_names(choice: Any) -> None:
+    parameters = ModelRequestParameters(function_tools=[tool("crm.pay")])
+    request = make_acceptable(AcceptableRequest([], ModelSettings(tool_choice=choice), parameters), OPENAI)
+    chosen: Any = (request.settings or {})["tool_choice"]  # type: ignore[typeddict-item]
+    assert getattr(chosen, "function_tools", chosen) == ["crm_pay"]
+
+
+@pytest.mark.parametrize("args", ['{"a": NaN, "b": [1, -Infinity]}', '{"a": 1e999}', {"a": float("inf"), "b": [1.5]}])
+def test_numbers_are_finite(args: Any) -> None:
+    made: Any = sent(turn(call("c", args=args), results=[result("c")])).messages[1].parts[0]
+    text = made.args_as_json_str()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(text, parse_constant=refuse)["a"] in ("NaN", "Infinity")
+
+
+@pytest.mark.parametrize("args", ['{"a": 1', "[1]", "null", '"text"', "", '{"a": "\\ud800"}'])
+def test_arguments_are_sent_as_an_object(args: str) -> None:
+    made: Any = sent(turn(call("c", args=args), results=[result("c")])).messages[1].parts[0]
+    assert isinstance(json.loads(made.args_as_json_str()), dict)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t "])
+def test_no_text_is_blank(blank: str) -> None:
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart(blank), UserPromptPart([blank, "words"]), UserPromptPart([blank])]),
+        ModelResponse(parts=[TextPart(blank), call("c")]),
+        ModelRequest(parts=[result("c", blank)]),
+    ]
+    request = sent(messages).messages
+    assert [part.content for part in request[0].parts] == [NO_TEXT, ["words"], NO_TEXT]  # type: ignore[union-attr]
+    assert [part.part_kind for part in request[1].parts] == ["tool-call"]
+    assert request[2].parts[0].content == NO_OUTPUT  # type: ignore[union-attr]
+
+
+def test_a_blank_text_stays_where_a_provider_knows_it_by_its_id() -> None:
+    response = ModelResponse(parts=[ThinkingPart("", id="rs_1"), TextPart("", id="msg_1")])
+    assert sent([response], RULES["OpenAIResponsesModel"]).messages == [response]
+
+
+def test_texts_are_whole_unicode() -> None:
+    half, pair = "half \ud83d", "pair \ud83d\ude00"
+    messages: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart(half), UserPromptPart([pair])]),
+        ModelResponse(parts=[ThinkingPart(half, signature="s"), TextPart(pair), call("c", args='{"a": "\ud83d"}')]),
+        ModelRequest(parts=[result("c", half)]),
+    ]
+    request = sent(messages).messages
+    parts: list[Any] = [part for message in request for part in message.parts]
+    assert [part.content for part in parts if hasattr(part, "content")] == [
+        "half �", ["pair 😀"], "half �", "pair 😀", "half �",
+    ]  # fmt: skip
+    assert (parts[2].signature, parts[4].args) == (None, '{"a": "�"}')
+
+
+def test_a_model_that_asks_no_provider_gets_what_is_there() -> None:
+    given = AcceptableRequest(turn(call("a b"), results=[result("a b", "")]), None, ModelRequestParameters())
+    assert make_acceptable(given, None) is given
