@@ -156,7 +156,9 @@ class Settings(BaseSettings):
     )
     live_seconds: float = Field(600.0, ge=1, description="Life of a session's live text after its last piece.")
     dead_kept: int = Field(10_000, ge=10, description="Parked steps and quarantined messages kept.")
-    operations_kept: int = Field(128, ge=8, description="Operation ids a session remembers, against applying twice.")
+    operations_kept: int = Field(
+        128, ge=8, description="Ids of messages that a session remembers, against applying twice."
+    )
     executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
     inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
     max_inbox_bytes: int = Field(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from ...worker.errors import (
     StoreUnavailable,
 )
 from ...worker.state import ChildSessionId, ExecutionBudget, ExecutionId, LLMConfig, Message, read_session_id
-from ...worker.store import Header, InboxKind, Operation, StreamPosition
+from ...worker.store import Header, InboxKind, Operation, StreamPosition, new_change_id
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
 from .deleting import DeletingVerbs
@@ -84,7 +83,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
                 warning says so.
             session_id: None: a new one, or the one that follows from `idempotency_key`.
             idempotency_key: The same request with the same key makes one execution, however often it comes.
-            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts.
+            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a message
+                to an execution that runs or waits, which it would join.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
             messages: What was said before; a new session begins with it. It cannot be given with `session_id`.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
@@ -96,7 +96,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             delay: The same as a time from now.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
-            ActionRefused: The session belongs to another agent.
+            ActionRefused: The session belongs to another agent, or a budget is given while an execution of it runs.
             IdempotencyMismatch: The key was used for something else.
             StoreFull: Redis is full; nothing was written.
             StoreUnavailable: No answer. Ask again with the same idempotency key.
@@ -107,6 +107,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=read_message(message, self.settings.max_message_bytes),
             operation_id=derive_id(idempotency_key, "operation"),
+            has_key=idempotency_key is not None,
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
@@ -168,10 +169,16 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
     ) -> Job:
         """Send a further message. A running execution takes it up at its next step; else a new one starts.
 
+        Args:
+            idempotency_key: The same message with the same key is added once, as long as the session remembers the key:
+                for the next 128 messages.
+            budget: Limits of the execution that the message starts. Refused while an execution runs or waits, which the
+                message would join.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             InvalidInput: The message cannot be used.
-            ActionRefused: Too many messages wait for the running step.
+            IdempotencyMismatch: The key was used in this session for another message or budget; nothing was written.
+            ActionRefused: Too many messages wait for the running step, or a budget is given while an execution runs.
         """
         content = read_message(message, self.settings.max_message_bytes)
         check_budget(budget)
@@ -181,6 +188,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
                 session=read_session_id(session_id),
                 message=content,
                 operation_id=derive_id(idempotency_key, "operation"),
+                has_key=idempotency_key is not None,
                 budget=budget,
                 notify=notify,
             )
@@ -278,17 +286,17 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         """Keep a JSON value with the session."""
         check_text("metadata key", key, self.settings.max_message_bytes)
         payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
-        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.METADATA, payload))
+        self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.METADATA, payload))
 
     def change_system_prompt(self, session_id: str, prompt: str) -> None:
         """Give the session a system prompt of its own; "" returns to the agent's."""
         check_text("prompt", prompt, self.settings.max_message_bytes)
-        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
+        self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.SYSTEM_PROMPT, {"prompt": prompt}))
 
     def change_model(self, session_id: str, model: LLMConfig) -> None:
         """Give the session a model of its own, from its next step on."""
         check_model(model)
-        self._act(read_session_id(session_id), Operation(uuid.uuid4().hex, InboxKind.MODEL, {"model": model.to_dict()}))
+        self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.MODEL, {"model": model.to_dict()}))
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -388,13 +396,14 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             time.sleep(0.05)
 
     def _send(self, submission: Submission) -> Job:
-        """Add the message to an existing session."""
-        submission.check_begins_now()
-        operation = Operation(submission.operation_id, InboxKind.MESSAGE, submission.payload())
-        applied = self._act(submission.session, operation)
-        return Job(
-            self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
-        )
+        """Add the message to an existing session; one that was added before gets the same job."""
+        session, operation_id = submission.session, submission.operation_id
+        if submission.begins_later and not self.store.sessions.read_joined(session, operation_id):
+            submission.check_begins_now()
+        fingerprint = submission.message_fingerprint()
+        operation = Operation(operation_id, InboxKind.MESSAGE, submission.payload(), fingerprint=fingerprint)
+        applied = self._act(session, operation)
+        return Job(self.store, session, operation_id=operation_id, execution_id=applied.execution_id)
 
     def _job(self, header: Header) -> Job:
         return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)

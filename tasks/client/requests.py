@@ -23,7 +23,16 @@ from ...worker.state import (
     RequestSummary,
     read_session_id,
 )
-from ...worker.store import AnswerAction, AnswerResult, FoundRequest, InboxKind, Operation, RequestFilter, RequestPage
+from ...worker.store import (
+    AnswerAction,
+    AnswerResult,
+    FoundRequest,
+    InboxKind,
+    Operation,
+    RequestFilter,
+    RequestPage,
+    new_change_id,
+)
 from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
@@ -134,7 +143,7 @@ class RequestVerbs(ClientConnection):
         known = [grant.id for grant in self.grants(session)]
         if grant_id not in known:
             raise InvalidInput("grant_id", grant_id, f"the session has the grants {', '.join(known) or '(none)'}.")
-        operation = Operation(derive_id(None, "operation"), InboxKind.REVOKE_GRANT, {"grant": grant_id})
+        operation = Operation(new_change_id(), InboxKind.REVOKE_GRANT, {"grant": grant_id})
         self._act(read_session_id(session), operation)
 
     # --- tokens -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ class Submission:
     """A message that a caller hands in, checked.
 
     Attributes:
+        has_key: Whether the caller gave an idempotency key, from which the ids are derived.
         execution_id: Id of the execution that it starts in a new session.
         metadata: Of a new session.
         transcript: What was said before the message; a new session begins with it.
@@ -34,6 +36,7 @@ class Submission:
     session: SessionId | ChildSessionId
     message: Message
     operation_id: str
+    has_key: bool = False
     execution_id: str = ""
     budget: ExecutionBudget | None
     metadata: FrozenDict = field(default_factory=FrozenDict)
@@ -62,6 +65,11 @@ class Submission:
             return now_ms() + round(self.delay.total_seconds() * 1000)
         return check_until(self.start_at) or 0
 
+    @property
+    def begins_later(self) -> bool:
+        """Whether the caller asked for a later start."""
+        return self.delay is not None or self.start_at is not None
+
     def check_begins_now(self) -> None:
         """Refuse a later start of a message to a session that exists.
 
@@ -79,7 +87,13 @@ class Submission:
         state = AgentState.fresh(metadata=self.metadata, now=now)
         if self.transcript:
             state = state.run.with_messages(self.transcript, now=now)
-        execution = FirstExecution(self.execution_id, self.operation_id, self.budget, notify=self.notify)
+        execution = FirstExecution(
+            self.execution_id,
+            self.operation_id,
+            self.budget,
+            fingerprint=self.message_fingerprint(),
+            notify=self.notify,
+        )
         return first_state(state, self.message, execution, now)
 
     def fingerprint(self, agent: str) -> str:
@@ -87,6 +101,14 @@ class Submission:
         later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
         transcript = fingerprint_messages(self.transcript) if self.transcript else ""
         return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript
+
+    def message_fingerprint(self) -> str:
+        """Hash what was sent under an idempotency key to a session, with the version of the hash; "" without a key."""
+        if not self.has_key:
+            return ""
+        written = b"".join((self.message.to_json(), b"" if self.budget is None else self.budget.to_json()))
+        later = f"{self.start_at}{self.delay}" if self.begins_later else ""
+        return f"1:{hashlib.sha256(written + later.encode()).hexdigest()[:32]}"
 
     def payload(self) -> dict[str, Any]:
         """Write the message as the payload of an operation."""

@@ -104,6 +104,7 @@ def operation_transition(snapshot: Snapshot) -> NextState:
         events=tuple(events),
         operations=operation_ids(snapshot),
         notify=notify_by_operation(snapshot),
+        fingerprints={each.id: each.fingerprint for each in snapshot.inbox if each.fingerprint},
     )
 
 
@@ -139,12 +140,14 @@ class FirstExecution:
     Attributes:
         operation_id: The id of the submit.
         budget: None: the agent's, else the default limit of steps.
+        fingerprint: Digest of what was sent under the idempotency key of the submit; "" without a key.
         notify: Whom to notify of the execution's end. None: nobody.
     """
 
     execution_id: str
     operation_id: str
     budget: ExecutionBudget | None = None
+    fingerprint: str = ""
     notify: Mapping[str, Any] | None = None
 
 
@@ -156,4 +159,10 @@ def first_state(state: AgentState, message: Message, execution: FirstExecution, 
     data = {"operation": operation_id}
     event = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
     notify = {operation_id: execution.notify} if execution.notify else {}
-    return NextState(state, events=(event,), operations=(operation_id,), notify=notify)
+    return NextState(
+        state,
+        events=(event,),
+        operations=(operation_id,),
+        notify=notify,
+        fingerprints={operation_id: execution.fingerprint} if execution.fingerprint else {},
+    )

@@ -6,7 +6,6 @@ session. So a save is refused then, and actions that can wait go to the running 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,7 +15,8 @@ from ..engine.transitions import operation_transition
 from ..errors import SessionNotFound, StateUnreadable
 from ..moments import moment
 from ..state import Message, read_session_id
-from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession
+from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession, new_change_id
+from ..unique import unique_hex
 from .actions import (
     TASK,
     ChangeModel,
@@ -170,7 +170,7 @@ def _operation(action: SessionAction) -> Operation | None:
             payload = {"key": TASK, "value": str(task)}
         case _:
             return None
-    return Operation(uuid.uuid4().hex, kind, payload)
+    return Operation(unique_hex() if kind is InboxKind.MESSAGE else new_change_id(), kind, payload)
 
 
 def _whole(session: AgentSession) -> WholeSession:

@@ -29,6 +29,7 @@ from .records import (
     Suspect,
     SweepResult,
     Transition,
+    new_change_id,
     new_claim_id,
 )
 from .requests.records import (
@@ -123,6 +124,7 @@ __all__ = [
     "WholeSession",
     "entry_order",
     "memory_store",
+    "new_change_id",
     "new_claim_id",
     "offered_queues",
     "read_link",

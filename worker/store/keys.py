@@ -75,6 +75,11 @@ def joined_field(operation_id: str) -> str:
     return f"o:{operation_id}"
 
 
+def fingerprint_field(operation_id: str) -> str:
+    """The field of a session's hash with the digest of what was sent under an idempotency key."""
+    return f"f:{operation_id}"
+
+
 def tree_range(root: str) -> tuple[str, str]:
     """The bounds in which the index `children` holds the sessions below a root, for ZRANGEBYLEX and ZLEXCOUNT."""
     return f"[{root}.", f"({root}/"  # "/" follows "."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from ..errors import IdempotencyMismatch
 from ..state import AgentState
 from ..unique import unique_hex
 from .cache import CachedSession
@@ -197,6 +198,30 @@ class InboxKind(StrEnum):
     REVOKE_GRANT = "revoke_grant"
 
 
+_CHANGE: Final = "change-"
+_CHANGES_KEPT: Final = 32
+
+
+def new_change_id() -> str:
+    """A fresh id of a change that only this process sends again, after a lost reply.
+
+    A session remembers few of these, so that they do not push out the ids that callers may repeat much later.
+    """
+    return f"{_CHANGE}{unique_hex()}"
+
+
+def recent_operations(ids: Sequence[str], kept: int) -> tuple[str, ...]:
+    """The operation ids that a session goes on to remember, oldest first.
+
+    Args:
+        kept: Most ids of messages.
+    """
+    changes = [each for each in ids if each.startswith(_CHANGE)]
+    messages = [each for each in ids if not each.startswith(_CHANGE)]
+    gone = {*changes[:-_CHANGES_KEPT], *messages[:-kept]}
+    return tuple(each for each in ids if each not in gone) if gone else tuple(ids)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A change that somebody else makes to a session.
@@ -204,11 +229,28 @@ class Operation:
     Attributes:
         id: Made by the caller and the same when it is sent again, so that it is applied once.
         payload: JSON values of the change.
+        fingerprint: A digest of what the caller sends under an idempotency key, as `<version>:<digest>`; "" without a
+            key. The same id with another digest of the same version is refused.
     """
 
     id: str
     kind: InboxKind
     payload: Mapping[str, Any]
+    fingerprint: str = ""
+
+    def check_fingerprint(self, session_id: str, stored: str) -> None:
+        """Compare with what was sent under this id before; "" where an earlier version has kept nothing.
+
+        Raises:
+            IdempotencyMismatch: It was something else.
+        """
+        version, _, digest = self.fingerprint.partition(":")
+        stored_version, _, stored_digest = stored.partition(":")
+        if digest and version == stored_version and digest != stored_digest:
+            raise IdempotencyMismatch(
+                f"session {session_id} got another message or budget under this idempotency key; use another key, or "
+                "repeat the request exactly"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +285,7 @@ class NextState:
         definition: The agent's definition, as JSON, where it is stored with this save.
         notify: Callbacks to make when an execution ends, by the operation that starts it.
         agent: The name of the agent that goes on, and of its queue; None: the same one.
+        fingerprints: Digests of what was sent under the idempotency keys of operations, by their ids.
     """
 
     state: AgentState
@@ -254,6 +297,7 @@ class NextState:
     definition: bytes | None = None
     notify: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     agent: tuple[str, str] | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 Transition = Callable[[Snapshot], NextState]

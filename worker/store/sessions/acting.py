@@ -13,6 +13,7 @@ from ..database import Command, WatchedTransaction
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..inbox import InboxIndex
+from ..keys import fingerprint_field
 from ..records import ActionResult, InboxKind, Operation, Snapshot, Transition
 from ..transaction_retries import LOST_REPLIES
 from .saving import SessionSave, is_active
@@ -29,20 +30,34 @@ def act(context: StoreContext, session_id: str, operation: Operation, transition
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
     keys = scope.keys
     reads: list[Command] = [
-        *WatchedSession.reads(scope), ("HGET", keys.session, SESSION_STATUS), *InboxIndex.reads(keys, operation.id)
-    ]  # fmt: skip
+        *WatchedSession.reads(scope),
+        ("HMGET", keys.session, SESSION_STATUS, fingerprint_field(operation.id)),
+        *InboxIndex.reads(keys, operation.id),
+    ]
     with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        *session, status, own, length = watched.replies
+        *session, (status, fingerprint), own, length = watched.replies
         found, inbox = WatchedSession.parse(scope, session), InboxIndex.parse((own, length))
         # It was applied, or waits in the inbox: its reply was lost.
         if inbox.holds or operation.id in found.bookkeeping.operations:
+            operation.check_fingerprint(scope.session_id, fields.text(fingerprint))
             return ActionResult("again", "", found.version)
+        _refuse_budget(found, operation)
         _refuse_ended_child(found, operation)
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
             return _queue(found, operation, inbox, watched)
         _refuse_ended_session(scope.session_id, fields.text(status), operation)
         return _apply(found, operation, transition, watched, is_suspended=fields.text(status) == SUSPENDED)
+
+
+def _refuse_budget(found: WatchedSession, operation: Operation) -> None:
+    """Refuse a message with a budget to an execution that runs or waits: it would join it, and change no limit."""
+    if found.control.phase not in ("run", "wait") or operation.payload.get("budget") is None:
+        return
+    raise ActionRefused(
+        f"session {found.scope.session_id}: budget= is for the execution that a message starts, and this message would "
+        "join the one that runs or waits; leave the budget out, or send the message when that one has ended"
+    )
 
 
 def _refuse_ended_child(found: WatchedSession, operation: Operation) -> None:
@@ -77,7 +92,10 @@ def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watch
         step=control.step,
         data={"operation": operation.id, "queued": True},
     )
-    watched.commit("act.push", [*inbox.push(scope, operation), *event_commands(scope, [event])])
+    commands = [*inbox.push(scope, operation), *event_commands(scope, [event])]
+    if operation.fingerprint:
+        commands.append(("HSET", scope.keys.session, fingerprint_field(operation.id), operation.fingerprint))
+    watched.commit("act.push", commands)
     return ActionResult("queued", "", found.version)
 
 

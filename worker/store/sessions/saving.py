@@ -20,8 +20,8 @@ from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
-from ..keys import callback_note, joined_field
-from ..records import NextState, StepRef
+from ..keys import callback_note, fingerprint_field, joined_field
+from ..records import NextState, StepRef, recent_operations
 from ..session_records import REQUEST_KINDS, Result
 from .lists import append_commands, session_key_names
 
@@ -165,7 +165,7 @@ class SessionSave:
         known, settings = self.bookkeeping, self.scope.settings
         notify = fields.to_json(self._notify()) if self.next_state.notify else known.notify
         return Bookkeeping(
-            operations=(*known.operations, *self.next_state.operations)[-settings.operations_kept :],
+            operations=recent_operations((*known.operations, *self.next_state.operations), settings.operations_kept),
             executions=self._executions(),
             notify=notify,
             lineage=known.next_lineage(),
@@ -201,6 +201,8 @@ class SessionSave:
             words += ["definition", next_state.definition]
         if next_state.operations:
             words += ["ops", fields.to_json(known.operations), *self._joined()]
+        for operation, fingerprint in next_state.fingerprints.items():
+            words += [fingerprint_field(operation), fingerprint]
         if known.executions != self.bookkeeping.executions:
             words += ["executions", fields.to_json(known.executions)]
         if next_state.notify:
@@ -280,9 +282,9 @@ class SessionSave:
 
     def _forget_operations(self, kept: Sequence[str]) -> Iterator[Command]:
         """Delete what is stored of operations that are too many."""
-        gone = [joined_field(known) for known in self.bookkeeping.operations if known not in kept]
-        if gone:
-            yield ("HDEL", self.scope.keys.session, *gone)
+        for known in self.bookkeeping.operations:
+            if known not in kept:
+                yield ("HDEL", self.scope.keys.session, joined_field(known), fingerprint_field(known))
 
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
         """Give no key of a session a TTL while an execution is active, and all of them when none is."""

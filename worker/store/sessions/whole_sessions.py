@@ -19,7 +19,7 @@ from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
-from ..records import NextState, StepRef
+from ..records import NextState, StepRef, new_change_id
 from ..transaction_retries import LOST_REPLIES
 from . import loading
 from .marks import MARK
@@ -140,7 +140,7 @@ class _Saving:
 
     scope: SessionScope
     session: WholeSession
-    operation_id: str = field(default_factory=unique_hex)
+    operation_id: str = field(default_factory=new_change_id)
     written: Saved | None = None
 
     def run(self) -> Saved:
