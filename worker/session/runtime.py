@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..agent import Agent
+from ..errors import ActionRefused, SessionConflict
 from ..redaction import describe_exception
 from ..state import AgentState
 from .actions import SessionAction, SteppedAction
@@ -17,6 +20,8 @@ from .events import (
 )
 from .repository import SessionFactory, SessionRepository
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList
+
+_MOST_SAVES: Final = 5
 
 
 class SessionRuntime:
@@ -71,6 +76,11 @@ class SessionRuntime:
         package but `ClearSession` are queued for its step, which applies each once: no controller and no listener sees
         more than the load, and the session is returned as it was loaded.
 
+        What workers have stored of an execution that the action waited for is not undone by a closing save that is
+        refused because the session was saved meanwhile, as by the next message: the changes of the controllers are then
+        made on the newer session. Where another execution runs already, they are left out, and a `SessionSaveFailed`
+        tells so.
+
         Args:
             strict: Queue nothing: refuse while an execution runs.
 
@@ -83,10 +93,12 @@ class SessionRuntime:
         before = self._load(session_id)
         if not strict and self._repository.queue_action(before, action):
             return before
+        saved = [before]
         if isinstance(action, SteppedAction):
-            action = action.saving_with(self._save_step)
-        session = action.execute_on(before)
-        session = self._pass(session, AgentSessionStage.AFTER_ACTION, AgentSessionStage.BEFORE_SAVE)
+            action = action.saving_with(lambda session: self._save_step(session, saved))
+        done = action.execute_on(before)
+        is_stored = len(saved) > 1 and (done is saved[-1] or done.version > saved[-1].version)
+        session = self._pass(done, AgentSessionStage.AFTER_ACTION, AgentSessionStage.BEFORE_SAVE)
         executed = SessionActionExecuted(
             session_id=session_id,
             action=type(action).__name__,
@@ -97,11 +109,31 @@ class SessionRuntime:
         )
         self._events.dispatch(executed)
         try:
-            session = self._pass(self._repository.save(session), AgentSessionStage.AFTER_SAVE)
+            stored = self._save_changes(done, session) if is_stored else self._repository.save(session)
+            session = self._pass(stored, AgentSessionStage.AFTER_SAVE)
         except Exception as error:
             self._report_save_failure(session_id, error)
             raise
         return self._report_saved(session)
+
+    def _save_changes(self, stored: AgentSession, changed: AgentSession) -> AgentSession:
+        """Save what the controllers have changed of a session that workers have stored already; usually nothing."""
+        failure: Exception | None = None
+        for _ in range(_MOST_SAVES):
+            if changed == stored:
+                return stored
+            try:
+                return self._repository.save(changed)
+            except (SessionConflict, ActionRefused) as error:
+                failure = error
+            newer = self._repository.load(stored.session_id)
+            if newer.state.status is not None and not newer.state.status.is_terminal():
+                break  # the next message: its steps save the session from now on
+            stored = newer
+            changed = self._pass(stored, AgentSessionStage.AFTER_ACTION, AgentSessionStage.BEFORE_SAVE)
+        assert failure is not None
+        self._report_save_failure(stored.session_id, failure)
+        return stored
 
     def _load(self, session_id: str) -> AgentSession:
         try:
@@ -114,13 +146,14 @@ class SessionRuntime:
         self._events.dispatch(SessionLoaded(session_id, session.version, session.status))
         return session
 
-    def _save_step(self, session: AgentSession) -> AgentSession:
+    def _save_step(self, session: AgentSession, saved: list[AgentSession]) -> AgentSession:
         """Save after a step of an action; no controller sees it."""
         try:
-            return self._repository.save(session)
+            saved.append(self._repository.save(session))
         except Exception as error:
             self._report_save_failure(session.session_id, error)
             raise
+        return saved[-1]
 
     def _pass(self, session: AgentSession, *stages: AgentSessionStage) -> AgentSession:
         for stage in stages:

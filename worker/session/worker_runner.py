@@ -9,6 +9,7 @@ from ..state import AgentState
 from ..store import Store
 from .actions import SaveSession
 from .redis_store import RedisSessionStore
+from .repository import SessionRepository
 from .values import AgentSession
 
 _BLOCK_MS: Final = 1_000
@@ -34,6 +35,7 @@ class WorkerRunner:
 
         Raises:
             TimeoutError: It has not ended in time; it goes on.
+            SessionNotFound: The session was deleted meanwhile.
         """
         started = session.with_state(state)
         if self._store is None:
@@ -41,8 +43,7 @@ class WorkerRunner:
         saved = save(started)
         assert state.execution is not None
         self._wait(self._store, saved.session_id, state.execution.execution_id)
-        ended = RedisSessionStore(self._store).load(saved.session_id)
-        return saved if ended is None else ended
+        return SessionRepository(RedisSessionStore(self._store)).load(saved.session_id)
 
     def _wait(self, store: Store, session_id: str, execution_id: str) -> None:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
