@@ -83,8 +83,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
                 warning says so.
             session_id: None: a new one, or the one that follows from `idempotency_key`.
             idempotency_key: The same request with the same key makes one execution, however often it comes.
-            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a message
-                to an execution that runs or waits, which it would join.
+            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a
+                message to an execution that runs or waits, which it would join.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
             messages: What was said before; a new session begins with it. It cannot be given with `session_id`.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.

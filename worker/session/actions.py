@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
-from ..errors import ActionRefused
+from ..errors import ActionRefused, InvalidInput
 from ..state import AgentState, ChildSessionId, LLMConfig, Message, SessionId
 from .values import AgentSession, AgentSessionInfo, SessionStatus
 
@@ -23,6 +23,17 @@ class SessionAction(Protocol):
     def execute_on(self, session: AgentSession) -> AgentSession:
         """The session afterwards; what it raises leaves the stored session as it is."""
         ...
+
+
+def read_text(field: str, given: object) -> str:
+    """Read a text, or a value of a class of the caller's that has a text of its own (`__str__`).
+
+    Raises:
+        InvalidInput: It is neither, such as None or a list, whose text is Python code.
+    """
+    if not isinstance(given, str) and (type(given).__module__ == "builtins" or type(given).__str__ is object.__str__):
+        raise InvalidInput(field, given, "give a text.")
+    return str(given)
 
 
 @runtime_checkable
@@ -69,7 +80,7 @@ class SendMessage:
             raise ActionRefused(
                 f"An execution of session {session.session_id!r} has not ended. Run ContinueExecution, or ClearSession."
             )
-        message = self.message if isinstance(self.message, Message) else str(self.message)
+        message = self.message if isinstance(self.message, Message) else read_text("message", self.message)
         state = session.state.for_next_execution().with_user_message(message)
         return self.runner.run(session, state.with_execution(budget=session.definition.budget), self.save)
 
@@ -142,7 +153,7 @@ class ChangeSystemPrompt:
 
     def execute_on(self, session: AgentSession) -> AgentSession:
         """The session with the prompt as text."""
-        return session.with_state(session.state.with_system_prompt(str(self.system_prompt)))
+        return session.with_state(session.state.with_system_prompt(read_text("system_prompt", self.system_prompt)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +187,7 @@ class UpdateTask:
 
     def execute_on(self, session: AgentSession) -> AgentSession:
         """The session with the description."""
-        return session.with_state(session.state.with_metadata(TASK, str(self.task)))
+        return session.with_state(session.state.with_metadata(TASK, read_text("task", self.task)))
 
 
 def _check_active(session: AgentSession) -> None:

@@ -11,12 +11,12 @@ from ...config.settings import Settings
 from ..agent import Agent, AgentRegistry
 from ..concurrency.tool_threads import ToolThreads
 from ..engine import Done, EngineServices, EventLoopThread, LeaseKeeper, Outcome, RetryLater, StepRunner
-from ..errors import ActionRefused
+from ..errors import ActionRefused, ConfigurationError
 from ..state import AgentState
 from ..store import NextState, StepRef, Store, memory_store
 from .actions import SaveSession
 from .registry import CapabilityRegistry
-from .values import AgentSession
+from .values import AgentDefinition, AgentSession
 
 _FINGERPRINT: Final = "inline"
 
@@ -50,10 +50,10 @@ class InlineRunner:
         Raises:
             ActionRefused: The agent asks a person or another agent, or the step cannot be run. Earlier steps are
                 saved.
-            ConfigurationError: The definition names what is not registered.
+            ConfigurationError: The definition names what is not registered, or what the given agent does not have.
             Exception: Whatever `save` raises; the execution ends there.
         """
-        agent = self._agents.get(session.definition.name) or self._capabilities.build(session.definition)
+        agent = self._agent_of(session.definition, state)
         with self._engine(agent) as (store, runner):
             store.sessions.submit(session.session_id, agent.name, _FINGERPRINT, lambda _: NextState(state))
             while True:
@@ -62,6 +62,13 @@ class InlineRunner:
                 if state.status is not None and state.status.is_terminal():
                     return session
                 session = save(session)
+
+    def _agent_of(self, definition: AgentDefinition, state: AgentState) -> Agent:
+        agent = self._agents.get(definition.name)
+        if agent is None:
+            return self._capabilities.build(definition, state.llm_config)
+        _check_names(definition, agent)
+        return agent
 
     @contextlib.contextmanager
     def _engine(self, agent: Agent) -> Generator[tuple[Store, StepRunner]]:
@@ -97,6 +104,21 @@ class InlineRunner:
             if not isinstance(outcome, RetryLater):
                 raise _refusal(session, outcome)
             time.sleep(outcome.seconds)
+
+
+def _check_names(definition: AgentDefinition, agent: Agent) -> None:
+    """Refuse names of a definition that the agent given to the runner does not have."""
+    tools, capabilities = {tool.name for tool in agent.toolset}, ", ".join(definition.capabilities)
+    if definition.tools and set(definition.tools) != tools:
+        raise ConfigurationError(
+            f"agent {agent.name!r}: its definition names the tools {', '.join(definition.tools)}, and the agent given "
+            f"to the runner has {', '.join(sorted(tools)) or 'none'}; name the same ones, or leave tools out"
+        )
+    if capabilities:
+        raise ConfigurationError(
+            f"agent {agent.name!r}: its definition names the capabilities {capabilities} of a CapabilityRegistry, and "
+            "the agent given to the runner has its own. Leave capabilities out"
+        )
 
 
 def _refusal(session: AgentSession, outcome: Outcome) -> Exception:

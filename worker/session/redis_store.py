@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..engine.transitions import operation_transition
-from ..errors import SessionNotFound, StateUnreadable
+from ..errors import InvalidInput, SessionNotFound, StateUnreadable
 from ..moments import moment
 from ..state import Message, read_session_id
 from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession, new_change_id
@@ -27,6 +27,7 @@ from .actions import (
     SuspendSession,
     UpdateTask,
     WriteMetadata,
+    read_text,
 )
 from .store import first_version
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList, SessionStatus
@@ -54,10 +55,12 @@ class RedisSessionStore:
         """See `SessionStore.create`.
 
         Raises:
+            InvalidInput: The definition names tools or capabilities, which are those of the workers' agent.
             SessionConflict: The session exists, or its version is not 0.
             SessionDeleted: A session of this id was deleted, and its retention is not over.
         """
         name = session.session_id
+        _check_definition(session)
         if session.version != 0:
             first_version(session, self._version(name))
         queue = self._store.registry.queue_of(session.definition.name)
@@ -158,19 +161,29 @@ def _operation(action: SessionAction) -> Operation | None:
     kind, payload = InboxKind.METADATA, dict[str, Any]()
     match action:
         case SendMessage(message=message):
-            said = message if isinstance(message, Message) else Message.user(message)
+            said = message if isinstance(message, Message) else Message.user(read_text("message", message))
             kind, payload = InboxKind.MESSAGE, {"message": said.to_dict()}
         case ChangeSystemPrompt(system_prompt=prompt):
-            kind, payload = InboxKind.SYSTEM_PROMPT, {"prompt": str(prompt)}
+            kind, payload = InboxKind.SYSTEM_PROMPT, {"prompt": read_text("system_prompt", prompt)}
         case ChangeModel(llm_config=config) if config is not None:
             kind, payload = InboxKind.MODEL, {"model": config.to_dict()}
         case WriteMetadata(key=key, value=value):
             payload = {"key": key, "value": value}
         case UpdateTask(task=task):
-            payload = {"key": TASK, "value": str(task)}
+            payload = {"key": TASK, "value": read_text("task", task)}
         case _:
             return None
     return Operation(unique_hex() if kind is InboxKind.MESSAGE else new_change_id(), kind, payload)
+
+
+def _check_definition(session: AgentSession) -> None:
+    if session.info.parent_id is not None:
+        return  # a fork has the definition of its source, which is stored already
+    for name in ("tools", "capabilities"):
+        named: tuple[str, ...] = getattr(session.definition, name)
+        if named:
+            advice = f"workers offer agent {session.definition.name!r} with its own; leave {name} out."
+            raise InvalidInput(f"AgentDefinition.{name}", ", ".join(named), advice)
 
 
 def _whole(session: AgentSession) -> WholeSession:

@@ -65,7 +65,8 @@ class SessionFactory:
         """A new session of version 0.
 
         Args:
-            seed: The state to begin with. None: an empty one with the definition's metadata.
+            seed: The state to begin with. None: an empty one with the definition's metadata. Prompt and model of the
+                definition become the session's own, unless the seed has its own.
             session_id: None: a new one.
         """
         if isinstance(definition, Agent):
@@ -75,4 +76,8 @@ class SessionFactory:
             agent_name=definition.name,
         )
         state = seed or AgentState.fresh(metadata=dict(definition.metadata))
+        if definition.system_prompt and not state.system_prompt:
+            state = state.with_system_prompt(definition.system_prompt)
+        if definition.llm_config is not None and state.llm_config is None:
+            state = state.with_llm_config(definition.llm_config)
         return AgentSession(info=info, definition=definition, state=state)

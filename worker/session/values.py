@@ -45,12 +45,14 @@ class AgentDefinition(Value):
     """The plain-data form of an agent, which is stored with each of its sessions.
 
     Attributes:
-        name: How sessions are listed, and the agent that `InlineRunner` looks for first.
+        name: How sessions are listed, and the agent that workers offer, or that `InlineRunner` looks for first.
         label: A name for people.
-        llm_config: The model. None: an agent of this name answers.
-        capabilities: Names in a `CapabilityRegistry`.
-        tools: Names in a `CapabilityRegistry`.
-        budget: Limits of each execution; None is unlimited.
+        system_prompt: The prompt of a new session. "": the agent's.
+        llm_config: The model of a new session. None: the agent's.
+        capabilities: Names in a `CapabilityRegistry`. Refused where workers or a given `Agent` bring their own.
+        tools: Names in a `CapabilityRegistry`; where an `Agent` is given, those that it has. Refused with workers.
+        budget: Limits of each execution that the runtime starts. None: none are given.
+        metadata: Metadata of a new session.
     """
 
     name: Text
@@ -66,9 +68,7 @@ class AgentDefinition(Value):
     @classmethod
     def describing(cls, agent: Agent) -> Self:
         """The definition of an agent that is written in Python; `InlineRunner` has to be given the agent itself."""
-        return cls(
-            name=agent.name, description=agent.description, system_prompt=agent.system_prompt, budget=agent.budget
-        )
+        return cls(name=agent.name, description=agent.description, budget=agent.budget)
 
 
 class AgentSessionInfo(Value):

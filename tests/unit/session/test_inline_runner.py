@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from celery_agents import Agent, LLMConfig, tool
+from celery_agents import Agent, ExecutionBudget, LLMConfig, tool
+from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
+from celery_agents.worker.drivers import FunctionDriver
 from celery_agents.worker.errors import ActionRefused, ConfigurationError, SessionConflict
 from celery_agents.worker.session import (
     AgentDefinition,
     AgentSession,
     CapabilityRegistry,
+    ChangeModel,
     ClearSession,
     ContinueExecution,
     FileSessionStore,
@@ -26,6 +30,8 @@ from celery_agents.worker.session import (
     SuspendSession,
 )
 from celery_agents.worker.state import ExecutionStatus
+
+from support.smart import Asked
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -169,3 +175,89 @@ def test_a_name_that_is_not_registered_is_named_and_nothing_is_saved(
     with pytest.raises(ConfigurationError, match=advice):
         runtime.execute(session.session_id, SendMessage("go", InlineRunner()))
     assert store.load(session.session_id) == session
+
+
+def test_a_session_goes_on_with_the_registered_driver_that_it_changes_to(store: SessionStore) -> None:
+    registry = CapabilityRegistry()
+    registry.register_driver("one", FunctionDriver(lambda state: "from one"))
+    registry.register_driver("two", FunctionDriver(lambda state: "from two"))
+    runner = InlineRunner(capabilities=registry)
+    runtime = SessionRuntime(SessionRepository(store))
+    session_id = runtime.create(AgentDefinition(name="a", llm_config=LLMConfig(model="one"))).session_id
+    answers: list[str] = []
+    for config in (None, LLMConfig(model="two"), LLMConfig(model="one"), LLMConfig(model="two"), None):
+        runtime.execute(session_id, ChangeModel(config))
+        answers.append(runtime.execute(session_id, SendMessage("go", runner)).state.final_response)
+    assert answers == ["from one", "from two", "from one", "from two", "from one"]
+
+
+def test_a_registered_driver_gets_settings_and_no_name_of_a_model(store: SessionStore) -> None:
+    driver = Asked(["done"], repeat_last=True)
+    registry = CapabilityRegistry()
+    registry.register_driver("fast", driver)
+    definition = AgentDefinition(name="a", llm_config=LLMConfig(model="fast", settings={"temperature": 0.5, "seed": 1}))  # type: ignore[arg-type]
+    runtime = SessionRuntime(SessionRepository(store))
+    session_id = runtime.create(definition).session_id
+    runner = InlineRunner(capabilities=registry)
+    runtime.execute(session_id, SendMessage("go", runner))
+    runtime.execute(session_id, ChangeModel(LLMConfig(model="fast", settings={"seed": 2})))  # type: ignore[arg-type]
+    runtime.execute(session_id, SendMessage("go", runner))
+    assert [each.settings for each in driver.requests] == [
+        LLMConfig(settings={"temperature": 0.5, "seed": 1}),  # type: ignore[arg-type]
+        LLMConfig(settings={"seed": 2}),  # type: ignore[arg-type]
+    ]
+    runtime.execute(session_id, ChangeModel(LLMConfig(model="fast", base_url="http://localhost:9")))
+    with pytest.raises(ConfigurationError, match="base_url has no effect on the registered driver 'fast'"):
+        runtime.execute(session_id, SendMessage("go", runner))
+
+
+def test_prompt_and_model_of_a_definition_hold_beside_a_given_agent(store: SessionStore) -> None:
+    driver = Asked(["done"], repeat_last=True)
+    agent = Agent("a", driver=driver, system_prompt="the agent's")
+    definition = AgentDefinition(name="a", system_prompt="the definition's", llm_config=LLMConfig(model="m:x"))
+    runtime = SessionRuntime(SessionRepository(store))
+    for made in (definition, agent):
+        runtime.execute(runtime.create(made).session_id, SendMessage("go", InlineRunner([agent])))
+    asked = [(each.state.system_prompt, each.settings) for each in driver.requests]
+    assert asked == [("the definition's", LLMConfig(model="m:x")), ("the agent's", None)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tools": ("nope",)}, "names the tools nope, and the agent given to the runner has look; name the same ones"),
+        ({"tools": ("look", "nope")}, "names the tools look, nope"),
+        ({"capabilities": ("planning",)}, "names the capabilities planning, .* Leave capabilities out"),
+    ],
+)
+def test_what_a_given_agent_does_not_have_is_refused_by_name(
+    fields: dict[str, Any], said: str, store: SessionStore
+) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent = Agent("a", driver=script("done"), tools=[look])
+    runtime = SessionRuntime(SessionRepository(store))
+    session = runtime.create(AgentDefinition(name="a", **fields))
+    with pytest.raises(ConfigurationError, match=said):
+        runtime.execute(session.session_id, SendMessage("go", InlineRunner([agent])))
+    assert store.load(session.session_id) == session
+    same = runtime.create(AgentDefinition(name="a", tools=("look",)))
+    assert runtime.execute(same.session_id, SendMessage("go", InlineRunner([agent]))).state.final_response == "done"
+
+
+@pytest.mark.parametrize("budget", [None, ExecutionBudget.unlimited()])
+def test_the_default_limit_of_steps_holds_here_too(store: SessionStore, budget: ExecutionBudget | None) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent = Agent("a", driver=lambda state: "done" if state.step_count == 5 else [CallTool("look")], tools=[look])
+    runner = InlineRunner([agent], settings=Settings.build(default_max_steps=3))
+    runtime = SessionRuntime(SessionRepository(store))
+    session_id = runtime.create(AgentDefinition(name="a", budget=budget)).session_id
+    state = runtime.execute(session_id, SendMessage("go", runner)).state
+    assert (state.status, state.step_count) == (("stopped", 3) if budget is None else ("completed", 6))

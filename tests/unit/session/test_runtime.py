@@ -14,11 +14,13 @@ from celery_agents.worker.session import (
     AgentDefinition,
     AgentSession,
     AgentSessionStage,
+    ChangeSystemPrompt,
     EventDispatcher,
     FileSessionStore,
     InMemorySessionStore,
     PassThroughSessionController,
     ResumeSession,
+    SendMessage,
     SessionActionExecuted,
     SessionHookStack,
     SessionLoaded,
@@ -31,6 +33,7 @@ from celery_agents.worker.session import (
     SessionStore,
     SuspendSession,
     UpdateTask,
+    WorkerRunner,
     WriteMetadata,
 )
 from celery_agents.worker.state import ErrorInfo
@@ -254,3 +257,27 @@ def test_a_listener_that_raises_stops_neither_the_action_nor_the_others(recorder
     session = runtime.create(AgentDefinition(name="assistant"))
     assert recorder.notes == ["SessionSaved"]
     assert runtime.execute(session.session_id, SuspendSession()).version == 2
+
+
+class Said:
+    """A value with a text of its own."""
+
+    def __str__(self) -> str:
+        return "said"
+
+
+@pytest.mark.parametrize("given", [None, ["one", "two"], {"a": 1}, b"bytes", 5, True, object()])
+@pytest.mark.parametrize("action", [UpdateTask, ChangeSystemPrompt, lambda given: SendMessage(given, WorkerRunner())])
+def test_what_is_no_text_is_refused_by_its_name_and_not_stored(recorder: Recorder, action: Any, given: Any) -> None:
+    runtime, session_id = create(recorder)
+    with pytest.raises(InvalidInput, match="give a text"):
+        runtime.execute(session_id, action(given))
+    assert runtime.get_session_info(session_id).version == 1
+
+
+def test_a_value_with_a_text_of_its_own_is_a_text(recorder: Recorder) -> None:
+    runtime, session_id = create(recorder)
+    runtime.execute(session_id, UpdateTask(Said()))  # type: ignore[arg-type]
+    runtime.execute(session_id, ChangeSystemPrompt(Said()))
+    state = runtime.get_session(session_id).state
+    assert (state.metadata["task"], state.system_prompt) == ("said", "said")

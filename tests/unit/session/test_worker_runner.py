@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.errors import SessionNotFound
+from celery_agents.worker.errors import InvalidInput, SessionNotFound
 from celery_agents.worker.session import (
     AgentDefinition,
     AgentSession,
     AgentSessionStage,
     EventDispatcher,
+    ForkSession,
     PassThroughSessionController,
     RedisSessionStore,
     SendMessage,
@@ -26,7 +27,7 @@ from celery_agents.worker.session import (
     WorkerRunner,
 )
 from celery_agents.worker.session.actions import SaveSession
-from celery_agents.worker.state import AgentState, Role
+from celery_agents.worker.state import AgentState, LLMConfig, Role
 
 from support.engine import Bench
 
@@ -136,3 +137,33 @@ def test_a_session_that_was_deleted_meanwhile_is_told(worker: Working) -> None:
 
     with pytest.raises(SessionNotFound):
         SessionRuntime(SessionRepository(store)).execute(session_id, SendMessage("hello", Deleting()))
+
+
+def test_prompt_and_model_of_a_definition_are_those_of_its_session(worker: Working) -> None:
+    store = RedisSessionStore(worker.bench.store)
+    definition = AgentDefinition(
+        name="a", system_prompt="be brief", llm_config=LLMConfig(model="m:x"), metadata={"a": 1}
+    )  # type: ignore[arg-type]
+    created = store.create(SessionFactory().create(definition))
+    state = worker.bench.state(created.session_id)
+    assert (state.system_prompt, state.llm_config, dict(state.metadata)) == (
+        "be brief",
+        LLMConfig(model="m:x"),
+        {"a": 1},
+    )
+
+
+@pytest.mark.parametrize("name", ["tools", "capabilities"])
+def test_what_the_agent_of_workers_brings_itself_is_refused_by_name(worker: Working, name: str) -> None:
+    store = RedisSessionStore(worker.bench.store)
+    session = SessionFactory().create(AgentDefinition(name="a", **{name: ("nope",)}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=rf"AgentDefinition\.{name}: workers offer agent 'a' with its own.*nope"):
+        store.create(session)
+    assert not store.exists(session.session_id)
+
+
+def test_a_stored_definition_with_names_can_be_forked(worker: Working) -> None:
+    store = RedisSessionStore(worker.bench.store)
+    created = store.create(SessionFactory().create(AgentDefinition(name="a")))
+    stored = store.save(created.model_copy(update={"definition": AgentDefinition(name="a", tools=("look",))}))
+    assert store.create(ForkSession().execute_on(stored)).definition.tools == ("look",)
