@@ -143,6 +143,7 @@ class Runtime:
             "group": self.agents.group,
             "refused": refusals.facts,
             "problems": list(self.problems),
+            "tools": self.connections.notes.describe(),
             **self._liveness.facts,
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +37,6 @@ from .tools import (
 
 if TYPE_CHECKING:
     from .capabilities import RuntimeProfile
-
-log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -195,21 +192,14 @@ class Agent:
         )
 
     def with_remote_tools(self, tools: Sequence[Tool], away: Sequence[str] = ()) -> Agent:
-        """The same agent with tools that are known at run time only; a tool of its own goes before one of that name.
+        """The same agent with tools that are known at run time only; they have names that none of its own has.
 
         Args:
             away: Names of servers whose tools are missing; a notice behind the system prompt tells the model.
         """
         _ = self.answering, self.definition, self.stored_definition, self.definition_hash  # those of the definition
         made = copy.copy(self)
-        named = {tool.name: tool for tool in self.toolset}
-        for tool in tools:
-            if named.setdefault(tool.name, tool) is not tool:
-                log.warning(
-                    "agent %s: tool %s of an MCP server is left out: the agent has one of that name",
-                    self.name, tool.name,
-                )  # fmt: skip
-        object.__setattr__(made, "toolset", ToolSet(tuple(named.values())))
+        object.__setattr__(made, "toolset", ToolSet((*self.toolset, *tools)))
         if away:
             notice = f"The MCP servers {', '.join(away)} cannot be reached: their tools are missing now."
             object.__setattr__(made, "notice", notice)

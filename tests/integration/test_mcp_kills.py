@@ -14,7 +14,7 @@ from celery_agents.worker.state import Answer, Deny, ToolOutcome
 
 from support.agents import call
 from support.lab import Lab
-from support.mcp_process import MCPServerProcess, outcomes, submit, wait_for_lines, wait_for_question
+from support.mcp_process import MCPServerProcess, outcomes, reason, submit, wait_for_lines, wait_for_question
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -52,6 +52,48 @@ def test_worker_and_servers_are_killed_and_no_keyed_effect_doubles_and_no_unsafe
     assert [each[0] for each in outcomes(lab, job)] == [ToolOutcome.OK, ToolOutcome.UNKNOWN] * 2
     assert server.effects(*works) == dict.fromkeys(works, 1)
     assert server.deliveries(*works) == {"s2-put_keyed": 2, "h2-put_keyed": 2, "s2-fire": 1, "h2-fire": 1}
+
+
+@pytest.mark.parametrize("dies", ["server", "server and worker"])
+def test_a_keyed_call_whose_server_dies_after_its_effect_and_stays_away_is_unknown(
+    lab: Lab, server: MCPServerProcess, dies: str
+) -> None:
+    doomed = lab.worker()
+    work = f"{dies} dies"
+    with server.closed_gate():
+        job = submit(lab, [call("i_put_keyed", work=work, gate=True)], agent="impatient")
+        wait_for_lines(server, [work], doomed)
+        if dies == "server and worker":
+            doomed.kill_alone()
+        server.kill()
+    if dies == "server and worker":
+        lab.worker()
+    assert job.result(timeout=60).status == "completed"
+    ((outcome, text),) = outcomes(lab, job)
+    assert outcome is ToolOutcome.UNKNOWN
+    assert "the MCP server 'i' is away" in text
+    assert "an earlier try may have been carried out" in text
+    assert server.effects(work) == {work: 1}
+
+
+@pytest.mark.parametrize("dies", ["server", "server and worker"])
+def test_a_keyed_call_that_is_stopped_while_its_server_is_away_is_unknown(
+    lab: Lab, server: MCPServerProcess, dies: str
+) -> None:
+    doomed = lab.worker()
+    work = f"{dies} dies, and the job is stopped"
+    with server.closed_gate():
+        job = submit(lab, [call("h_put_keyed", work=work, gate=True)])
+        wait_for_lines(server, [work], doomed)
+        if dies == "server and worker":
+            doomed.kill_alone()
+        server.kill()
+    worker = lab.worker() if dies == "server and worker" else doomed
+    wait_until(lambda: "is away" in reason(lab, job), "it says why it waits", 30, details=worker.tail)
+    lab.client.stop(job.session_id)
+    assert job.result(timeout=60).status == "stopped"
+    assert outcomes(lab, job)[0][0] is ToolOutcome.UNKNOWN
+    assert server.effects(work) == {work: 1}
 
 
 def servers_of(worker: WorkerProcess) -> list[int]:

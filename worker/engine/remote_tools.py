@@ -27,6 +27,9 @@ from .services import EngineServices
 
 R = TypeVar("R")
 
+RESERVED_NAMES: Final = ("final_result",)
+"""Names of tools that pydantic-ai gives to the structured output of a model."""
+
 _SERVERS: Final = 1024
 _LISTS: Final = 256
 _AGENTS: Final = 64
@@ -231,13 +234,14 @@ class RemoteTools:
             return found
         tools: list[MCPTool] = []
         away: list[str] = []
+        taken = (*agent.toolset.names(), *RESERVED_NAMES)
         for server in agent.mcp:
             offered = self._list_of(pins.get(server.name, ""))
             if offered is None:
                 away.append(server.name)
             else:
                 # In a thread: checking the schemas of a long list takes a second.
-                tools += fibers.run_in_thread(tools_of, server, offered, self._services.connections)
+                tools += fibers.run_in_thread(tools_of, server, offered, self._services.connections, taken)
         made = agent.with_remote_tools(tools, away)
         if not away:
             with self._lock:

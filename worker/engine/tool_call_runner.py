@@ -272,6 +272,7 @@ class ToolCallRunner:
             calls=run.response.tool_calls if run.response is not None else (),
             emitter=lambda value: run.live.emit_of_tool(planned.index, value),
             provider=run.response.provider if run.response is not None else None,
+            is_repeated=planned.index in run.journal.begun,
         )
 
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 from ..errors import MissingExtra
 from ..redaction import redact
 from .credentials import Credentials
+from .lists import ToolNotes
 from .outages import ServerAway
 from .server import MCPServer
 
@@ -168,10 +169,12 @@ class ServerConnections:
 
     Attributes:
         changed: Keys of servers whose lists have changed since somebody last asked for them.
+        notes: What is odd about the servers' tools.
     """
 
     def __init__(self) -> None:
         self.changed: set[str] = set()
+        self.notes = ToolNotes()
         self._lock = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, dict[str, Connection]] = {}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..errors import StateUnreadable
+from .mending import MendedSchema, as_object_schema, mend
 from .schemas import problem_of
-from .server import MCPServer
+from .server import MCPServer, local_form
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,9 @@ MAX_DESCRIPTION_CHARS: Final = 8_000
 MAX_TOOL_NAME: Final = 128
 """Characters of a tool's name, as the protocol has it."""
 
+_MOST_LINES: Final = 1_000
+_MOST_NOTES: Final = 50
+_NOTE_CHARS: Final = 300
 _MAX_NAME: Final = 64
 _HASH_CHARS: Final = 8
 
@@ -38,7 +41,7 @@ class RemoteTool:
 
     Attributes:
         name: The server's name of it.
-        schema: JSON Schema of its arguments.
+        schema: JSON Schema of its arguments, which are a JSON object where the server does not say what they are.
         annotations: What the server says of its effects, in the names of the protocol: `readOnlyHint` and others.
     """
 
@@ -47,9 +50,12 @@ class RemoteTool:
     schema: Mapping[str, Any]
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", as_object_schema(self.schema))
+
     def local_name(self, server: str) -> str:
         """The name for the model, which every provider accepts: `<server>_<tool>`; a long one ends in a hash."""
-        name = f"{server}_{re.sub('[^A-Za-z0-9_-]', '_', self.name)}"
+        name = f"{server}_{local_form(self.name)}"
         if len(name) <= _MAX_NAME:
             return name
         mark = hashlib.sha256(self.name.encode()).hexdigest()[:_HASH_CHARS]
@@ -118,19 +124,84 @@ def within_limits(server: str, tools: Iterable[RemoteTool]) -> ToolList:
     return ToolList.of(kept)
 
 
-def usable_tools(server: MCPServer, offered: ToolList) -> list[RemoteTool]:
-    """The tools that the agent may call; those without a usable JSON Schema are left out, and the log says so."""
+@dataclass(frozen=True, slots=True)
+class UsableTool:
+    """A tool that the agent may call, with its arguments as the model is shown them."""
+
+    remote: RemoteTool
+    shown: MendedSchema
+
+
+@dataclass(slots=True)
+class ToolNotes:
+    """What is odd about the tools of servers: each line is in the log once, and `doctor` shows those of today.
+
+    Attributes:
+        left_out: By server, the tools that no agent can call, with the reasons.
+        mended: By server, the tools that the model is shown in another form than the server's.
+    """
+
+    left_out: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    mended: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    _said: set[str] = field(default_factory=set[str])
+
+    def replace(self, server: str, left_out: Iterable[str], mended: Iterable[str]) -> None:
+        """Take the notes about a server's list in the place of earlier ones."""
+        self.left_out[server], self.mended[server] = tuple(left_out), tuple(mended)
+        for level, lines in ((logging.WARNING, self.left_out[server]), (logging.INFO, self.mended[server])):
+            for line in lines:
+                self.say_once(level, f"MCP server {server}: {line}")
+
+    def say_once(self, level: int, line: str) -> None:
+        """Write a line into the log, unless it is there already."""
+        if line not in self._said and len(self._said) < _MOST_LINES:
+            self._said.add(line)
+            log.log(level, "%s", line)
+
+    def describe(self) -> dict[str, list[str]]:
+        """The notes as a worker tells them to `doctor`."""
+        named = {"left_out": self.left_out, "mended": self.mended}
+        lines = {name: [f"{server}: {each}" for server, of in notes.items() for each in of] for name, notes in
+                 ((name, dict(known)) for name, known in named.items())}  # fmt: skip
+        return {name: [line[:_NOTE_CHARS] for line in found[:_MOST_NOTES]] for name, found in lines.items()}
+
+
+def usable_tools(
+    server: MCPServer, offered: ToolList, notes: ToolNotes, taken: Collection[str] = ()
+) -> list[UsableTool]:
+    """The tools that the agent may call, fit for every provider; of two with one name for the model the first.
+
+    Args:
+        notes: Gets what is left out and what is mended.
+        taken: Names that other tools of the agent have.
+    """
     unknown = server.unknown_names(offered.names())
     if unknown:
-        log.warning("MCP server %s has no tool that fits %s; it has: %s", server.name, ", ".join(map(repr, unknown)),
-                    ", ".join(offered.names()) or "none")  # fmt: skip
-    usable: list[RemoteTool] = []
+        missing, known = ", ".join(map(repr, unknown)), ", ".join(offered.names()) or "none"
+        notes.say_once(logging.WARNING, f"MCP server {server.name} has no tool that fits {missing}; it has: {known}")
+    usable: dict[str, UsableTool] = {}
+    left_out: list[str] = []
     for each in offered.tools:
         if not server.offers(each.name):
             continue
-        problem = problem_of(each.schema)
-        if problem is None:
-            usable.append(each)
+        name = each.local_name(server.name)
+        found = _fit(each)
+        if name in taken:
+            found = f"the agent has another tool {name}"
+        elif name in usable:
+            found = f"{usable[name].remote.name!r} has the same name for the model"
+        if isinstance(found, str):
+            left_out.append(f"tool {each.name!r} is left out: {found}")
         else:
-            log.warning("MCP server %s: tool %s is left out: %s", server.name, each.name, problem)
-    return usable
+            usable[name] = UsableTool(each, found)
+    mended = [f"tool {each.remote.name!r} is mended: {'; '.join(each.shown.changes)}" for each in usable.values()
+              if each.shown.changes]  # fmt: skip
+    notes.replace(server.name, left_out, mended)
+    return list(usable.values())
+
+
+def _fit(tool: RemoteTool) -> MendedSchema | str:
+    """The arguments of a tool as the model is shown them, or why the tool cannot be used."""
+    if not tool.name:
+        return "it has no name"
+    return problem_of(tool.schema) or mend(tool.schema)

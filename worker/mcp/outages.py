@@ -43,6 +43,14 @@ class MCPToolError(Exception):
     """The server has answered a call with an error, which the model reads."""
 
 
+class ToolFailed(MCPToolError):
+    """The tool itself has said that the call failed: its outcome is known, whatever earlier tries came to."""
+
+
+class AnswerUnreadable(MCPToolError):
+    """The server has answered with something that is no answer of the protocol: it may have carried out the call."""
+
+
 class AnswerTooLarge(MCPToolError):
     """The server's answer is longer than a message may be, and was not read."""
 

@@ -60,7 +60,7 @@ def problem_of(schema: Mapping[str, Any], name: str = "its input schema") -> str
     """
     if schema.get("type") != "object":
         return f"{name} describes no object"
-    too_much = _excess_of(schema)
+    too_much = describe_excess(schema)
     if too_much is not None:
         return f"{name} {too_much}"
     if any(isinstance(each.get("$schema"), str) for each in _objects(schema) if each is not schema):
@@ -69,7 +69,8 @@ def problem_of(schema: Mapping[str, Any], name: str = "its input schema") -> str
     return None if problem is None else f"{name} is no JSON Schema: {problem}"
 
 
-def _excess_of(schema: Mapping[str, Any]) -> str | None:
+def describe_excess(schema: Mapping[str, Any]) -> str | None:
+    """Say what of a schema is beyond the limits; None where nothing is."""
     depth, values = _measure(schema)
     if depth > MAX_SCHEMA_DEPTH:
         return f"is nested {depth} deep, {MAX_SCHEMA_DEPTH} is the most"

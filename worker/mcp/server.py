@@ -11,6 +11,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import import_module
+from itertools import permutations
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from .credentials import (
 )
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_FIXED: Final = re.compile(r"[^*?\[]+")
 _TRUST: Final = ("none", "annotations")
 _MESSAGE_BYTES: Final = (10_000, 16_000_000)
 _TIMES: Final = ("idle", "patience", "list_for", "connect_timeout")
@@ -178,6 +180,17 @@ class MCPServer:
         """Whether the agent may call a tool of this name."""
         return not self.only or any(fnmatchcase(tool, pattern) for pattern in self.only)
 
+    def may_offer(self, beginning: str) -> bool:
+        """Whether a tool of the server may have a name for the model that goes on as `<server>_<beginning>_`."""
+        wanted = f"{beginning}_"
+        for pattern in self.only or ("*",):
+            fixed = _FIXED.match(pattern)
+            given = local_form(fixed.group()) if fixed else ""
+            is_whole = len(given) == len(pattern)
+            if given.startswith(wanted) or (not is_whole and wanted.startswith(given)):
+                return True
+        return False
+
     def effect_of(self, tool: str, annotations: Mapping[str, Any]) -> Effect:
         """The effect class of a tool: what `effects` says, else a trusted server's annotations, else unsafe."""
         given = self.effects.get(tool)
@@ -196,11 +209,16 @@ class MCPServer:
         return missing + [each for each in self.only if not any(fnmatchcase(name, each) for name in known)]
 
 
+def local_form(tool: str) -> str:
+    """A server's name of a tool in the characters that every provider accepts."""
+    return re.sub("[^A-Za-z0-9_-]", "_", tool)
+
+
 def check_servers(agent: str, servers: Any) -> tuple[MCPServer, ...]:
     """The servers of an agent.
 
     Raises:
-        ConfigurationError: One of them is none, or two have one name.
+        ConfigurationError: One of them is none, two have one name, or tools of two can have one name.
     """
     found: dict[str, MCPServer] = {}
     for server in servers:
@@ -209,6 +227,13 @@ def check_servers(agent: str, servers: Any) -> tuple[MCPServer, ...]:
         if server.name in found:
             raise ConfigurationError(f"agent {agent!r}: two MCP servers are named {server.name!r}; rename one")
         found[server.name] = server
+    for one, other in permutations(found.values(), 2):
+        if other.name.startswith(f"{one.name}_") and one.may_offer(rest := other.name[len(one.name) + 1 :]):
+            raise ConfigurationError(
+                f"agent {agent!r}: the MCP servers {one.name!r} and {other.name!r} can have tools of one name: a tool "
+                f"{rest + '_x'!r} of {one.name!r} would take the calls of {other.name!r}'s tool 'x'. Rename one of "
+                f"them, or name the tools of {one.name!r} in only=[…]"
+            )
     return tuple(found.values())
 
 

@@ -24,10 +24,12 @@ from .outages import (
     REFUSES,
     UNUSABLE,
     AnswerTooLarge,
+    AnswerUnreadable,
     CallRefused,
     ConnectionLost,
     MCPToolError,
     ServerAway,
+    ToolFailed,
 )
 from .schemas import plain_schema, problem_of
 from .server import MCPServer
@@ -41,6 +43,7 @@ _MAX_KEY_CHARS: Final = 200
 _MAX_URL_CHARS: Final = 2_048
 _MAX_STATE_CHARS: Final = 64_000
 _MAX_TASK_ID_CHARS: Final = 1_000
+_NOTHING: Final = "The tool has run and returned nothing."  # providers refuse an empty result
 
 
 class _TaskStarted(types.Result):
@@ -234,7 +237,8 @@ class ServerSession:
             Its result as JSON, an `InputNeeded` or a `TaskRunning`.
         Raises:
             ServerAway: It was not sent.
-            ConnectionLost: It may have been carried out.
+            ConnectionLost, AnswerUnreadable: It may have been carried out.
+            ToolFailed: The tool itself says that it failed.
             MCPToolError: The server answered with an error.
         """
         responses: Any = {name: answer.as_result() for name, answer in call.answers.items()} or None
@@ -253,7 +257,7 @@ class ServerSession:
                 )
             )
         except AnswerTooLarge as error:
-            raise MCPToolError(f"the tool has run, but its result cannot be read: {error}") from error
+            raise ToolFailed(f"the tool has run, but its result cannot be read: {error}") from error
         except MCPToolError:
             if not call.asked:
                 raise
@@ -282,7 +286,8 @@ class ServerSession:
             answered: Questions of the task that have an answer; the server may take a while to notice.
         Raises:
             ServerAway, ConnectionLost: The server did not say; ask again.
-            MCPToolError: The task failed, was cancelled, or is not known.
+            ToolFailed: The task failed, or was cancelled.
+            MCPToolError: The server does not say what has become of it, such as of one that it does not know.
         """
         state: _TaskState = await self._ask(
             lambda: self._open.session.send_request(_GetTask(params=_TaskParams(task_id=task_id)), _TaskState)
@@ -296,7 +301,7 @@ class ServerSession:
             return TaskRunning(task_id, _seconds(state.poll_interval_ms))
         error: dict[str, Any] = state.error or {}
         why = error.get("message") or state.status_message or "the server gave no reason"
-        raise MCPToolError(f"the task of the call ended as {state.status:.60}: {_cut(str(why))}")
+        raise ToolFailed(f"the task of the call ended as {state.status:.60}: {_cut(str(why))}")
 
     async def cancel_task(self, task_id: str) -> None:
         """Ask the server to give up a task."""
@@ -312,7 +317,7 @@ class ServerSession:
     async def _ask(self, send: Callable[[], Any]) -> Any:
         """Send a request and translate what the library raises."""
         from .metering import TOO_LARGE, too_large
-        from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT
+        from .transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT, UNREADABLE
 
         try:
             return await send()
@@ -324,11 +329,14 @@ class ServerSession:
             sentence = too_large(self._server.max_message_bytes)
             if error.code == TOO_LARGE or sentence in error.message:
                 raise AnswerTooLarge(sentence) from error
-            if error.code in (LOST, types.CONNECTION_CLOSED):
+            if error.code in (LOST, types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
                 raise ConnectionLost(self._server.name, error.message) from error
+            if error.code in (UNREADABLE, types.PARSE_ERROR):
+                raise AnswerUnreadable(_cut(error.message)) from error
             raise MCPToolError(_cut(error.message)) from error
         except ValidationError as error:
-            raise MCPToolError(f"the server's answer breaks the protocol ({error.error_count()} problems)") from error
+            problems = f"the server's answer breaks the protocol ({error.error_count()} problems)"
+            raise AnswerUnreadable(problems) from error
 
     def _read_result(self, result: Any) -> Any:
         if isinstance(result, _TaskStarted):
@@ -375,12 +383,15 @@ def trouble_of(error: BaseException) -> str:
 
 
 def _remote_tool(tool: types.Tool) -> RemoteTool:
+    from .metering import GIVEN_SCHEMA
+
     hints: dict[str, Any] = {}
     if tool.annotations is not None:
         given = tool.annotations.model_dump(by_alias=True)
         hints = {name: given[name] for name in _HINTS if isinstance(given.get(name), bool)}
     description = _cut(tool.description or "", MAX_DESCRIPTION_CHARS)
-    return RemoteTool(name=tool.name, description=description, schema=tool.input_schema, annotations=hints)
+    given = tool.input_schema.get(GIVEN_SCHEMA, tool.input_schema)
+    return RemoteTool(name=tool.name, description=description, schema=given, annotations=hints)
 
 
 def _questions(requests: Mapping[str, Any]) -> tuple[Question, ...]:
@@ -422,13 +433,21 @@ def read_result(result: types.CallToolResult) -> Any:
     """
     texts = [_as_text(each) for each in result.content]
     if result.is_error:
-        raise MCPToolError(_cut("\n".join(texts)) or "the server gave no reason")
+        raise ToolFailed(_cut("\n".join(texts).strip() or _describe_structured(result.structured_content)))
     if result.structured_content is None:
-        return "\n".join(texts)
+        return "\n".join(texts) if any(map(str.strip, texts)) else _NOTHING
     value = _unwrap(result.structured_content)
     # Many small values take a hundred times the memory of their text; it is the text that is kept of so many.
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) > DEFAULT_MAX_RESULT_CHARS and not isinstance(value, str) else value
+
+
+def _describe_structured(structured: dict[str, Any] | None) -> str:
+    """The reason that a server gives as a value alone."""
+    if not structured:
+        return "the server gave no reason"
+    value = _unwrap(structured)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _unwrap(structured: dict[str, Any]) -> Any:

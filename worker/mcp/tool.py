@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -19,16 +18,14 @@ from ..tools.effect import Effect
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
-from .lists import RemoteTool, ToolList, usable_tools
-from .outages import ConnectionLost, MCPToolError, ServerAway
+from .lists import RemoteTool, ToolList, UsableTool, usable_tools
+from .outages import AnswerUnreadable, ConnectionLost, MCPToolError, ServerAway, ToolFailed
 from .questions import answers_for_task, ask_person, earlier_answers
 from .schemas import find_errors, plain_schema
 from .server import MCPServer
 
 if TYPE_CHECKING:
     from .session import RemoteCall, ServerSession, TaskRunning
-
-log = logging.getLogger(__name__)
 
 # A call is tried again so often before it gives its worker back.
 _TRIES_AT_ONCE: Final = 2
@@ -38,6 +35,7 @@ _MOST_TRIES: Final = 14
 _LONGEST_POLL_SECONDS: Final = 600.0
 _MOST_POLLS: Final = 40
 _SHORT_POLL_SECONDS: Final = 0.5
+_EARLIER_TRY: Final = "; an earlier try may have been carried out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,18 +44,23 @@ class MCPTool:
 
     Attributes:
         server: The server.
-        remote: The tool as the server describes it.
+        usable: The tool as the server describes it, and its arguments as the model is shown them.
         offered: The list that the model was told of, to which the step is pinned.
     """
 
     server: MCPServer
-    remote: RemoteTool
+    usable: UsableTool
     offered: ToolList
     connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenDict(self.remote.schema))
+        object.__setattr__(self, "parameters", FrozenDict(self.usable.shown.parameters))
+
+    @property
+    def remote(self) -> RemoteTool:
+        """The tool as the server describes it."""
+        return self.usable.remote
 
     @property
     def name(self) -> str:
@@ -71,8 +74,8 @@ class MCPTool:
 
     @property
     def description(self) -> str:
-        """The server's description."""
-        return self.remote.description
+        """The server's description, with the rules that the schema for the model cannot have."""
+        return "\n\n".join(filter(None, (self.remote.description, self.usable.shown.rules)))
 
     @property
     def effect(self) -> Effect:
@@ -97,7 +100,7 @@ class MCPTool:
     @property
     def edit_schema(self) -> Mapping[str, Any]:
         """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
-        return FrozenDict(plain_schema(self.remote.schema))
+        return FrozenDict(plain_schema(self.usable.shown.parameters))
 
     @property
     def lookup(self) -> Lookup | None:
@@ -123,7 +126,7 @@ class MCPTool:
         given = self._read(args) if isinstance(args, str) else args
         try:
             plain = cast("dict[str, Any]", thaw(freeze(given, "arguments")))
-            if errors := find_errors(plain, self.remote.schema):
+            if errors := find_errors(self.usable.shown.rename(plain), self.remote.schema):
                 raise misfit(errors, "arguments")
             return plain
         except InvalidInput as error:
@@ -140,7 +143,8 @@ class MCPTool:
 
         Raises:
             NeedsReply: The server asks a person, works on a task, or is away; the call goes on later.
-            OutcomeUnknown: The connection ended during a call that must not be made twice.
+            OutcomeUnknown: The server may have carried out the call, and does not say: the connection ended during a
+                call that must not be made twice, or the server was away afterwards for its whole `patience`.
             MCPToolError: The server answered with an error.
         """
         from .session import InputNeeded, TaskRunning
@@ -165,19 +169,35 @@ class MCPTool:
 
     async def _obtain(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         """The result of one try, or what the server wants; a try that changed nothing is repeated once at once."""
+        may_have_run = self._may_have_run(ctx)
         for attempt in range(1, _TRIES_AT_ONCE + 1):
             try:
                 connection = self.connections.to(self.server, await self.server.credentials(ctx.state))
                 return await self._try(connection, ctx, bound)
             except ServerAway as away:
                 if attempt == _TRIES_AT_ONCE or away.seconds > _FIRST_PAUSE_SECONDS:
-                    self._wait_for_server(ctx, away)
+                    self._wait_for_server(ctx, away, may_have_run=may_have_run)
             except ConnectionLost as lost:
                 if not self._may_repeat(ctx):
                     raise OutcomeUnknown(str(lost)) from lost
+                may_have_run = may_have_run or self.effect is not Effect.PURE
                 if attempt == _TRIES_AT_ONCE:
-                    self._wait_for_server(ctx, ServerAway(self.server.name, str(lost), _FIRST_PAUSE_SECONDS))
+                    away = ServerAway(self.server.name, str(lost), _FIRST_PAUSE_SECONDS)
+                    self._wait_for_server(ctx, away, may_have_run=may_have_run)
+            except ToolFailed:
+                raise
+            except MCPToolError as error:
+                is_ambiguous = isinstance(error, AnswerUnreadable) and self.effect is not Effect.PURE
+                if may_have_run or is_ambiguous:
+                    raise OutcomeUnknown(f"{error}{_EARLIER_TRY if may_have_run else ''}") from error
+                raise
         raise AssertionError("the last try returns or raises")
+
+    def _may_have_run(self, ctx: ToolContext) -> bool:
+        """Whether an earlier try has reached the server, or may have: what fails from now on says nothing about it."""
+        if _find_memo(ctx, "task") is not None:
+            return True
+        return self.effect is not Effect.PURE and (ctx.is_repeated or _find_memo(ctx, "sent") is not None)
 
     async def _try(self, connection: Connection, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         task = _find_memo(ctx, "task")
@@ -190,14 +210,14 @@ class MCPTool:
             try:
                 return await session.call(self._remote_call(ctx, bound))
             except MCPToolError as error:
-                raise MCPToolError(await self._explain(connection, session, str(error))) from error
+                raise type(error)(await self._explain(connection, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
         from .session import RemoteCall
 
         known = earlier_answers(ctx.replies.memos)
         return RemoteCall(
-            self.remote.name, dict(bound), ctx.idempotency_key,
+            self.remote.name, self.usable.shown.rename(bound), ctx.idempotency_key,
             answers=known.answers, state=known.state, early=list(known.early),
         )  # fmt: skip
 
@@ -221,19 +241,19 @@ class MCPTool:
         """Whether a call whose connection was lost may be made again: its effect allows it, or it only asks."""
         return self.effect in (Effect.PURE, Effect.KEYED) or _find_memo(ctx, "task") is not None
 
-    def _wait_for_server(self, ctx: ToolContext, away: ServerAway) -> NoReturn:
-        """Give the worker back until the next try; after the server's `patience` the model reads an error."""
+    def _wait_for_server(self, ctx: ToolContext, away: ServerAway, *, may_have_run: bool) -> NoReturn:
+        """Give the worker back until the next try; after the server's `patience` the model reads what is known."""
         now = datetime.now(UTC)
         task = _find_memo(ctx, "task")
         earlier = _outage(ctx)
         since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
         if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
             text = f"{away} ({len(earlier) + 1} tries in {_describe(now - since)} failed)"
-            raise OutcomeUnknown(text) if task is not None else MCPToolError(text)
+            raise OutcomeUnknown(text + _EARLIER_TRY) if may_have_run else MCPToolError(text)
         pause = max(away.seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
-        memo = {"away": since.isoformat(), **_task_memo(ctx)}
+        memo = {"away": since.isoformat(), **_task_memo(ctx), **({"sent": True} if may_have_run else {})}
         until = now + timedelta(seconds=pause)
-        raise NeedsTime(until, why=f"{away!s:.400}", has_begun=task is not None).with_memo(memo)
+        raise NeedsTime(until, why=f"{away!s:.400}", has_begun=may_have_run).with_memo(memo)
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
@@ -246,17 +266,18 @@ class MCPTool:
         raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
 
 
-def tools_of(server: MCPServer, offered: ToolList, connections: ServerConnections) -> list[MCPTool]:
-    """The tools of a server that an agent may call; of two with one name for the model the first."""
-    found: dict[str, MCPTool] = {}
-    for remote in usable_tools(server, offered):
-        each = MCPTool(server=server, remote=remote, offered=offered, connections=connections)
-        if each.name in found:
-            log.warning("MCP server %s: tool %r is left out: %r has the same name for the model", server.name,
-                        remote.name, found[each.name].remote.name)  # fmt: skip
-            continue
-        found[each.name] = each
-    return list(found.values())
+def tools_of(
+    server: MCPServer, offered: ToolList, connections: ServerConnections, taken: Collection[str] = ()
+) -> list[MCPTool]:
+    """The tools of a server that an agent may call.
+
+    Args:
+        taken: Names that other tools of the agent have.
+    """
+    return [
+        MCPTool(server=server, usable=each, offered=offered, connections=connections)
+        for each in usable_tools(server, offered, connections.notes, taken)
+    ]
 
 
 def _find_memo(ctx: ToolContext, name: str) -> Any:

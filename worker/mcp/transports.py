@@ -6,6 +6,7 @@ its own instead, which says whether it was sent. What comes back has limits; see
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -45,9 +46,12 @@ FORBIDDEN: Final = -31906
 NO_CREDENTIALS: Final = -31907
 """Code of the error that a request gets for which no credentials could be had."""
 
+UNREADABLE: Final = -31908
+"""Code of the error that a request gets which was answered with something that is no answer of the protocol."""
+
 _SESSION: Final = "mcp-session-id"
 # Behind these statuses is no error of the protocol that says more.
-_KINDS: Final = {429: NOT_SENT, 401: DENIED, 403: FORBIDDEN, **dict.fromkeys((500, 502, 503, 504), LOST)}
+_KINDS: Final = {429: NOT_SENT, 401: DENIED, 403: FORBIDDEN, 408: LOST, **dict.fromkeys(range(500, 600), LOST)}
 # A response that is open for so long without a byte is given up; the timeout of a call is shorter.
 _READ_SECONDS: Final = 3600.0
 
@@ -105,6 +109,10 @@ class _Client(httpx2.AsyncClient):
             return _failure(request, kind, f"HTTP {code} {response.reason_phrase}".strip())
         if _is_stream(response):
             return response
+        if response.is_success and _is_unanswered(request, response):
+            await response.aclose()
+            kind = response.headers.get("content-type", "").partition(";")[0] or "no content"
+            return _failure(request, UNREADABLE, f"it answers with HTTP {code} and {kind:.60}, which is no answer")
         await response.aread()
         if len(response.content) <= LARGE_BYTES or response.next_request is not None:
             return response
@@ -114,6 +122,18 @@ class _Client(httpx2.AsyncClient):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _is_unanswered(request: httpx2.Request, response: httpx2.Response) -> bool:
+    """Whether a response that is no stream cannot be the answer to a request that wants one."""
+    is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+    if request.method != "POST" or (is_json and response.status_code != 202):
+        return False
+    try:
+        sent = json.loads(request.content)
+    except ValueError:
+        return False  # one of an authentication
+    return isinstance(sent, dict) and "method" in sent and "id" in sent
 
 
 def _says_why(response: httpx2.Response) -> bool:

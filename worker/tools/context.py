@@ -47,6 +47,8 @@ class ToolContext:
         calls: The calls of the model's answer as the model asked for them, this one at `index`.
         emitter: Takes what the call emits; None outside of a worker. Call `emit`.
         provider: What the driver keeps with the answer; opaque. None where it keeps nothing.
+        is_repeated: An earlier attempt at this call has begun, and nobody knows how far it came, such as that of a
+            worker that died.
     """
 
     session_id: str
@@ -62,6 +64,7 @@ class ToolContext:
     calls: tuple[ToolCall, ...] = field(default=(), repr=False)
     provider: Mapping[str, Any] | None = field(default=None, repr=False)
     emitter: Callable[[Any], None] | None = field(default=None, repr=False)
+    is_repeated: bool = False
 
     @overload
     def answer(self) -> Any: ...

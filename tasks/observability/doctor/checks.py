@@ -34,6 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     workers.check_builds,
     workers.check_library_attributes,
     workers.check_agents,
+    workers.check_tools,
     workers.check_unoffered,
     workers.check_backlog,
     workers.check_delayed,

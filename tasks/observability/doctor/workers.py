@@ -28,6 +28,9 @@ PREFETCH_ADVICE: Final = (
     "taken waits for it while others have free slots"
 )
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
+TOOLS_ADVICE: Final = (
+    "the other tools work; have the server's list of tools corrected, or name the others in only=[…]"
+)
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
 _LONG_OPEN_MS: Final = 86_400_000
@@ -120,6 +123,19 @@ def check_agents(installation: Installation) -> Iterator[Finding]:
             yield Finding.warn(f"agent {name}", what, advice)
         else:
             yield Finding.ok(f"agent {name}", f"definition {hashes.pop()}")
+
+
+def check_tools(installation: Installation) -> Iterator[Finding]:
+    """Each tool of the MCP servers can be called, as its server describes it."""
+    notes: dict[str, set[str]] = {"left_out": set(), "mended": set()}
+    for facts in installation.workers.values():
+        told: Mapping[str, Any] = facts.get("tools") or {}
+        for kind, lines in notes.items():
+            lines.update(map(str, told.get(kind, ())))
+    for line in sorted(notes["left_out"]):
+        yield Finding.warn("MCP server", line, TOOLS_ADVICE)
+    for line in sorted(notes["mended"]):
+        yield Finding.ok("MCP server", line)
 
 
 def check_backlog(installation: Installation) -> Iterator[Finding]:

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import mcp_types as types
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse, methods
 
 from celery_agents.worker.mcp.metering import (
     LARGE_BYTES,
@@ -22,6 +25,7 @@ from celery_agents.worker.mcp.metering import (
 from celery_agents.worker.mcp.stdio import _lines, _log_lines, _LongLine, _too_large_answer
 
 LIMIT = 100_000
+CACHE = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
 Made = Callable[[Pace], Awaitable[Any]]
 
 
@@ -134,14 +138,44 @@ def test_a_server_that_asks_without_end_loses_its_connection() -> None:
         run(twice)
 
 
-def test_output_schemas_do_not_reach_the_library() -> None:
-    tools = {"tools": [{"name": "a", "inputSchema": {}, "outputSchema": {"pattern": "^(a+)+$"}}, 5]}
+def prepared(tools: Any) -> Any:
+    """A page of a list as the library gets it."""
 
     async def read(pace: Pace) -> Any:
-        source = Source(JSONRPCResponse(jsonrpc="2.0", id=1, result=tools))
+        source = Source(JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": tools, **CACHE}))
         return (await WatchedReader(source, pace, set(), lambda: None).__anext__()).message.result
 
-    assert run(read) == {"tools": [{"name": "a", "inputSchema": {}}, 5]}
+    return run(read)
+
+
+def test_output_schemas_do_not_reach_the_library() -> None:
+    tool = {"name": "a", "inputSchema": {"type": "object"}}
+    assert prepared([{**tool, "outputSchema": {"pattern": "^(a+)+$"}}])["tools"] == [tool]
+
+
+SIMPLE = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+KEYS = st.sampled_from(["type", "properties", "required", "$schema", "a", "x-mcp-header"])
+ODD = st.recursive(
+    SIMPLE, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner | st.just("object")), max_leaves=8
+)
+FIELDS = ("name", "description", "title", "inputSchema", "outputSchema", "icons", "_meta", "execution", "annotations")
+ODD_TOOLS = st.lists(
+    ODD | st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, ODD))
+    | st.fixed_dictionaries({"name": st.just("a"), "annotations": st.fixed_dictionaries({"readOnlyHint": ODD})}),
+    max_size=3,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(ODD_TOOLS)
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_the_library_takes_a_list_whatever_one_of_its_tools_is_like(version: str, tools: list[Any]) -> None:
+    fine = {"name": "fine", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    page = prepared([*tools, fine])
+    methods.validate_server_result("tools/list", version, page)
+    read = types.ListToolsResult.model_validate(page, by_name=False).tools
+    assert len(read) == len(tools) + 1
+    assert (read[-1].name, read[-1].annotations.read_only_hint) == ("fine", True)
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])

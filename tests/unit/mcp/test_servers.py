@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Rule
@@ -105,8 +107,8 @@ def test_names_fit_every_provider_and_tools_that_cannot_be_used_are_left_out(cap
         names = [each.name for each in tools_of(server, offered, ServerConnections())]
     assert names[0] == "crm_create_ticket_now"
     assert (names[1][:8], len(names[1]), len(names)) == ("crm_xxxx", 64, 2)
-    for said in ("no tool that fits 'lost', 'gone'", "no-object is left out: its input schema describes no object",
-                 "no-schema is left out: its input schema is no JSON Schema",
+    for said in ("no tool that fits 'lost', 'gone'", "'no-object' is left out: its input schema describes no object",
+                 "'no-schema' is left out: its input schema is no JSON Schema",
                  "'create_ticket_now' is left out: 'create.ticket/now' has the same name"):  # fmt: skip
         assert said in caplog.text
 
@@ -136,7 +138,8 @@ def test_remote_tools_leave_the_agents_own_tools_and_definition_as_they_are() ->
 
     agent = Agent("desk", driver=lambda _: "", tools=[crm_create], mcp=[MCPServer(URL, name="crm")])
     offered = ToolList.of([remote("create"), remote("read")])
-    made = agent.with_remote_tools(tools_of(agent.mcp[0], offered, ServerConnections()), away=["files"])
+    tools = tools_of(agent.mcp[0], offered, ServerConnections(), agent.toolset.names())
+    made = agent.with_remote_tools(tools, away=["files"])
     assert made.toolset.names() == ("crm_create", "crm_read")
     assert made.toolset["crm_create"] is crm_create
     assert agent.toolset.names() == ("crm_create",)
@@ -186,13 +189,61 @@ def test_rules_find_a_tool_by_the_models_name_and_by_the_servers(pattern: str, a
     assert Rule(pattern).applies_to(context, {}) is applies
 
 
-def test_of_two_tools_that_get_one_name_from_two_servers_the_first_stays(caplog: pytest.LogCaptureFixture) -> None:
-    first, second = MCPServer(URL, name="a"), MCPServer(URL, name="a_b")
-    agent = Agent("desk", driver=lambda _: "", mcp=[first, second])
-    connections = ServerConnections()
-    tools = tools_of(first, ToolList.of([remote("b_c")]), connections)
-    tools += tools_of(second, ToolList.of([remote("c"), remote("d")]), connections)
-    made = agent.with_remote_tools(tools)
-    assert made.toolset.names() == ("a_b_c", "a_b_d")
-    assert made.toolset["a_b_c"] is tools[0]
-    assert "tool a_b_c of an MCP server is left out" in caplog.text
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"name": "crm"}, {"name": "crm_admin"}),
+        ({"name": "crm_admin"}, {"name": "crm"}),
+        ({"name": "crm"}, {"name": "crm_"}),
+        ({"name": "crm_"}, {"name": "crm__x"}),
+        ({"name": "a"}, {"name": "a_b_c"}),
+        ({"name": "crm", "only": ["*"]}, {"name": "crm_admin"}),
+        ({"name": "crm", "only": ["read", "ad*"]}, {"name": "crm_admin"}),
+        ({"name": "crm", "only": ["[ab]*"]}, {"name": "crm_admin"}),
+        ({"name": "crm", "only": ["admin.pay"]}, {"name": "crm_admin"}),
+        ({"name": "crm", "only": ["admin/*"]}, {"name": "crm_admin"}),
+    ],
+)
+def test_servers_of_which_one_could_take_the_calls_of_the_other_are_refused(one: Any, other: Any) -> None:
+    servers = [MCPServer(URL, **one), MCPServer(URL, **other)]
+    short, long = sorted((one["name"], other["name"]), key=len)
+    sentence = (
+        f"agent 'desk': the MCP servers '{short}' and '{long}' can have tools of one name: a tool .* of '{short}' "
+        f"would take the calls of '{long}'s tool 'x'. Rename one of them, or name the tools of '{short}' in only="
+    )
+    with pytest.raises(ConfigurationError, match=sentence.replace("'s tool", "''s tool")):
+        Agent("desk", driver=lambda _: "", mcp=servers)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"name": "crm"}, {"name": "crmadmin"}),
+        ({"name": "crm"}, {"name": "CRM_admin"}),
+        ({"name": "m1"}, {"name": "m10"}),
+        ({"name": "crm", "only": ["read", "admi", "admin"]}, {"name": "crm_admin"}),
+        ({"name": "crm", "only": ["create_*"]}, {"name": "crm_admin"}),
+    ],
+)
+def test_servers_whose_tools_can_have_no_name_in_common_are_taken(one: Any, other: Any) -> None:
+    servers = [MCPServer(URL, **one), MCPServer(URL, **other)]
+    assert Agent("desk", driver=lambda _: "", mcp=servers).mcp == tuple(servers)
+
+
+SERVER_NAMES = st.from_regex(r"[ab][ab_]{0,4}", fullmatch=True)
+TOOL_NAMES = st.text("ab_./", min_size=1, max_size=8) | st.text("ab", min_size=60, max_size=70)
+PATTERNS = st.lists(st.text("ab_.*?", min_size=1, max_size=5), max_size=2)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(SERVER_NAMES, PATTERNS, st.lists(TOOL_NAMES, max_size=4)), max_size=3))
+def test_no_tool_of_a_server_ever_has_the_name_of_another_servers_tool(given_servers: Any) -> None:
+    servers = [MCPServer(URL, name=name, only=only) for name, only, _ in given_servers]
+    try:
+        agent = Agent("desk", driver=lambda _: "", mcp=servers)
+    except ConfigurationError:
+        return
+    connections, owners = ServerConnections(), {}
+    for server, (_, _, names) in zip(agent.mcp, given_servers, strict=True):
+        for each in tools_of(server, ToolList.of([remote(name) for name in names]), connections):
+            assert owners.setdefault(each.name, server) is server

@@ -10,7 +10,16 @@ import httpx2
 import pytest
 
 from celery_agents.worker.mcp.metering import TOO_LARGE, Pace
-from celery_agents.worker.mcp.transports import DENIED, FORBIDDEN, LOST, NO_CREDENTIALS, NOT_SENT, REFUSED, _Client
+from celery_agents.worker.mcp.transports import (
+    DENIED,
+    FORBIDDEN,
+    LOST,
+    NO_CREDENTIALS,
+    NOT_SENT,
+    REFUSED,
+    UNREADABLE,
+    _Client,
+)
 
 URL = "https://crm.example/mcp"
 LIMIT = 100_000
@@ -20,12 +29,13 @@ def send(
     handler: Callable[[httpx2.Request], httpx2.Response],
     on_forgotten: Callable[[], None] = lambda: pytest.fail("no session was forgotten"),
     auth: httpx2.Auth | None = None,
+    body: Any = None,
     **headers: str,
 ) -> httpx2.Response:
     async def post() -> httpx2.Response:
         transport, pace = httpx2.MockTransport(handler), Pace("crm", LIMIT)
         async with _Client(pace=pace, on_forgotten=on_forgotten, transport=transport, auth=auth) as client:
-            return await client.post(URL, json={}, headers=headers)
+            return await client.post(URL, json=body or {}, headers=headers)
 
     return asyncio.run(post())
 
@@ -52,12 +62,31 @@ def test_a_request_that_fails_says_whether_it_was_sent(error: Exception, code: i
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(429, NOT_SENT), (500, LOST), (502, LOST), (503, LOST), (401, DENIED), (403, FORBIDDEN), (404, REFUSED)],
-)
+    [
+        (429, NOT_SENT), (401, DENIED), (403, FORBIDDEN), (404, REFUSED), (400, REFUSED), (408, LOST),
+        *((status, LOST) for status in (500, 501, 502, 503, 504, 507, 520, 522, 524, 529, 599)),
+    ],
+)  # fmt: skip
 def test_a_status_without_an_error_of_the_protocol_becomes_one(status: int, code: int) -> None:
     answer = send(lambda _: httpx2.Response(status, text="<html>")).json()
     assert answer["error"]["code"] == code
     assert answer["error"]["message"].startswith(f"HTTP {status}")
+
+
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/plain", ""])
+def test_a_call_that_is_answered_with_no_answer_may_have_been_carried_out(status: int, kind: str) -> None:
+    answer = send(lambda _: httpx2.Response(status, text="<html>", headers={"content-type": kind}), body=CALL).json()
+    assert answer["error"]["code"] == UNREADABLE
+    assert answer["error"]["message"].startswith(f"it answers with HTTP {status} and ")
+
+
+@pytest.mark.parametrize("body", [{"jsonrpc": "2.0", "method": "notifications/cancelled"}, {"grant": "x", "id": 1}, []])
+def test_what_wants_no_answer_of_the_protocol_gets_what_the_server_said(body: Any) -> None:
+    assert send(lambda _: httpx2.Response(202), body=body).status_code == 202
 
 
 def test_an_error_of_the_protocol_and_an_answer_pass_as_they_are() -> None:

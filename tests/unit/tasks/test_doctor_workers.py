@@ -14,6 +14,7 @@ from celery_agents.tasks.observability.doctor.workers import (
     check_builds,
     check_delayed,
     check_library_attributes,
+    check_tools,
     check_workers,
     count_free_slots,
 )
@@ -52,6 +53,17 @@ def test_a_missing_attribute_is_a_warning_that_names_worker_attribute_and_what_i
     assert "celery.somewhere.unheard_of" in second.what
     assert "does without" in second.what
     assert first.advice
+
+
+def test_tools_of_mcp_servers_that_are_left_out_or_mended_are_named_once() -> None:
+    left_out, mended = "crm: tool 'text' is left out: it is odd", "crm: tool 'a b' is mended: it is odd"
+    found = list(check_tools(installation({
+        "host:1": {"tools": {"left_out": [left_out], "mended": [mended]}},
+        "host:2": {"tools": {"left_out": [left_out], "mended": []}},
+        "host:3": {},  # of an older version
+    })))  # fmt: skip
+    assert [(each.level, each.what) for each in found] == [(Level.WARN, left_out), (Level.OK, mended)]
+    assert "the other tools work" in found[0].advice
 
 
 def worker(**facts: Any) -> dict[str, Any]:

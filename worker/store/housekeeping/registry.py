@@ -19,7 +19,7 @@ _WORKER: Final[Mapping[str, Any]] = {
     "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
     "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
     "agent_queues": {}, "group": "",
-    "refused": {}, "problems": [], "turned": 0.0, "took": 0.0,
+    "refused": {}, "problems": [], "tools": {}, "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
 
@@ -38,7 +38,7 @@ class WorkerRegistry:
                 reads, `prefetch` counts the messages that the worker takes before it has slots for them,
                 `missing` names undocumented attributes of libraries that were not as expected, `queues` the queues that
                 the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
-                their own, `group` the queue of its worker group.
+                their own, `group` the queue of its worker group, `tools` what is odd about those of MCP servers.
             agents: Definition hashes by name.
         """
         (now,) = self._context.database.pipeline("now", [self._context.clock.now()])
