@@ -134,7 +134,7 @@ class UsableTool:
 
 @dataclass(slots=True)
 class ToolNotes:
-    """What is odd about the tools of servers: each line is in the log once, and `doctor` shows those of today.
+    """Notes about odd tools of servers: each is in the log once, and `doctor` shows those of today.
 
     Attributes:
         left_out: By server, the tools that no agent can call, with the reasons.

@@ -109,7 +109,8 @@ def mend(schema: Mapping[str, Any]) -> MendedSchema | str:
     excess = describe_excess(parameters)
     if excess is not None:
         return f"its input schema, made fit for model providers, {excess}"
-    return MendedSchema(parameters, _describe_rules(rules), names, tuple(_describe_changes(rules, names)))
+    changes = tuple(_describe_changes(rules, names))
+    return MendedSchema(parameters=parameters, rules=_describe_rules(rules), names=names, changes=changes)
 
 
 def _describe_changes(rules: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:

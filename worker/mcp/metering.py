@@ -282,7 +282,7 @@ def prepare_tools(result: Any) -> None:
 
 
 def _prepare(given: Any) -> dict[str, Any]:
-    tool: dict[str, Any] = given if isinstance(given, dict) else {}
+    tool = cast("dict[str, Any]", given if isinstance(given, dict) else {})
     name, description, hints = tool.get("name"), tool.get("description"), tool.get("annotations")
     kept: dict[str, Any] = {"name": name if isinstance(name, str) else ""}
     if isinstance(description, str):

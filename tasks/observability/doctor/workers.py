@@ -28,9 +28,7 @@ PREFETCH_ADVICE: Final = (
     "taken waits for it while others have free slots"
 )
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
-TOOLS_ADVICE: Final = (
-    "the other tools work; have the server's list of tools corrected, or name the others in only=[…]"
-)
+TOOLS_ADVICE: Final = "the other tools work; have the server's list of tools corrected, or name the others in only=[…]"
 _OVERDUE_SECONDS: Final = 10.0
 _DEAD_SHOWN: Final = 20
 _LONG_OPEN_MS: Final = 86_400_000
