@@ -221,7 +221,7 @@ SCHEMAS = st.recursive(SMALL | st.lists(SMALL, max_size=2), _objects, max_leaves
 TOOLS = st.lists(st.tuples(st.text(max_size=90), SCHEMAS), max_size=4)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(TOOLS, st.dictionaries(NAMES, SMALL, max_size=3))
 def test_no_list_of_tools_stops_an_agent(tools: list[tuple[str, Any]], arguments: dict[str, Any]) -> None:
     connections = ServerConnections()
