@@ -5,10 +5,12 @@ What is taken out of a schema here is not lost: the model reads the rules in the
 of a call are checked against the server's own schema. What is mended, and who refuses it:
 
     anyOf, oneOf, allOf, not, enum at the top    OpenAI and Anthropic refuse the request
-    names of properties such as "user id"        Anthropic: ^[a-zA-Z0-9_.-]{1,64}$
     an array without items                       OpenAI: "array schema missing items"
     an object without properties at the top      OpenAI: "object schema missing properties"
     a $ref that leads nowhere, or elsewhere      all of them; those to $defs stay
+
+Names that a provider refuses are no matter of the schema: each request is sent with others
+(`worker/drivers/pydantic_ai/sent_names.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from .schemas import describe_excess
 
-_PROPERTY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([A-Za-z0-9_.-]+)")
 _RULES_AT_TOP: Final = (
     "$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if", "then", "else", "dependentSchemas",
@@ -32,13 +34,12 @@ _NOT_FOR_PROVIDERS: Final = frozenset(
     {"$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef", "$recursiveAnchor"}
 )
 _SCHEMAS: Final = frozenset(
-    {"items", "additionalItems", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"}
+    {"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _LISTS_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "dependentSchemas"})
-_MAX_TEXT_CHARS: Final = 4_000
-_MAX_NAME: Final = 48
+_MAX_RULES_CHARS: Final = 4_000
 # A schema can refer to itself; parts of it that are looked at for the properties of the top.
 _MOST_PARTS: Final = 200
 
@@ -50,18 +51,12 @@ class MendedSchema:
     Attributes:
         parameters: The JSON Schema.
         rules: A sentence for the description, about rules that the schema cannot have; "" for none.
-        names: The server's names of arguments by those that the model is shown, where they differ.
         changes: What was mended, for people; empty for a schema that fits as it is.
     """
 
     parameters: dict[str, Any]
     rules: str = ""
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
     changes: tuple[str, ...] = ()
-
-    def rename(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments under the server's names."""
-        return {self.names.get(name, name): value for name, value in arguments.items()}
 
 
 def as_object_schema(schema: Any) -> dict[str, Any]:
@@ -96,35 +91,23 @@ def mend(schema: Mapping[str, Any]) -> MendedSchema | str:
     apart = {*rules, "definitions", "$defs", "properties", "required"}
     mender = _Mender(frozenset(definitions))
     parameters = mender.mend({name: value for name, value in schema.items() if name not in apart} | {"type": "object"})
-    names = _choose_names(properties)
-    local = {name: new for new, name in names.items()}
-    parameters["properties"] = {
-        local.get(name, name): _with_name(mender.mend(each), name if name in local else None)
-        for name, each in properties.items()
-    }
+    parameters["properties"] = {name: mender.mend(each) for name, each in properties.items()}
     if required:
-        parameters["required"] = [local.get(name, name) for name in required]
+        parameters["required"] = required
     if definitions:
         parameters["$defs"] = {name: mender.mend(each) for name, each in definitions.items()}
     excess = describe_excess(parameters)
     if excess is not None:
         return f"its input schema, made fit for model providers, {excess}"
-    changes = tuple(_describe_changes(rules, names))
-    return MendedSchema(parameters=parameters, rules=_describe_rules(rules), names=names, changes=changes)
-
-
-def _describe_changes(rules: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
-    if rules:
-        yield f"its rules {', '.join(rules)} are told in its description"
-    if names:
-        yield f"its arguments {', '.join(f'{name!r:.60}' for name in names.values())} have other names for the model"
+    changes = (f"its rules {', '.join(rules)} are told in its description",) if rules else ()
+    return MendedSchema(parameters=parameters, rules=_describe_rules(rules), changes=changes)
 
 
 def _describe_rules(rules: Mapping[str, Any]) -> str:
     if not rules:
         return ""
     written = json.dumps(rules, ensure_ascii=False, default=str)
-    if len(written) > _MAX_TEXT_CHARS:
+    if len(written) > _MAX_RULES_CHARS:
         return "The server checks further rules about the arguments."
     return f"The arguments must also fit this JSON Schema: {written}"
 
@@ -135,7 +118,7 @@ def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
     for place in ("definitions", "$defs"):
         known = schema.get(place)
         found |= cast("dict[str, Any]", known) if isinstance(known, Mapping) else {}
-    return {name: each for name, each in found.items() if _PROPERTY.fullmatch(name)}
+    return {name: each for name, each in found.items() if _NAME.fullmatch(name)}
 
 
 class _Fields:
@@ -213,7 +196,7 @@ class _Mender:
         kind = mended.get("type")
         if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in mended:
             mended["items"] = {}
-        return _describe_odd_fields(mended)
+        return mended
 
     def _mend_rule(self, name: str, value: Any) -> Any:
         if name in _SCHEMAS and isinstance(value, Mapping):
@@ -225,21 +208,6 @@ class _Mender:
         return _finite(value)
 
 
-def _describe_odd_fields(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose fields with names that providers refuse are told in its description."""
-    fields = schema.get("properties", {})
-    odd = {name: each for name, each in fields.items() if not _PROPERTY.fullmatch(name)}
-    if not odd:
-        return schema
-    written = json.dumps(odd, ensure_ascii=False)
-    said = f"It has further fields: {written}" if len(written) <= _MAX_TEXT_CHARS else "It has further fields."
-    kept = {name: value for name, value in schema.items() if name != "additionalProperties" or value is not False}
-    kept["properties"] = {name: each for name, each in fields.items() if name not in odd}
-    kept["required"] = [name for name in schema.get("required", ()) if name not in odd]
-    kept["description"] = f"{schema.get('description', '')} {said}".strip()
-    return kept
-
-
 def _finite(value: Any) -> Any:
     """A value without numbers that JSON cannot hold."""
     if isinstance(value, float):
@@ -249,29 +217,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in cast("list[Any]", value)]
     return value
-
-
-def _choose_names(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Names that providers accept for the properties whose names they do not: the server's names by them."""
-    chosen: dict[str, str] = {}
-    for name in properties:
-        if not _PROPERTY.fullmatch(name):
-            new = next(each for each in _candidates(name) if each not in properties and each not in chosen)
-            chosen[new] = name
-    return chosen
-
-
-def _candidates(name: str) -> Iterator[str]:
-    plain = re.sub("[^A-Za-z0-9_-]+", "_", name)[:_MAX_NAME].strip("_-") or "argument"
-    yield plain
-    number = 2
-    while True:
-        yield f"{plain}_{number}"
-        number += 1
-
-
-def _with_name(schema: dict[str, Any], name: str | None) -> dict[str, Any]:
-    """The schema of an argument that has another name for the model, with the server's name in its description."""
-    if name is None:
-        return schema
-    return {**schema, "description": f"The server calls it {name!r:.200}. {schema.get('description', '')}".strip()}

@@ -43,7 +43,6 @@ _MAX_KEY_CHARS: Final = 200
 _MAX_URL_CHARS: Final = 2_048
 _MAX_STATE_CHARS: Final = 64_000
 _MAX_TASK_ID_CHARS: Final = 1_000
-_NOTHING: Final = "The tool has run and returned nothing."  # providers refuse an empty result
 
 
 class _TaskStarted(types.Result):
@@ -435,7 +434,7 @@ def read_result(result: types.CallToolResult) -> Any:
     if result.is_error:
         raise ToolFailed(_cut("\n".join(texts).strip() or _describe_structured(result.structured_content)))
     if result.structured_content is None:
-        return "\n".join(texts) if any(map(str.strip, texts)) else _NOTHING
+        return "\n".join(texts)
     value = _unwrap(result.structured_content)
     # Many small values take a hundred times the memory of their text; it is the text that is kept of so many.
     text = json.dumps(value, ensure_ascii=False)

@@ -126,7 +126,7 @@ class MCPTool:
         given = self._read(args) if isinstance(args, str) else args
         try:
             plain = cast("dict[str, Any]", thaw(freeze(given, "arguments")))
-            if errors := find_errors(self.usable.shown.rename(plain), self.remote.schema):
+            if errors := find_errors(plain, self.remote.schema):
                 raise misfit(errors, "arguments")
             return plain
         except InvalidInput as error:
@@ -217,7 +217,7 @@ class MCPTool:
 
         known = earlier_answers(ctx.replies.memos)
         return RemoteCall(
-            self.remote.name, self.usable.shown.rename(bound), ctx.idempotency_key,
+            self.remote.name, dict(bound), ctx.idempotency_key,
             answers=known.answers, state=known.state, early=list(known.early),
         )  # fmt: skip
 
