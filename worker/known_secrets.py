@@ -7,12 +7,13 @@ as it is, as URLs, HTML, JSON and Python write it, in Base64 and in hexadecimal.
 from __future__ import annotations
 
 import base64
+import bisect
 import html
 import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 from urllib.parse import quote, quote_plus
@@ -29,12 +30,14 @@ _ESCAPED_BYTE: Final = re.compile("%[0-9A-F]{2}")
 _FRESH_SECONDS: Final = 1.0
 # Each costs a search in every text.
 _MOST_PASSING: Final = 100
+# From here on one combined pattern is quicker than a search for each form.
+_LONG_TEXT_CHARS: Final = 50_000
 
 
 class SecretMatcher:
     """Replaces known secrets in texts. Never changes."""
 
-    __slots__ = ("_forms", "longest")
+    __slots__ = ("_forms", "_in_order", "_pattern", "longest")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         """
@@ -44,14 +47,74 @@ class SecretMatcher:
         forms = {form for secret in secrets for form in _forms_of(secret)}
         # The longest first, so that one which contains another is replaced whole.
         self._forms = tuple(sorted(forms, key=len, reverse=True))
+        self._in_order = tuple(sorted(forms))
+        self._pattern: re.Pattern[str] | None = None
         self.longest = len(self._forms[0]) if self._forms else 0
 
     def redact(self, text: str) -> str:
         """Replace every known secret by `[redacted]`."""
+        if len(text) >= _LONG_TEXT_CHARS and self._forms:
+            return self._combined.sub(REDACTED, text)
         for form in self._forms:
             if form in text:
                 text = text.replace(form, REDACTED)
         return text
+
+    def find_cut(self, text: str) -> int:
+        """Find how far a text may be shown when more of it follows: not into a secret that it ends within.
+
+        Returns:
+            Characters before the first place from which on the text may be the beginning of a secret.
+        """
+        start = max(0, len(text) - self.longest + 1)
+        cut = next((at for at in range(start, len(text)) if self._begins(text[at:])), len(text))
+        for form in self._forms if cut < len(text) else ():  # a whole one that reaches over this place is not cut
+            at = text.find(form, max(0, cut - len(form) + 1))
+            if 0 <= at < cut < at + len(form):
+                return at + len(form) + self.find_cut(text[at + len(form) :])
+        return cut
+
+    def _begins(self, text: str) -> bool:
+        """Whether a secret begins with this text, and is longer."""
+        at = bisect.bisect_right(self._in_order, text)
+        return at < len(self._in_order) and self._in_order[at].startswith(text)
+
+    @property
+    def _combined(self) -> re.Pattern[str]:
+        """All forms as one pattern; made for the first long text, since that takes longer than to search short ones."""
+        if self._pattern is None:
+            self._pattern = re.compile(_combine(self._forms))
+        return self._pattern
+
+
+class SecretStream:
+    """Redacts a text that comes in pieces, also a secret that is cut over several of them.
+
+    It holds the end of a piece back only as far as a known secret begins with it.
+    """
+
+    __slots__ = ("_held", "_matcher")
+
+    def __init__(self, matcher: SecretMatcher | None = None) -> None:
+        """
+        Args:
+            matcher: None: that of this process, as it is when a piece comes.
+        """
+        self._matcher = matcher
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece, and get what may be shown by now."""
+        matcher = self._matcher or current_matcher()
+        text = self._held + piece
+        cut = matcher.find_cut(text)
+        self._held = text[cut:]
+        return matcher.redact(text[:cut])
+
+    def flush(self) -> str:
+        """Get what was held back: nothing follows."""
+        held, self._held = self._held, ""
+        return (self._matcher or current_matcher()).redact(held)
 
 
 def redact_known(text: str) -> str:
@@ -131,6 +194,39 @@ def _redact_in(value: Any, matcher: SecretMatcher) -> Any:
     if isinstance(value, (list, tuple)):
         return [_redact_in(item, matcher) for item in cast("Iterable[Any]", value)]
     return value
+
+
+def _combine(forms: Sequence[str]) -> str:
+    """One pattern for all forms, as a tree of their beginnings, after a quick look at the first characters.
+
+    Each of those has to be one that some form has at its place: that leaves few places to try.
+    """
+    tree: dict[str, Any] = {}
+    for form in forms:
+        node = tree
+        for char in form:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    firsts = ({form[at] for form in forms} for at in range(MIN_SECRET_CHARS))
+    look = "".join(f"[{''.join(map(re.escape, sorted(chars)))}]" for chars in firsts)
+    return f"(?={look}){_write_branches(tree)}"
+
+
+def _write_branches(node: Mapping[str, Any]) -> str:
+    """The pattern of what may follow at a node of the tree, the longest form first."""
+    branches: list[str] = []
+    for char, following in sorted(node.items()):
+        if char == "":
+            continue
+        text, below = re.escape(char), following
+        while len(below) == 1 and "" not in below:  # a stretch without branches is one text
+            ((following_char, below),) = below.items()
+            text += re.escape(following_char)
+        branches.append(text + _write_branches(below))
+    if not branches:
+        return ""
+    joined = "|".join(branches)
+    return f"(?:{joined}){'?' if '' in node else ''}" if len(branches) > 1 or "" in node else joined
 
 
 @lru_cache(maxsize=256)

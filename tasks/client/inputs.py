@@ -118,13 +118,13 @@ def check_size(field: str, size: int, limit_bytes: int) -> None:
         raise InvalidInput(field, f"{size} bytes", advice)
 
 
-def check_caller(by: Any) -> None:
+def check_caller(by: Any, field: str = "by") -> None:
     """Check the name of who asks for something, or None."""
     if by is None:
         return
     if not isinstance(by, str) or not by or len(by) > _CALLER_CHARS:
-        raise InvalidInput("by", by, f"give a name of 1 to {_CALLER_CHARS} characters, or None.")
-    freeze(by, "by")
+        raise InvalidInput(field, by, f"give a name of 1 to {_CALLER_CHARS} characters, or None.")
+    freeze(by, field)
 
 
 def check_seconds(timeout: Any) -> None:

@@ -37,7 +37,7 @@ from .answer_inputs import check_request_id, read_answer, read_answers, read_exp
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
 
-SESSION_SCOPES: Final = ("submit", "read", "answer", "stop")
+SESSION_SCOPES: Final = ("submit", "read", "answer", "stop", "chat")
 """Scopes that the token of a session may have."""
 
 _LONGEST_SESSION_TOKEN_MS: Final = 3_600_000
@@ -170,16 +170,26 @@ class RequestVerbs(ClientConnection):
         )
         return self._signer.sign(claims)
 
-    def session_token(self, session_id: str, scopes: Collection[str], ttl: timedelta = timedelta(hours=1)) -> str:
+    def session_token(
+        self,
+        session_id: str,
+        scopes: Collection[str],
+        ttl: timedelta = timedelta(hours=1),
+        *,
+        answer_to: str | None = None,
+        subject: str | None = None,
+    ) -> str:
         """Make a signed text whose bearer may use the HTTP interface for this session and those below it.
 
         Args:
-            scopes: What the bearer may do: submit (further messages), read, answer, stop.
+            scopes: What the bearer may do: chat, or submit (further messages), read, answer, stop.
             ttl: How long it is valid, an hour at most.
+            answer_to: The addressee whose requests the bearer may answer. None: only requests to nobody in particular.
+            subject: Who the bearer is, kept with what it does. None: `answer_to`, else the session.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ConfigurationError: The setting `token_secret` is missing.
-            InvalidInput: An unknown scope, or too long a time.
+            InvalidInput: An unknown scope, too long a time, or a name that is empty or too long.
         """
         session = read_session_id(session_id)
         unknown = sorted(set(scopes) - set(SESSION_SCOPES))
@@ -188,6 +198,8 @@ class RequestVerbs(ClientConnection):
         ttl_ms = read_ttl_ms(ttl)
         if ttl_ms is None or ttl_ms > _LONGEST_SESSION_TOKEN_MS:
             raise InvalidInput("ttl", str(ttl), "a session's token is valid for an hour at most.")
+        check_caller(subject, "subject")
+        check_caller(answer_to, "answer_to")
         self.store.sessions.header(session)
         claims = TokenClaims(
             session_id=session,
@@ -195,16 +207,22 @@ class RequestVerbs(ClientConnection):
             purpose=TokenPurpose.SESSION,
             expires_at_ms=self._now_ms() + ttl_ms,
             scopes=tuple(scope for scope in SESSION_SCOPES if scope in scopes),
+            answer_to=answer_to,
+            subject=subject or answer_to or "",
         )
         return self._signer.sign(claims)
 
-    def read_session_token(self, token: str) -> TokenClaims:
-        """Check a session's token and return what it allows.
+    def read_token(self, token: str, purpose: TokenPurpose) -> TokenClaims:
+        """Check a token and return what it allows.
 
         Raises:
             InvalidToken: The token was forged or changed, is for something else, or its time is over.
         """
-        return self._signer.read(token, TokenPurpose.SESSION, self._now_ms())
+        return self._signer.read(token, purpose, self._now_ms())
+
+    def read_session_token(self, token: str) -> TokenClaims:
+        """Check a session's token and return what it allows; see `read_token`."""
+        return self.read_token(token, TokenPurpose.SESSION)
 
     def request_of_token(self, token: str) -> FoundRequest:
         """Read the request that a token answers, to show it to the token's bearer.
@@ -213,7 +231,7 @@ class RequestVerbs(ClientConnection):
             InvalidToken: The token was forged or changed, or its time is over.
             SessionNotFound: Its session has expired.
         """
-        claims = self._signer.read(token, TokenPurpose.ANSWER, self._now_ms())
+        claims = self.read_token(token, TokenPurpose.ANSWER)
         return self.store.requests.find(claims.session_id, claims.request_id)
 
     def answer_by_token(
@@ -250,7 +268,7 @@ class RequestVerbs(ClientConnection):
     def _answer_by_token(
         self, token: str, purpose: TokenPurpose, answer: GivenAnswer, by: str | None, note: str
     ) -> AnswerResult:
-        claims = self._signer.read(token, purpose, self._now_ms())
+        claims = self.read_token(token, purpose)
         operation_id = derive_id(f"{claims.request_id}:{_digest(answer)}", "operation")
         about = self._note(by, note, operation_id, Remember.CALL)
         return self._answer(claims.session_id, AnswerAction({claims.request_id: answer}, about, check=check_answer))

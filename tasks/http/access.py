@@ -14,10 +14,15 @@ from starlette.requests import Request
 from ...config.settings import Settings, SettingsError
 from ...worker.errors import ConfigurationError
 from ...worker.requests import InvalidToken
+from ...worker.state import RequestKind, read_session_id
 from ..client.async_client import AsyncAgentClient
+from ..client.client import AgentClient
 from .problems import HttpProblem
 
 _SHORTEST_TOKEN: Final = 16
+_PROXY_HEADERS: Final = frozenset(
+    {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"}
+)
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -36,38 +41,117 @@ class Scope(StrEnum):
     STOP = "stop"
     """Stop, suspend and resume."""
 
+    CHAT = "chat"
+    """What a chat of one session needs; in tokens of sessions only."""
+
     ADMIN = "admin"
-    """Everything, and what only an operator may: tokens for others, prompts and models of sessions."""
+    """Everything, and what only an operator may: tokens for others, prompts and models of sessions, forks."""
 
 
-@dataclass(frozen=True, slots=True)
+_SERVER_SCOPES: Final = tuple(scope for scope in Scope if scope is not Scope.CHAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """The rights of a request's bearer.
 
     Attributes:
         scopes: Allowed scopes.
         session_id: The one session, with those below it, that it may reach. None: all.
+        answer_to: The addressee whose requests a token of a session answers. None: no addressee's.
+        subject: Who bears a token of a session, as its maker has said.
     """
 
-    scopes: frozenset[Scope]
+    scopes: frozenset[Scope] = frozenset()
     session_id: str | None = None
+    answer_to: str | None = None
+    subject: str = ""
 
-    def check(self, scope: Scope, session_id: str | None) -> None:
+    @property
+    def is_visitor(self) -> bool:
+        """Whether it is not one of the setting's tokens: those are of services, others of whoever got them."""
+        return self.session_id is not None or not self.scopes
+
+    @property
+    def memory_share(self) -> float:
+        """The part of a budget of memory that must not be exceeded for this caller."""
+        return 0.5 if self.is_visitor else 1.0 if Scope.ADMIN in self.scopes else 0.75
+
+    def has(self, scope: Scope) -> bool:
+        """Whether it allows what this scope does."""
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    def check(self, scope: Scope, session_id: str | None, *, for_chat: bool = False) -> None:
         """Refuse what is not allowed.
 
         Args:
             session_id: The session that is asked about. None: none in particular.
+            for_chat: The scope `chat` will do.
         Raises:
             HttpProblem: The scope is missing, or it is another session.
         """
-        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
+        if not self.has(scope) and not (for_chat and Scope.CHAT in self.scopes):
             raise HttpProblem(403, "missing-scope", f"This needs a token with the scope {scope.value!r}.")
         own = self.session_id
         if own is not None and (session_id is None or not _is_at_or_below(session_id, own)):
-            raise HttpProblem(403, "other-session", "This token is for one session, and reaches nothing else.")
+            raise _other_session()
+
+    async def check_place(self, session_id: str | None, client: AsyncAgentClient) -> None:
+        """Refuse a session whose id is below that of the token's, and which is not in its tree: forks, and theirs.
+
+        Raises:
+            HttpProblem: It is such a session, or there is none of this id.
+        """
+        own = self.session_id
+        if own is not None and session_id != own and not await client.run(lambda of: _is_in_tree(of, session_id, own)):
+            raise _other_session()
+
+    def check_fields(self, **given: object) -> None:
+        """Refuse fields that only a service may give, since others trust what they say.
+
+        Args:
+            given: Values by the names of the fields; None and empty ones are not given.
+        Raises:
+            HttpProblem: A token of a session gives one.
+        """
+        named = [name for name, value in given.items() if value] if self.session_id is not None else []
+        if named:
+            detail = (
+                f"{', '.join(named)}: a token of a session cannot give this. Leave it out, or let a service send it."
+            )
+            raise HttpProblem(403, "not-for-session-tokens", detail)
+
+    def name_caller(self, by: str | None) -> str | None:
+        """The name under which an action is kept: the subject of a session's token, or what a service says.
+
+        Raises:
+            HttpProblem: A token of a session gives another name than its own.
+        """
+        if self.session_id is None:
+            return by
+        if by not in (None, self.subject):
+            raise HttpProblem(403, "other-subject", f"by: this token is of {self.subject!r}. Leave it out.")
+        return self.subject
+
+    def may_answer(self, kind: RequestKind, to: str | None) -> bool:
+        """Whether it may answer a request of this kind to this addressee, in a session that it may reach.
+
+        A service may answer any. A token of a session answers what is addressed to its `answer_to`; to nobody in
+        particular, with `chat` questions alone, with `answer` also approvals. Results come from services.
+        """
+        if self.session_id is None:
+            return self.has(Scope.ANSWER)
+        if not self.scopes & {Scope.ANSWER, Scope.CHAT}:
+            return False
+        if to:
+            return to == self.answer_to
+        of_anybody = {RequestKind.QUESTION}
+        if self.has(Scope.ANSWER):
+            of_anybody.add(RequestKind.APPROVAL)
+        return kind in of_anybody
 
 
-NOTHING: Final = Access(frozenset())
+NOTHING: Final = Access()
 """The access of a request that needs no token but the one in its path."""
 
 
@@ -95,20 +179,34 @@ class AccessRules:
         if self._tokens:
             raise _unauthorized("Send a token: Authorization: Bearer <token>.")
         self._check_local(request)
-        return Access(frozenset({Scope.ADMIN}))
+        return Access(scopes=frozenset({Scope.ADMIN}))
 
     async def _access_by(self, token: str, client: AsyncAgentClient) -> Access:
         for digest, scopes in self._tokens:
             if hmac.compare_digest(digest, _digest(token)):
-                return Access(scopes)
+                return Access(scopes=scopes)
         try:
             claims = await client.read_session_token(token)
         except (InvalidToken, ConfigurationError):
             raise _unauthorized("This token is not known, or its time is over.") from None
-        return Access(frozenset(Scope(scope) for scope in claims.scopes), claims.session_id)
+        return Access(
+            scopes=frozenset(Scope(scope) for scope in claims.scopes),
+            session_id=claims.session_id,
+            answer_to=claims.answer_to,
+            subject=claims.subject or f"session {claims.session_id}",
+        )
 
     def _check_local(self, request: Request) -> None:
-        """Without tokens only programs of this machine may ask, and no page of another site in its browser."""
+        """Without tokens only programs of this machine may ask, and no page of another site in its browser.
+
+        A proxy on this machine would make all its callers programs of this machine. It tells by headers of its own, or
+        by HTTP/1.0, in which nginx asks when it is not told otherwise.
+        """
+        if request.scope["http_version"] == "1.0" or any(name in _PROXY_HEADERS for name in request.headers):
+            raise _unauthorized(
+                "Without tokens nobody may ask through a proxy, since everybody would be an operator. "
+                "Set CELERY_AGENTS_HTTP_TOKEN_SECRETS."
+            )
         if request.client is None or not is_loopback(request.client.host):
             raise _unauthorized("Without tokens only this machine may ask. Set CELERY_AGENTS_HTTP_TOKEN_SECRETS.")
         host = request.url.hostname or ""
@@ -138,9 +236,9 @@ def read_tokens(text: str | None) -> tuple[tuple[bytes, frozenset[Scope]], ...]:
                 f"{place} has a token shorter than {_SHORTEST_TOKEN} characters; `openssl rand -hex 32`."
             )
         try:
-            scopes = frozenset(Scope(name.strip()) for name in names.split("+"))
+            scopes = frozenset(_SERVER_SCOPES[_SERVER_SCOPES.index(Scope(name.strip()))] for name in names.split("+"))
         except ValueError:
-            known = ", ".join(scope.value for scope in Scope)
+            known = ", ".join(scope.value for scope in _SERVER_SCOPES)
             raise SettingsError(f"{place} needs scopes: write <token>:<scope>+<scope>, of {known}.") from None
         found.append((_digest(token), scopes))
     return tuple(found)
@@ -161,6 +259,20 @@ def is_loopback(host: str) -> bool:
 
 def _is_at_or_below(session_id: str, root: str) -> bool:
     return session_id == root or session_id.startswith(f"{root}.")
+
+
+def _is_in_tree(client: AgentClient, session_id: str | None, root: str) -> bool:
+    """Whether a session is below another one because it has started it, or a session below it."""
+    while session_id != root:
+        link = None if session_id is None else client.store.trees.link(read_session_id(session_id))
+        if link is None:
+            return False
+        session_id = link.session_id
+    return True
+
+
+def _other_session() -> HttpProblem:
+    return HttpProblem(403, "other-session", "This token is for one session, and reaches nothing else.")
 
 
 def _unauthorized(detail: str) -> HttpProblem:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from ... import __version__
 from ...worker.errors import SessionNotFound, UnknownAgent
-from ...worker.known_secrets import redact_known
 from ...worker.state import GivenAnswer
 from ...worker.store import Event, EventType
 from . import bodies, replies
@@ -20,9 +19,13 @@ from .access import Scope
 from .agui_input import check_first, check_input, new_message, read_resume
 from .agui_run import AguiRun
 from .endpoints import Call, Endpoint, send
-from .session_endpoints import read_last_event_id, stream_events
+from .event_streams import EventStream, while_sent
+from .request_endpoints import check_addressee
+from .session_endpoints import read_last_event_id
 
 _PAGE: Final = 1000
+# What a message takes besides its text.
+_MESSAGE_CHARS: Final = 200
 _DATA_END: Final = "\n"
 """The official client splits a stream at empty lines of this kind, and at no others."""
 
@@ -35,20 +38,30 @@ async def run_agent(call: Call) -> Response:
         call.access.check(Scope.ANSWER, given.thread_id)
     check_input(given)
     run = await _begin(call, given, read_last_event_id(call))
-    subscription = call.hub.subscribe_live(run.thread_id, run.after)
-    events = await subscription.__aenter__()
+    place = contextlib.AsyncExitStack()
+    subscription = call.hub.subscribe_live(run.thread_id, run.after, for_visitor=call.access.is_visitor)
+    events = await place.enter_async_context(subscription)
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
-        try:
-            async with contextlib.aclosing(run.stream(events)) as sent:
-                async for some, cursor in sent:
-                    for number, event in enumerate(some, 1):
-                        text = redact_known(event.model_dump_json(by_alias=True))
-                        yield ServerSentEvent(text, id=cursor if number == len(some) else None, sep=_DATA_END)
-        finally:
-            await subscription.__aexit__(None, None, None)
+        async with contextlib.aclosing(run.stream(events)) as sent:
+            async for some, cursor in sent:
+                for number, event in enumerate(some, 1):
+                    last_id = cursor if number == len(some) else None
+                    async with while_sent(call, lambda event=event: _text(event), _size_of(event)) as text:
+                        yield ServerSentEvent(text, id=last_id, sep=_DATA_END)
 
-    return stream_events(write(), separator=_DATA_END)
+    return EventStream(write(), place, separator=_DATA_END)
+
+
+def _text(event: core.BaseEvent) -> str:
+    return event.model_dump_json(by_alias=True)
+
+
+def _size_of(event: core.BaseEvent) -> int:
+    """About how long an event is as JSON; only those that hold whole texts are long."""
+    if isinstance(event, core.MessagesSnapshotEvent):
+        return sum(len(str(message.content)) + _MESSAGE_CHARS for message in event.messages)
+    return len(str(getattr(event, "delta", None) or getattr(event, "content", None) or ""))
 
 
 async def describe_agent(call: Call) -> Response:
@@ -78,7 +91,13 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     """
     key = f"agui:{given.thread_id}:{given.run_id}"
     text = None if given.resume else new_message(given)
-    run = AguiRun(client=call.client, thread_id=given.thread_id, run_id=given.run_id, with_history=cursor is not None)
+    run = AguiRun(
+        client=call.client,
+        read_line=lambda: call.reading.wait_in_line(call.access),
+        thread_id=given.thread_id,
+        run_id=given.run_id,
+        with_history=cursor is not None,
+    )
     if text is not None:
         await _check_thread(call, given)
         job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
@@ -105,6 +124,8 @@ async def _check_thread(call: Call, given: core.RunAgentInput) -> None:
     try:
         await call.client.header(given.thread_id)
     except SessionNotFound:
+        if call.access.session_id is not None:  # a token is for a session that is there
+            raise
         check_first(given)
 
 
@@ -117,9 +138,11 @@ async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
     by_session: dict[str, dict[str, GivenAnswer]] = {}
     for entry in given.resume or ():
         found = await call.client.request(given.thread_id, entry.interrupt_id)
+        check_addressee(call.access, found)
         by_session.setdefault(found.summary.session_id, {})[found.summary.id] = read_resume(entry, found)
+    by = call.access.name_caller(None)
     outcomes = [
-        (await call.client.answer(session, answers, idempotency_key=f"{key}:{session}")).outcome
+        (await call.client.answer(session, answers, by=by, idempotency_key=f"{key}:{session}")).outcome
         for session, answers in by_session.items()
     ]
     return any(outcome != "again" for outcome in outcomes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ class AguiRun:
     """A run, and how far its events have been sent.
 
     Attributes:
+        read_line: Where it waits until it may read the whole session.
         operation_id: Of the message that the run sends; "" when it sends none.
         execution_id: The execution that it follows; "" as long as its message waits behind a running step.
         after: Cursor after which it begins. None: at the first event.
@@ -44,6 +45,7 @@ class AguiRun:
     """
 
     client: AsyncAgentClient
+    read_line: Callable[[], contextlib.AbstractAsyncContextManager[None]]
     thread_id: str
     run_id: str
     operation_id: str = ""
@@ -106,7 +108,8 @@ class AguiRun:
 
     async def _history(self) -> core.BaseEvent:
         """The conversation up to the last step that was sent; later steps are sent as events."""
-        stored = await self.client.show(self.thread_id)
+        async with self.read_line():
+            stored = await self.client.show(self.thread_id)
         found = self._conversation(stored.state, self._last_step[1] if self._last_step[0] == self.execution_id else 0)
         self._seen = {message.id for message in found.messages}
         return found
@@ -153,7 +156,8 @@ class AguiRun:
 
     async def _translate_step(self, event: Event) -> list[core.BaseEvent]:
         """Translate a committed step: parts that were not sent yet, and the conversation if the sent text differs."""
-        stored = await self.client.show(self.thread_id)
+        async with self.read_line():
+            stored = await self.client.show(self.thread_id)
         messages = agui_events.messages_by_step(stored.state, self.execution_id).get(event.step, [])
         adopted, was_open = self._written.adopted_by(messages), self._written.is_open
         sent = self._written.close()

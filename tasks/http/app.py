@@ -13,18 +13,21 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
 from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, snapshot_endpoints, system_endpoints
-from .access import NOTHING, AccessRules, allowed_origins
-from .endpoints import Call, Endpoint, read_body, read_query, send
+from .access import NOTHING, Access, AccessRules, allowed_origins
+from .endpoints import Call, Endpoint, read_query, send
 from .event_hub import EventHub
+from .memory import SessionReading
 from .openapi import describe
 from .problems import EXPECTED, HttpProblem, problem_of, respond
+from .request_bodies import RequestBodies
 from .request_limits import RequestLimits
+from .responses import JsonResponse
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +55,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
     wrapped = client if isinstance(client, AsyncAgentClient) else AsyncAgentClient.of(client or AgentClient())
     interface = _Interface(wrapped)
     settings = wrapped.settings
-    limits = {"most_bytes": settings.http_max_body_bytes, "most_bytes_of_all": settings.http_max_bodies_bytes}
-    middleware = [Middleware(RequestLimits, **limits)]
+    middleware = [Middleware(RequestLimits, most_bytes=settings.http_max_body_bytes)]
     if origins := allowed_origins(settings):
         middleware.insert(
             0,
@@ -66,12 +68,14 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
             ),
         )
     routes = [Route(each.path, interface.handler_of(each), methods=[each.method]) for each in ENDPOINTS]
-    return Starlette(
+    app = Starlette(
         routes=[*routes, Route("/openapi.json", interface.show_document), Route("/", _show_index)],
         middleware=middleware,
         exception_handlers={HTTPException: _refuse_route, HttpProblem: _refuse, Exception: _fail},
         lifespan=interface.lifespan,
     )
+    app.router.redirect_slashes = False  # it names the host that the caller has written
+    return app
 
 
 class _Interface:
@@ -81,6 +85,8 @@ class _Interface:
         self._client = client
         self._rules = AccessRules(client.settings)
         self._hub = EventHub(client, client.settings.http_max_streams)
+        self._reading = SessionReading()
+        self._bodies = RequestBodies(client.settings.http_max_body_bytes, client.settings.http_max_bodies_bytes)
         self._document = describe(ENDPOINTS)
 
     @contextlib.asynccontextmanager
@@ -107,37 +113,62 @@ class _Interface:
         return serve
 
     async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
-        path = dict(request.path_params)
-        access = await self._rules.access_of(request, self._client) if endpoint.scope is not None else NOTHING
-        in_body = endpoint.session_field
-        if endpoint.scope is not None:
-            access.check(endpoint.scope, path.get("session_id") if in_body is None else access.session_id)
-        body = await read_body(request, endpoint.body)
-        if endpoint.scope is not None and in_body is not None:
-            access.check(endpoint.scope, getattr(body, in_body))
-        call = Call(
-            client=self._client,
-            hub=self._hub,
-            request=request,
-            access=access,
-            path=path,
-            query=read_query(request, endpoint.query),
-            body=body,
-        )
-        return await endpoint.handler(call)
+        access = await self._let_in(endpoint, request)
+        query = read_query(request, endpoint.query)
+        async with self._bodies.read(request, endpoint.body, access) as body:
+            if endpoint.scope is not None and endpoint.session_field is not None:
+                session_id = getattr(body, endpoint.session_field)
+                access.check(endpoint.scope, session_id)
+                await access.check_place(session_id, self._client)
+            call = Call(
+                client=self._client,
+                hub=self._hub,
+                reading=self._reading,
+                request=request,
+                access=access,
+                path=dict(request.path_params),
+                query=query,
+                body=body,
+            )
+            return await self._answer(endpoint, call)
+
+    async def _let_in(self, endpoint: Endpoint, request: Request) -> Access:
+        """Find out who asks, and refuse who may not, before anything of the body is read."""
+        path = request.path_params
+        if endpoint.scope is None:
+            purpose = endpoint.token
+            if purpose is not None:
+                await self._client.run(lambda client: client.read_token(path["token"], purpose))
+            return NOTHING
+        access = await self._rules.access_of(request, self._client)
+        session_id = path.get("session_id") if endpoint.session_field is None else access.session_id
+        access.check(endpoint.scope, session_id, for_chat=endpoint.for_chat)
+        await access.check_place(session_id, self._client)
+        return access
+
+    async def _answer(self, endpoint: Endpoint, call: Call) -> Response:
+        """Carry out the operation, and write its reply."""
+        line = self._reading.wait_in_line(call.access) if endpoint.reads_session else contextlib.nullcontext()
+        async with line:
+            response = await endpoint.handler(call)
+            if isinstance(response, JsonResponse):
+                await response.write(self._client, self._reading.responses, call.access)
+            return response
 
     async def show_document(self, request: Request) -> Response:
         """Show the OpenAPI document to whoever has a token."""
         try:
-            await self._rules.access_of(request, self._client)
+            access = await self._rules.access_of(request, self._client)
         except HttpProblem as problem:
             return respond(problem)
-        return send(self._document)
+        response = send(self._document)
+        await response.write(self._client, self._reading.responses, access)
+        return response
 
 
 async def _show_index(request: Request) -> Response:
     """Say what is served here, for somebody who opens the address in a browser."""
-    return send({"name": "celery-agents", "described_at": str(request.url_for("show_document"))})
+    return JSONResponse({"name": "celery-agents", "described_at": f"{request.scope.get('root_path', '')}/openapi.json"})
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

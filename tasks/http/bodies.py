@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from ...worker.state import ExecutionBudget, LLMConfig, Message
 from ...worker.state.execution.answers import GivenAnswer
@@ -14,6 +14,21 @@ from .endpoints import Body, NoQuery
 
 _LONGEST_WAIT: Final = 60
 _MOST_TEXT: Final = 10_000_000
+_LARGEST: Final = 2**53
+_LONGEST_SECONDS: Final = 10 * 366 * 86_400
+_MOST_ANSWERS: Final = 64
+_YEARS: Final = (1970, 9000)
+
+
+def _check_moment(value: datetime) -> datetime:
+    try:
+        year = value.astimezone(UTC).year
+    except OverflowError:
+        year = 0
+    if not _YEARS[0] <= year <= _YEARS[1]:
+        raise ValueError(f"give a time of the years {_YEARS[0]} to {_YEARS[1]}")
+    return value
+
 
 EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
 """The ids of events, as a pattern."""
@@ -21,20 +36,21 @@ EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
 CURSOR: Final = rf"{EVENT_ID}(\+{EVENT_ID})?"
 """Cursors of streams with live text, and the ids of events, as a pattern."""
 
+Moment = Annotated[AwareDatetime, AfterValidator(_check_moment)]
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
 By = Annotated[str | None, Field(max_length=200, description="Who asks, for the events.")]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]
-Cursor = Annotated[str | None, Field(description="From the page before.")]
+Cursor = Annotated[str | None, Field(max_length=1000, description="From the page before.")]
 
 
 class Budget(Body):
     """Limits of an execution. A missing one is unlimited; 0 stops before the first step."""
 
-    max_steps: int | None = Field(None, ge=0)
-    max_tokens: int | None = Field(None, ge=0)
-    max_seconds: float | None = Field(None, ge=0)
-    max_cost: float | None = Field(None, ge=0, description="US dollars.")
-    deadline: AwareDatetime | None = None
+    max_steps: int | None = Field(None, ge=0, le=_LARGEST)
+    max_tokens: int | None = Field(None, ge=0, le=_LARGEST)
+    max_seconds: float | None = Field(None, ge=0, le=_LONGEST_SECONDS)
+    max_cost: float | None = Field(None, ge=0, le=_LARGEST, description="US dollars.")
+    deadline: Moment | None = None
 
     def value(self) -> ExecutionBudget:
         """The budget as the client takes it."""
@@ -72,8 +88,8 @@ class NewJob(NewMessage):
     session_id: str | None = Field(None, description="None: a new one, or the one that follows from Idempotency-Key.")
     metadata: dict[str, Any] | None = Field(None, description="JSON kept with a new session.")
     messages: list[TranscriptMessage] = Field(default=[], description="What was said before; a new session only.")
-    start_at: AwareDatetime | None = Field(None, description="The first step begins at this time.")
-    delay_seconds: float | None = Field(None, ge=0, description="The same as a time from now.")
+    start_at: Moment | None = Field(None, description="The first step begins at this time.")
+    delay_seconds: float | None = Field(None, ge=0, le=_LONGEST_SECONDS, description="The same as a time from now.")
 
     @property
     def delay(self) -> timedelta | None:
@@ -100,7 +116,7 @@ class Suspend(Body):
     """Why a session is held, and for how long."""
 
     reason: str = Field(min_length=1, max_length=1000)
-    until: AwareDatetime | None = Field(None, description="When the hold ends, and the execution. None: in 30 days.")
+    until: Moment | None = Field(None, description="When the hold ends, and the execution. None: in 30 days.")
     by: By = None
 
 
@@ -161,6 +177,7 @@ class Answers(Body):
 
     answers: dict[str, dict[str, Any]] = Field(
         min_length=1,
+        max_length=_MOST_ANSWERS,
         description='By request id: {"approve": true}, {"approve": {"args": {…}}}, {"deny": "why"} or {"answer": {…}}.',
     )
     by: By = None
@@ -192,14 +209,20 @@ class Completion(Body):
 class NewLink(Body):
     """How long a link to answer one request is valid."""
 
-    ttl_seconds: float | None = Field(None, gt=0, description="None: as long as the request is open.")
+    ttl_seconds: float | None = Field(None, ge=1, le=366 * 86_400, description="None: as long as the request is open.")
 
 
 class NewSessionToken(Body):
     """The rights of a token for one session."""
 
-    scopes: list[Literal["submit", "read", "answer", "stop"]] = Field(min_length=1)
-    ttl_seconds: float = Field(3600, gt=0, le=3600)
+    scopes: list[Literal["submit", "read", "answer", "stop", "chat"]] = Field(min_length=1)
+    ttl_seconds: float = Field(3600, ge=1, le=3600)
+    answer_to: str | None = Field(
+        None, min_length=1, max_length=200, description="The addressee whose requests its bearer may answer."
+    )
+    subject: str | None = Field(
+        None, min_length=1, max_length=200, description="Who bears it, for the events. None: answer_to, or the session."
+    )
 
 
 class WaitQuery(Body):
@@ -213,7 +236,7 @@ class SessionsQuery(Body):
 
     status: str | None = None
     agent: str | None = None
-    since: datetime | None = Field(None, description="Updated at or after this time, with its zone.")
+    since: Moment | None = Field(None, description="Updated at or after this time, with its zone.")
     limit: Limit = 50
     cursor: Cursor = None
 
@@ -231,7 +254,7 @@ class RequestsQuery(Body):
 class MessagesQuery(Body):
     """Which messages to read."""
 
-    offset: int = Field(0, ge=0)
+    offset: int = Field(0, ge=0, le=_LARGEST)
     limit: Limit = 100
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...worker.known_secrets import redact_known
+from ...worker.requests import TokenPurpose
 from ..client.async_client import AsyncAgentClient
 from .access import Access, Scope
 from .event_hub import EventHub
+from .memory import SessionReading
 from .problems import HttpProblem, problem_of_validation
+from .responses import JsonResponse
 
-JSON: Final = "application/json"
 _VERSION: Final = re.compile(r'"[0-9]{1,15}"')
 IF_MATCH: Final = {"If-Match": 'The version that the session must have: its ETag, such as `"12"`.'}
 Model = TypeVar("Model", bound=BaseModel)
@@ -28,7 +27,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class Body(BaseModel):
     """A body or a query of a request: fields that are not known are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class NoQuery(Body):
@@ -51,6 +50,7 @@ class Call:
 
     client: AsyncAgentClient
     hub: EventHub
+    reading: SessionReading
     request: Request
     access: Access
     path: Mapping[str, str]
@@ -99,6 +99,9 @@ class Endpoint:
         replies: Models of the bodies of responses by status; None: without a body.
         body: None: a body is not read.
         session_field: The field of the body that names the session. None: the path does, or nothing.
+        token: What the token in the path has to be for, of an operation without a scope.
+        for_chat: A token with the scope `chat` may use it, too; what it may read and write of it, the handler decides.
+        reads_session: It reads a whole session, of which only few fit into memory.
         is_stream: The response is a stream of events.
     """
 
@@ -112,6 +115,9 @@ class Endpoint:
     session_field: str | None = None
     query: type[Body] = NoQuery
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    token: TokenPurpose | None = None
+    for_chat: bool = False
+    reads_session: bool = False
     is_stream: bool = False
 
     @property
@@ -120,32 +126,9 @@ class Endpoint:
         return self.handler.__name__
 
 
-def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Write a value as JSON. Known secrets are redacted."""
-    text = redact_known(json.dumps(value, ensure_ascii=False, default=_write_other))
-    return Response(text, status_code=status, media_type=JSON, headers={"Cache-Control": "no-store", **(headers or {})})
-
-
-async def read_body(request: Request, model: type[Model] | None) -> Model | None:
-    """Read and check the body of a request.
-
-    Raises:
-        HttpProblem: It is no JSON, of another media type, or does not fit.
-    """
-    if model is None:
-        return None
-    raw = await request.body()
-    if not raw and all(not each.is_required() for each in model.model_fields.values()):
-        return model()
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != JSON:  # a form of another site cannot send this one without being asked first
-        raise HttpProblem(415, "unsupported-media-type", f"Send the body as {JSON}.")
-    try:
-        return model.model_validate_json(raw, strict=False)
-    except ValidationError as error:
-        if any(item["type"] == "json_invalid" for item in error.errors(include_url=False, include_input=False)):
-            raise HttpProblem(400, "malformed-json", f"The body is no JSON. {error.errors()[0]['msg']}.") from None
-        raise problem_of_validation(error, "body") from None
+def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JsonResponse:
+    """Respond with a value as JSON. Known secrets are redacted."""
+    return JsonResponse(value, status, headers)
 
 
 def read_query(request: Request, model: type[Model]) -> Model:
@@ -162,7 +145,3 @@ def read_query(request: Request, model: type[Model]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         raise problem_of_validation(error, "query") from None
-
-
-def _write_other(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else str(value)

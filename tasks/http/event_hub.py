@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,7 +30,7 @@ _PAGE: Final = 50
 _MOST_WAITING: Final = 500
 MOST_WAITING_BYTES: Final = 1_000_000
 """Bytes of events and live text that wait for one subscriber; a larger one may wait alone."""
-MOST_WAITING_BYTES_OF_ALL: Final = 64_000_000
+MOST_WAITING_BYTES_OF_ALL: Final = 32_000_000
 """The same for all subscribers of a process."""
 _LOST_CONNECTION_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 15.0
@@ -135,11 +135,14 @@ class EventHub:
                 await self._task
 
     @contextlib.asynccontextmanager
-    async def subscribe(self, session_id: str, after: str | None) -> AsyncGenerator[AsyncGenerator[Event | Gap | None]]:
+    async def subscribe(
+        self, session_id: str, after: str | None, *, for_visitor: bool = False
+    ) -> AsyncGenerator[AsyncGenerator[Event | Gap | None]]:
         """Follow the events of a session.
 
         Args:
             after: Id of the last event that the subscriber has seen. None: from the first one that is stored.
+            for_visitor: It has a token of a session. A tenth of all streams is kept for others.
         Yields:
             Its events in order; a `Gap` where events between two of them are not stored any more; None when nothing has
             happened for a while. It ends when the session is gone, and when the subscriber is too far behind.
@@ -147,42 +150,33 @@ class EventHub:
             HttpProblem: Too many streams are open.
             SessionNotFound: There is no such session.
         """
-        self._check_room()
-        await self._client.header(session_id)
-        self.streams += 1
-        events = self._follow(session_id, after)
-        try:
-            yield events
-        finally:
-            await events.aclose()
-            self.streams -= 1
+        with self._place(for_visitor=for_visitor):
+            await self._client.header(session_id)
+            async with contextlib.aclosing(self._follow(session_id, after)) as events:
+                yield events
 
     @contextlib.asynccontextmanager
     async def subscribe_live(
-        self, session_id: str, after: str | None
+        self, session_id: str, after: str | None, *, for_visitor: bool = False
     ) -> AsyncGenerator[AsyncGenerator[StreamItem | None]]:
         """Follow the events of a session together with its live text.
 
         Args:
             after: Cursor of the last item that the subscriber has seen, or the id of an event. None: from the first
                 event that is stored.
+            for_visitor: As for `subscribe`.
         Yields:
             Items, and None when nothing has happened for a while; it ends as `subscribe` does.
         Raises:
             HttpProblem: Too many streams are open.
             SessionNotFound: There is no such session.
         """
-        self._check_room()
-        client = await self._client.run(lambda client: client)
-        reader = SessionReader(client.store, session_id, after)
-        snapshot = await self._client.run(lambda _: reader.begin())
-        self.streams += 1
-        items = self._follow_live(session_id, reader, snapshot)
-        try:
-            yield items
-        finally:
-            await items.aclose()
-            self.streams -= 1
+        with self._place(for_visitor=for_visitor):
+            client = await self._client.run(lambda client: client)
+            reader = SessionReader(client.store, session_id, after)
+            snapshot = await self._client.run(lambda _: reader.begin())
+            async with contextlib.aclosing(self._follow_live(session_id, reader, snapshot)) as items:
+                yield items
 
     async def _follow_live(
         self, session_id: str, reader: SessionReader, snapshot: list[StreamItem]
@@ -205,10 +199,17 @@ class EventHub:
         finally:
             self._detach(session_id, waiting)
 
-    def _check_room(self) -> None:
-        if self.streams >= self._most:
-            detail = f"This process serves {self._most} streams already. Try again, or start another one."
+    @contextlib.contextmanager
+    def _place(self, *, for_visitor: bool) -> Generator[None]:
+        """Count a stream from before anything is awaited for it until it ends."""
+        if self.streams >= self._most - (self._most // 10 if for_visitor else 0):
+            detail = f"This process serves {self.streams} streams already. Try again, or start another one."
             raise HttpProblem(503, "too-many-streams", detail, headers={"Retry-After": "2"})
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
 
     async def _follow(self, session_id: str, after: str | None) -> AsyncGenerator[Event | Gap | None]:
         position = after or "0"

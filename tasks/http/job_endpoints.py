@@ -13,6 +13,7 @@ from ..client.json_values import result_value
 from . import bodies, replies
 from .access import Scope
 from .endpoints import Call, Endpoint, send
+from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.async_client import AsyncJob
@@ -23,8 +24,6 @@ _KEY: Final = {"Idempotency-Key": "The same request with the same key is made on
 async def submit_job(call: Call) -> Response:
     """Hand a job to an agent: a new session, or the next message of an existing one."""
     body: bodies.NewJob = call.body
-    if body.session_id is not None:
-        call.access.check(Scope.SUBMIT, body.session_id)
     job = await call.client.submit(
         call.path["agent"],
         body.message,
@@ -44,6 +43,7 @@ async def submit_job(call: Call) -> Response:
 async def send_message(call: Call) -> Response:
     """Send a further message. A running execution takes it up at its next step; else a new one starts."""
     body: bodies.NewMessage = call.body
+    call.access.check_fields(budget=body.budget, webhook=body.webhook, request_webhook=body.request_webhook)
     job = await call.client.send_message(
         call.session_id,
         body.message,
@@ -58,8 +58,9 @@ async def send_message(call: Call) -> Response:
 async def retry_execution(call: Call) -> Response:
     """Continue a failed or stopped execution from the step it ended at."""
     body: bodies.Retry = call.body
+    call.access.check_fields(budget=body.budget)
     budget = None if body.budget is None else body.budget.value()
-    job = await call.client.retry(call.session_id, budget=budget, by=body.by)
+    job = await call.client.retry(call.session_id, budget=budget, by=call.access.name_caller(body.by))
     return await _reply_to(call, job)
 
 
@@ -85,25 +86,41 @@ async def list_executions(call: Call) -> Response:
 async def stop_execution(call: Call) -> Response:
     """End the running execution, with all sessions below it. Its results so far are kept."""
     body: bodies.Stop = call.body
-    timeout = body.timeout_seconds
+    by, timeout = call.access.name_caller(body.by), body.timeout_seconds
+    if call.access.is_visitor:
+        return await _stop_for_visitor(call, body.execution_id, timeout, by)
     try:
-        result = await call.client.stop(call.session_id, execution_id=body.execution_id, timeout=timeout, by=body.by)
+        result = await call.client.stop(call.session_id, execution_id=body.execution_id, timeout=timeout, by=by)
     except TimeoutError:
         return send({"stopped": False, "result": None}, 202)
     value = None if result is None else result_value(result)
     return send({"stopped": value is not None, "result": value}, 202 if timeout == 0 else 200)
 
 
+async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float, by: str | None) -> Response:
+    """Stop without a thread that waits for the end: as many visitors as there are threads would keep all others out."""
+    header = await call.client.header(call.session_id)
+    wanted = execution_id or header.execution_id
+    was_over = await call.client.run(lambda client: client.store.sessions.outcome(call.session_id, wanted))
+    await call.client.stop(call.session_id, execution_id=execution_id, timeout=0, by=by)
+    if was_over is not None:
+        return send({"stopped": False, "result": None})
+    result = await _wait_for_end(call, call.session_id, wanted, seconds)
+    return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
+
+
 async def suspend_session(call: Call) -> Response:
     """Hold a session: its running step ends, and nothing begins after it until it is resumed."""
     body: bodies.Suspend = call.body
-    changed = await call.client.suspend(call.session_id, reason=body.reason, by=body.by, until=body.until)
+    changed = await call.client.suspend(
+        call.session_id, reason=body.reason, by=call.access.name_caller(body.by), until=body.until
+    )
     return send({"changed": changed})
 
 
 async def resume_session(call: Call) -> Response:
     """Let a held session go on, with the answers that came meanwhile."""
-    return send({"changed": await call.client.resume(call.session_id, by=call.body.by)})
+    return send({"changed": await call.client.resume(call.session_id, by=call.access.name_caller(call.body.by))})
 
 
 async def _reply_to(call: Call, job: AsyncJob) -> Response:
@@ -118,14 +135,17 @@ async def _reply_to(call: Call, job: AsyncJob) -> Response:
         "session_id": job.session_id,
         "execution_id": execution_id,
         "status": "submitted" if result is None else result["status"],
-        "result": result,
+        "result": result if call.access.has(Scope.READ) or not call.access.is_visitor else None,
         "notice": job.notice or None,
     }
     return send(value, 202 if result is None else 200, headers)
 
 
 async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:
-    """Read how an execution ended; wait for it `seconds` at most. None: it has not ended."""
+    """Read how an execution ended; wait for it `seconds` at most. None: it has not ended.
+
+    Where no further stream may be open, it does not wait.
+    """
 
     async def read() -> dict[str, Any] | None:
         found = await call.client.run(lambda client: client.store.sessions.outcome(session_id, execution_id))
@@ -134,8 +154,9 @@ async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds:
     result = await read()
     if result is not None or not seconds:
         return result
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds), call.hub.subscribe(session_id, None) as events:
+    following = call.hub.subscribe(session_id, None, for_visitor=call.access.is_visitor)
+    with contextlib.suppress(TimeoutError, HttpProblem):
+        async with asyncio.timeout(seconds), following as events:
             async for event in events:
                 if isinstance(event, Event) and event.type in EXECUTION_ENDS and (result := await read()) is not None:
                     return result
@@ -158,6 +179,7 @@ ENDPOINTS: Final = (
         method="POST",
         path="/v1/sessions/{session_id}/messages",
         scope=Scope.SUBMIT,
+        for_chat=True,
         handler=send_message,
         summary="Send a further message. A running execution takes it up at its next step; else a new one starts.",
         body=bodies.NewMessage,

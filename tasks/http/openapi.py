@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ... import __version__
-from .endpoints import JSON, Endpoint
+from .endpoints import Endpoint
 from .problems import MEDIA_TYPE
 from .replies import Problem
+from .responses import JSON
 
 _REF: Final = "#/components/schemas/{model}"
 _DESCRIPTION: Final = (
@@ -57,7 +58,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.scope is not None:
         operation["security"] = [{"token": []}]
-        operation["description"] = f"Needs the scope `{endpoint.scope.value}`."
+        or_chat = ", or `chat` in a token of the session" if endpoint.for_chat else ""
+        operation["description"] = f"Needs the scope `{endpoint.scope.value}`{or_chat}."
     if endpoint.body is not None:
         is_required = any(each.is_required() for each in endpoint.body.model_fields.values())
         operation["requestBody"] = {"required": is_required, "content": {JSON: {"schema": _ref(endpoint.body)}}}

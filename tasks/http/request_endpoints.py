@@ -7,10 +7,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from ...worker.requests import TokenPurpose
+from ...worker.store import FoundRequest
 from ..client.json_values import answer_value, found_value
 from . import bodies, replies
-from .access import Scope
+from .access import Access, Scope
 from .endpoints import Call, Endpoint, send
+from .problems import HttpProblem
 
 
 async def list_requests(call: Call) -> Response:
@@ -25,18 +28,41 @@ async def list_session_requests(call: Call) -> Response:
 
 async def show_request(call: Call) -> Response:
     """Read one request in full, and what became of it."""
-    return send(found_value(await call.client.request(call.session_id, call.path["request_id"])))
+    found = await call.client.request(call.session_id, call.path["request_id"])
+    if not call.access.has(Scope.READ):
+        check_addressee(call.access, found)
+    return send(found_value(found))
+
+
+def check_addressee(access: Access, found: FoundRequest) -> None:
+    """Refuse a request that is not for the bearer of a session's token.
+
+    Raises:
+        HttpProblem: It is another addressee's, or a service's.
+    """
+    if not access.may_answer(found.summary.kind, found.summary.to):
+        name = found.summary.id
+        raise HttpProblem(403, "other-addressee", f"{name}: this token answers what is for {access.answer_to!r} only.")
 
 
 async def answer_requests(call: Call) -> Response:
     """Answer requests of a session: all of the given answers are stored, or none."""
     body: bodies.Answers = call.body
+    answers, expect = body.answers, body.expect
+    if call.access.session_id is not None:
+        # By the ids of what was looked at: a call's id would also be that of what is asked next, of somebody else.
+        found = {name: await call.client.request(call.session_id, name) for name in answers}
+        for each in found.values():
+            check_addressee(call.access, each)
+        answers = {found[name].summary.id: answer for name, answer in answers.items()}
+        if isinstance(expect, dict):
+            expect = {found[name].summary.id if name in found else name: digest for name, digest in expect.items()}
     result = await call.client.answer(
         call.session_id,
-        body.answers,
-        by=body.by,
+        answers,
+        by=call.access.name_caller(body.by),
         note=body.note,
-        expect=body.expect,
+        expect=expect,
         remember=body.remember,
         idempotency_key=call.idempotency_key,
     )
@@ -91,7 +117,9 @@ async def _list(call: Call, session_id: str | None) -> Response:
     page = await call.client.requests(
         session_id, to=query.to, kind=query.kind, status=status, limit=query.limit, cursor=query.cursor
     )
-    return send({"requests": [found_value(found) for found in page.requests], "cursor": page.cursor})
+    sees_all = call.access.has(Scope.READ)
+    shown = [each for each in page.requests if sees_all or call.access.may_answer(each.summary.kind, each.summary.to)]
+    return send({"requests": [found_value(each) for each in shown], "cursor": page.cursor})
 
 
 def _endpoint(method: str, path: str, scope: Scope | None, handler: Any, **more: Any) -> Endpoint:
@@ -117,11 +145,17 @@ ENDPOINTS: Final = (
         f"{_SESSION}/requests",
         Scope.READ,
         list_session_requests,
+        for_chat=True,
         query=bodies.RequestsQuery,
         replies={200: replies.RequestsReply},
     ),
     _endpoint(
-        "GET", f"{_SESSION}/requests/{{request_id}}", Scope.READ, show_request, replies={200: replies.RequestReply}
+        "GET",
+        f"{_SESSION}/requests/{{request_id}}",
+        Scope.READ,
+        show_request,
+        for_chat=True,
+        replies={200: replies.RequestReply},
     ),
     _endpoint(
         "POST",
@@ -136,18 +170,29 @@ ENDPOINTS: Final = (
         f"{_SESSION}/answers",
         Scope.ANSWER,
         answer_requests,
+        for_chat=True,
         body=bodies.Answers,
         headers=_KEY,
         replies={200: replies.AnswerReply},
     ),
-    _endpoint("GET", f"{_SESSION}/grants", Scope.READ, list_grants, replies={200: replies.GrantsReply}),
+    _endpoint(
+        "GET", f"{_SESSION}/grants", Scope.READ, list_grants, reads_session=True, replies={200: replies.GrantsReply}
+    ),
     _endpoint("DELETE", f"{_SESSION}/grants/{{grant_id}}", Scope.ANSWER, revoke_grant, replies={204: None}),
-    _endpoint("GET", "/v1/answers/{token}", None, show_asked, replies={200: replies.RequestReply}),
+    _endpoint(
+        "GET",
+        "/v1/answers/{token}",
+        None,
+        show_asked,
+        token=TokenPurpose.ANSWER,
+        replies={200: replies.RequestReply},
+    ),
     _endpoint(
         "POST",
         "/v1/answers/{token}",
         None,
         answer_by_token,
+        token=TokenPurpose.ANSWER,
         body=bodies.TokenAnswer,
         replies={200: replies.OutcomeReply},
     ),
@@ -156,6 +201,7 @@ ENDPOINTS: Final = (
         "/v1/completions/{token}",
         None,
         complete_call,
+        token=TokenPurpose.COMPLETE,
         body=bodies.Completion,
         replies={200: replies.OutcomeReply},
     ),

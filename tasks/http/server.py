@@ -12,10 +12,14 @@ from ...config.settings import Settings, SettingsError
 from ..client.client import AgentClient
 from .access import is_loopback, read_tokens
 from .app import create_http_app
+from .connections import ConnectionProtocol, count_connections
 
 _MAX_HEADER_BYTES: Final = 32_768
 _KEEP_ALIVE_SECONDS: Final = 30
 _GRACE_SECONDS: Final = 5
+_BACKLOG: Final = 2048
+# Connections that are accepted in a row, before any of them is looked at.
+_ACCEPTED_TOGETHER: Final = 64
 
 
 def serve(settings: Settings, on_ready: Callable[[str], object]) -> None:
@@ -33,6 +37,7 @@ def serve(settings: Settings, on_ready: Callable[[str], object]) -> None:
             f"CELERY_AGENTS_HTTP_ADDRESS={settings.http_address}: others than this machine could ask there without a "
             "token. Set CELERY_AGENTS_HTTP_TOKEN_SECRETS=<token>:<scope>+<scope>, or listen on 127.0.0.1."
         )
+    protocol = ConnectionProtocol.limited_to(count_connections(settings))
     listening = _listen(host, int(port))
     config = uvicorn.Config(
         create_http_app(AgentClient(settings=settings)),
@@ -41,7 +46,9 @@ def serve(settings: Settings, on_ready: Callable[[str], object]) -> None:
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
-        http="h11",
+        http=protocol,
+        ws="none",
+        backlog=_ACCEPTED_TOGETHER,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         lifespan="on",
@@ -50,13 +57,23 @@ def serve(settings: Settings, on_ready: Callable[[str], object]) -> None:
         address, bound = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
         on_ready(f"http://{name}:{bound}")
-        uvicorn.Server(config).run(sockets=[listening])
+        _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with another number of connections that wait to be accepted than are accepted together."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         advice = "Choose another one with --address, or end what listens there."
         raise SettingsError(f"http_address {host}:{port} cannot be used: {error.strerror or error}. {advice}") from None

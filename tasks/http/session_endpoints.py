@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator
@@ -9,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
 from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
@@ -20,17 +20,16 @@ from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import waiting_reason
 from . import bodies, replies
 from .access import Scope
+from .chat_view import chat_event, chat_header, chat_messages, is_chat_text
 from .endpoints import IF_MATCH, Call, Endpoint, send
 from .event_hub import Gap
+from .event_streams import EventStream, while_sent
 from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.client import AgentClient
 
-_PING_SECONDS: Final = 15
 _RETRY_MS: Final = 1000
-# A reader who takes nothing for this time is dropped; it comes back with the last id that it has seen.
-_SEND_SECONDS: Final = 30
 _DELETE_SECONDS: Final = 20.0
 
 
@@ -50,7 +49,7 @@ async def list_sessions(call: Call) -> Response:
 
 async def show_session(call: Call) -> Response:
     """Read a session without its content, and why it waits."""
-    value = await call.client.run(lambda client: _read_session(client, call.session_id))
+    value = await call.client.run(lambda client: _read_session(client, call))
     return send(value, headers={"ETag": f'"{value["version"]}"'})
 
 
@@ -70,8 +69,9 @@ async def list_messages(call: Call) -> Response:
     query: bodies.MessagesQuery = call.query
     stored = await call.client.show(call.session_id)
     messages = stored.state.store.section().messages
-    chosen = messages[query.offset : query.offset + query.limit]
-    return send({"messages": [message.to_dict() for message in chosen], "total": len(messages)})
+    sees_all = call.access.has(Scope.READ)
+    shown = [message.to_dict() for message in messages] if sees_all else chat_messages(messages)
+    return send({"messages": shown[query.offset : query.offset + query.limit], "total": len(shown)})
 
 
 async def list_steps(call: Call) -> Response:
@@ -98,50 +98,59 @@ async def follow_events(call: Call) -> Response:
     after = read_last_event_id(call) or query.after
     if query.live:
         return await _follow_live(call, after, until_end=query.until == "end")
-    subscription = call.hub.subscribe(call.session_id, None if after is None else StreamPosition.read(after).event)
-    events = await subscription.__aenter__()
+    place = contextlib.AsyncExitStack()
+    event_id = None if after is None else StreamPosition.read(after).event
+    events = await place.enter_async_context(
+        call.hub.subscribe(call.session_id, event_id, for_visitor=call.access.is_visitor)
+    )
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
-        try:
-            yield ServerSentEvent(retry=_RETRY_MS, comment="events")
-            async for event in events:
-                if isinstance(event, Event):
-                    yield ServerSentEvent(_text(event_value(event)), event=str(event.type), id=event.id)
-                    if query.until == "end" and event.type in EXECUTION_ENDS and await _has_ended(call):
-                        return
-                elif isinstance(event, Gap):
-                    snapshot = await call.client.run(lambda client: _read_session(client, call.session_id))
-                    yield ServerSentEvent(_text(snapshot), event="snapshot")
-        finally:
-            await subscription.__aexit__(None, None, None)
+        yield ServerSentEvent(retry=_RETRY_MS, comment="events")
+        async for event in events:
+            if isinstance(event, Event):
+                text = redact_known(_text(_event_value(call, event)))
+                yield ServerSentEvent(text, event=str(event.type), id=event.id)
+                if query.until == "end" and event.type in EXECUTION_ENDS and await _has_ended(call):
+                    return
+            elif isinstance(event, Gap):
+                yield await _snapshot(call)
 
-    return stream_events(write())
+    return EventStream(write(), place)
 
 
 async def _follow_live(call: Call, after: str | None, *, until_end: bool) -> Response:
-    subscription = call.hub.subscribe_live(call.session_id, after)
-    items = await subscription.__aenter__()
+    place = contextlib.AsyncExitStack()
+    items = await place.enter_async_context(
+        call.hub.subscribe_live(call.session_id, after, for_visitor=call.access.is_visitor)
+    )
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
-        try:
-            yield ServerSentEvent(retry=_RETRY_MS, comment="events")
-            async for item in items:
-                if item is None:
-                    continue
-                if item.snapshot is not None:
-                    snapshot = await call.client.run(lambda client: _read_session(client, call.session_id))
-                    yield ServerSentEvent(_text(snapshot), event="snapshot")
-                elif item.delta is not None:
-                    yield ServerSentEvent(_text(delta_value(item.delta)), event="live", id=item.cursor)
-                elif item.event is not None:
-                    value = {**event_value(item.event), **({"text": item.text} if item.text else {})}
-                    yield ServerSentEvent(_text(value), event=str(item.event.type), id=item.cursor)
-                    if until_end and item.event.type in EXECUTION_ENDS and await _has_ended(call):
-                        return
-        finally:
-            await subscription.__aexit__(None, None, None)
+        yield ServerSentEvent(retry=_RETRY_MS, comment="events")
+        async for item in items:
+            if item is None:
+                continue
+            if item.snapshot is not None:
+                yield await _snapshot(call)
+            elif item.delta is not None:
+                if call.access.has(Scope.READ) or is_chat_text(item.delta):
+                    yield ServerSentEvent(redact_known(_text(delta_value(item.delta))), event="live", id=item.cursor)
+            elif item.event is not None:
+                value = {**_event_value(call, item.event), **({"text": item.text} if item.text else {})}
+                async with while_sent(call, lambda value=value: _text(value), len(item.text)) as text:
+                    yield ServerSentEvent(text, event=str(item.event.type), id=item.cursor)
+                if until_end and item.event.type in EXECUTION_ENDS and await _has_ended(call):
+                    return
 
-    return stream_events(write())
+    return EventStream(write(), place)
+
+
+async def _snapshot(call: Call) -> ServerSentEvent:
+    value = await call.client.run(lambda client: _read_session(client, call))
+    return ServerSentEvent(redact_known(_text(value)), event="snapshot")
+
+
+def _event_value(call: Call, event: Event) -> dict[str, Any]:
+    return event_value(event) if call.access.has(Scope.READ) else chat_event(event, call.access)
 
 
 def read_last_event_id(call: Call) -> str | None:
@@ -154,22 +163,6 @@ def read_last_event_id(call: Call) -> str | None:
     if after is not None and not re.fullmatch(bodies.CURSOR, after):
         raise HttpProblem(422, "invalid-input", "Last-Event-ID: give the id of an event, as the stream sent it.")
     return after
-
-
-def stream_events(events: AsyncGenerator[ServerSentEvent], separator: str | None = None) -> Response:
-    """Respond with a stream: with comments while nothing happens, and without a reader that takes nothing.
-
-    Args:
-        separator: Of the lines. None: as the specification's authors write it.
-    """
-    return EventSourceResponse(
-        events,
-        ping=_PING_SECONDS,
-        ping_message_factory=lambda: ServerSentEvent(comment="ping", sep=separator),
-        send_timeout=_SEND_SECONDS,
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        sep=separator,
-    )
 
 
 async def delete_session(call: Call) -> Response:
@@ -206,6 +199,7 @@ async def clear_session(call: Call) -> Response:
 
 async def write_metadata(call: Call) -> Response:
     """Keep a JSON value with the session."""
+    call.access.check_fields(metadata=True)
     await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
     return Response(status_code=204)
 
@@ -226,7 +220,10 @@ async def create_session_token(call: Call) -> Response:
     """Make a token with which a browser may use the interface for this session alone."""
     body: bodies.NewSessionToken = call.body
     ttl = timedelta(seconds=body.ttl_seconds)
-    return send({"token": await call.client.session_token(call.session_id, body.scopes, ttl)}, 201)
+    token = await call.client.session_token(
+        call.session_id, body.scopes, ttl, answer_to=body.answer_to, subject=body.subject
+    )
+    return send({"token": token}, 201)
 
 
 async def _has_ended(call: Call) -> bool:
@@ -234,9 +231,10 @@ async def _has_ended(call: Call) -> bool:
     return str(header.status) in ("completed", "stopped", "failed", "idle", "parked")
 
 
-def _read_session(client: AgentClient, session_id: str) -> dict[str, Any]:
-    header = client.header(session_id)
-    return {**header_value(header), "reason": _reason(client, header)}
+def _read_session(client: AgentClient, call: Call) -> dict[str, Any]:
+    header = client.header(call.session_id)
+    value = {**header_value(header), "reason": _reason(client, header)}
+    return value if call.access.has(Scope.READ) else chat_header(value)
 
 
 def _reason(client: AgentClient, header: Any) -> str:
@@ -244,7 +242,7 @@ def _reason(client: AgentClient, header: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return redact_known(json.dumps(value, ensure_ascii=False, default=lambda other: other.isoformat()))
+    return json.dumps(value, ensure_ascii=False, default=lambda other: other.isoformat())
 
 
 def _change(path: str, handler: Any, summary: str, body: type[bodies.Body], scope: Scope) -> Endpoint:
@@ -254,10 +252,12 @@ def _change(path: str, handler: Any, summary: str, body: type[bodies.Body], scop
     )
 
 
-def _read(path: str, handler: Any, summary: str, reply: type[replies.Reply], query: type[bodies.Body]) -> Endpoint:
+def _read(
+    path: str, handler: Any, reply: type[replies.Reply], query: type[bodies.Body] = bodies.NoQuery, **more: Any
+) -> Endpoint:
     """An endpoint that only reads."""
     return Endpoint(
-        method="GET", path=path, scope=Scope.READ, handler=handler, summary=summary, query=query, replies={200: reply}
+        method="GET", path=path, scope=Scope.READ, handler=handler, query=query, replies={200: reply}, **more
     )
 
 
@@ -267,20 +267,35 @@ ENDPOINTS: Final = (
     _read(
         "/v1/sessions",
         list_sessions,
-        "List sessions by last update, newest first.",
         replies.SessionsReply,
         bodies.SessionsQuery,
+        summary="List sessions by last update, newest first.",
     ),
-    _read(_SESSION, show_session, "Read a session without its content.", replies.SessionReply, bodies.NoQuery),
-    _read(f"{_SESSION}/state", show_state, "Read its whole state.", replies.StateReply, bodies.NoQuery),
-    _read(f"{_SESSION}/messages", list_messages, "Read the conversation.", replies.MessagesReply, bodies.MessagesQuery),
-    _read(f"{_SESSION}/steps", list_steps, "Read the latest execution's steps.", replies.StepsReply, bodies.NoQuery),
-    _read(f"{_SESSION}/tree", show_tree, "Read it with the sessions below it.", replies.TreeReply, bodies.NoQuery),
+    _read(_SESSION, show_session, replies.SessionReply, summary="Read a session without its content.", for_chat=True),
+    _read(f"{_SESSION}/state", show_state, replies.StateReply, summary="Read its whole state.", reads_session=True),
+    _read(
+        f"{_SESSION}/messages",
+        list_messages,
+        replies.MessagesReply,
+        bodies.MessagesQuery,
+        summary="Read the conversation.",
+        for_chat=True,
+        reads_session=True,
+    ),
+    _read(
+        f"{_SESSION}/steps",
+        list_steps,
+        replies.StepsReply,
+        summary="Read the latest execution's steps.",
+        reads_session=True,
+    ),
+    _read(f"{_SESSION}/tree", show_tree, replies.TreeReply, summary="Read it with the sessions below it."),
     Endpoint(
         method="GET",
         path=f"{_SESSION}/events",
         scope=Scope.READ,
         handler=follow_events,
+        for_chat=True,
         summary="Follow its events as a stream.",
         query=bodies.EventsQuery,
         headers={"Last-Event-ID": "Id of the last event seen; the stream goes on after it."},
@@ -299,7 +314,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path=f"{_SESSION}/fork",
-        scope=Scope.SUBMIT,
+        scope=Scope.ADMIN,
         handler=fork_session,
         summary="Copy it as it stands after its last commit.",
         headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..drivers import Delta
 from ..errors import InvalidInput
-from ..known_secrets import redact_known
+from ..known_secrets import SecretStream, redact_known
 from ..store import Attempt, Claimed, NewEvent
 from .active_lease import ActiveLease
 from .live_writer import AttemptText, LiveWriter
@@ -33,6 +33,7 @@ class RunText:
         # Redis's time at this machine's 0, at the earliest.
         self._ahead_ms = claimed.claim.now_ms - monotonic() * 1000
         self._call = 0
+        self._secret_streams: dict[int, SecretStream] = {}
 
     @cached_property
     def _text(self) -> AttemptText:
@@ -72,12 +73,24 @@ class RunText:
             InvalidInput: The value is no text and no JSON, or too large.
         """
         piece = _check_piece(value)
-        if self.is_followed:
+        if isinstance(piece, str):
+            stream = self._secret_streams.get(index) or self._secret_streams.setdefault(index, SecretStream())
+            piece = stream.feed(piece)
+        self._emit(index, piece)
+
+    def end_tool(self, index: int) -> None:
+        """Emit what was held back of a tool call's text because a secret might have begun with it."""
+        stream = self._secret_streams.pop(index, None)
+        if stream is not None:
+            self._emit(index, stream.flush())
+
+    def _emit(self, index: int, piece: str | bytes) -> None:
+        if piece and self.is_followed:
             self._writer.add(self._text, 0, f"t{index}", piece)
 
 
 def _check_piece(value: Any) -> str | bytes:
-    """The value as it is stored, without the secrets that are known.
+    """The value as it is stored: data without the secrets that are known, text as it is given.
 
     Raises:
         InvalidInput: It is no text and no JSON, or too large.
@@ -89,5 +102,4 @@ def _check_piece(value: Any) -> str | bytes:
         raise InvalidInput("value", value, "ctx.emit takes a text, or data of JSON.") from None
     if size > _MOST_BYTES:
         raise InvalidInput("value", value, f"ctx.emit takes at most {_MOST_BYTES} bytes; emit it in pieces.")
-    given = redact_known(given)
-    return given if isinstance(value, str) else given.encode()
+    return given if isinstance(value, str) else redact_known(given).encode()

@@ -162,6 +162,8 @@ class ToolCallRunner:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
             return self._record_raised(run, planned, error, began_ms)
+        finally:
+            run.live.end_tool(planned.index)
         record = self._record_value(run, planned, returned, began_ms)
         return record if signal is None else CallRecord(execution=record.execution, signal=signal)
 

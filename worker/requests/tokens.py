@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 from ..errors import ConfigurationError, InvalidInput
 
 _VERSION: Final = "ca1"
-_MAX_CHARS: Final = 2_000
+_MAX_CHARS: Final = 8_000
 
 
 class InvalidToken(InvalidInput):
@@ -52,6 +52,8 @@ class TokenClaims:
         purpose: The way in which it may be answered.
         expires_at_ms: When the token ends (Redis ms). None: with the request.
         scopes: What the bearer of a session's token may do.
+        answer_to: The addressee whose requests the bearer of a session's token may answer. None: no addressee's.
+        subject: Who bears a session's token; "" where its maker has not said.
     """
 
     session_id: str
@@ -59,6 +61,8 @@ class TokenClaims:
     purpose: TokenPurpose
     expires_at_ms: int | None = None
     scopes: tuple[str, ...] = ()
+    answer_to: str | None = None
+    subject: str = ""
 
 
 class TokenSigner:
@@ -87,6 +91,10 @@ class TokenSigner:
             values["e"] = claims.expires_at_ms
         if claims.scopes:
             values["c"] = list(claims.scopes)
+        if claims.answer_to is not None:
+            values["a"] = claims.answer_to
+        if claims.subject:
+            values["u"] = claims.subject
         text = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
         signed = f"{_VERSION}.{_encode(text)}"
         return f"{signed}.{_encode(self._signature(signed))}"
@@ -137,6 +145,8 @@ def _read_claims(signed: str) -> TokenClaims:
         purpose=TokenPurpose(values["p"]),
         expires_at_ms=values.get("e"),
         scopes=tuple(values.get("c", ())),
+        answer_to=values.get("a"),
+        subject=values.get("u", ""),
     )
 
 

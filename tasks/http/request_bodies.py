@@ -1,0 +1,132 @@
+"""Reads bodies of requests: as long as they may be, within a time, and as many parsed values as memory allows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from .access import Access
+from .memory import Held, MemoryBudget
+from .problems import HttpProblem, problem_of_validation
+from .responses import JSON
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MOST_VALUES: Final = 50_000
+"""Values in a body, those within others too."""
+
+_BODY_SECONDS: Final = 60.0
+_RETRY_AFTER_SECONDS: Final = "2"
+# What a value takes once it is parsed, and what a text takes that is stored, at most.
+_VALUE_BYTES: Final = 600
+_COPIES: Final = 3
+_STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_FOUR_BYTES: Final = re.compile(rb"[\xf0-\xff]|\\u")
+
+
+class RequestBodies:
+    """Reads the bodies of all requests of a process.
+
+    What they take, as they come and parsed, counts together from the first byte to the end of the request.
+    """
+
+    def __init__(self, most_bytes: int, most_bytes_of_all: int, seconds: float = _BODY_SECONDS) -> None:
+        """
+        Args:
+            most_bytes: Of a body.
+            most_bytes_of_all: Memory of all bodies together.
+            seconds: The time in which a body has to come.
+        """
+        self._most = most_bytes
+        self._budget = MemoryBudget(most_bytes_of_all)
+        self._seconds = seconds
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: Request, model: type[Model] | None, access: Access) -> AsyncGenerator[Model | None]:
+        """Read and check a body, and count it until the context ends.
+
+        Args:
+            model: What the body has to be. None: it is not read.
+            access: That of the caller.
+        Raises:
+            HttpProblem: It is too long, too slow, no JSON, of another media type, or does not fit.
+        """
+        if model is None:
+            yield None
+            return
+        with self._budget.hold(access) as held:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    raw = await self._receive(request, held)
+            except TimeoutError:
+                detail = f"The body did not come within {self._seconds:g} seconds. Send it again."
+                raise HttpProblem(408, "body-too-slow", detail) from None
+            except ClientDisconnect:
+                raise HttpProblem(400, "body-cut-off", "The connection ended before the body did.") from None
+            body = self._parse(request, raw, model, held)
+            del raw  # it would be kept as long as the caller uses the body
+            yield body
+
+    async def _receive(self, request: Request, held: Held) -> bytearray:
+        raw = bytearray()
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > self._most:
+                raise too_large(self._most)
+            self._grow(held, len(raw))
+        return raw
+
+    def _parse(self, request: Request, raw: bytearray, model: type[Model], held: Held) -> Model:
+        if not raw and all(not each.is_required() for each in model.model_fields.values()):
+            return model()
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != JSON:  # a form of another site cannot send this one without being asked first
+            raise HttpProblem(415, "unsupported-media-type", f"Send the body as {JSON}.")
+        values = count_values(raw)
+        if values > MOST_VALUES:
+            detail = f"The body has more than {MOST_VALUES} values. Send less in one request."
+            raise HttpProblem(413, "too-many-values", detail)
+        width = 4 if _FOUR_BYTES.search(raw) else 1 if raw.isascii() else 2
+        self._grow(held, len(raw) * width * _COPIES + values * _VALUE_BYTES)
+        try:
+            return model.model_validate_json(raw, strict=False)
+        except ValidationError as error:
+            raise _problem_of(error) from None
+
+    def _grow(self, held: Held, size: int) -> None:
+        if not held.fits(size):
+            detail = (
+                f"The bodies of all present requests take more than their part of {self._budget.most} bytes, the "
+                "setting http_max_bodies_bytes. Try again, or start another process."
+            )
+            raise HttpProblem(429, "too-many-bodies", detail, headers={"Retry-After": _RETRY_AFTER_SECONDS})
+        held.resize(size)
+
+
+def too_large(most_bytes: int) -> HttpProblem:
+    """The problem of a body that is too long."""
+    detail = f"The body is longer than {most_bytes} bytes, the setting http_max_body_bytes."
+    return HttpProblem(413, "body-too-large", detail)
+
+
+def count_values(raw: bytes | bytearray) -> int:
+    """Count the values of a JSON text before it is parsed, or a few more."""
+    found = _count_separators(raw)
+    return found if found <= MOST_VALUES else _count_separators(_STRING.sub(b"", raw))
+
+
+def _count_separators(raw: bytes | bytearray) -> int:
+    return 1 + raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
+def _problem_of(error: ValidationError) -> HttpProblem:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return HttpProblem(400, "malformed-json", f"The body is no JSON. {first['msg']}.")
+    return problem_of_validation(error, "body")
