@@ -34,8 +34,8 @@ _MOST_THREADS: Final = 256
 class _Threads:
     """Runs verbs in threads: more than anyio's 40, since each watcher occupies one."""
 
-    def __init__(self) -> None:
-        self._limit = ThreadLimit(_MOST_THREADS)
+    def __init__(self, most: int = _MOST_THREADS) -> None:
+        self._limit = ThreadLimit(most)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run a call and wait for it."""
@@ -142,6 +142,12 @@ class AsyncAgentClient:
         """Wrap an existing client; both may be used."""
         made = cls.__new__(cls)
         made._client, made._threads = client, _Threads()
+        return made
+
+    def with_threads(self, most: int) -> Self:
+        """Make a client on the same connections whose verbs run in so many threads of their own at most."""
+        made = type(self).of(self._client)
+        made._threads = _Threads(most)
         return made
 
     async def run(self, call: Callable[[AgentClient], T]) -> T:

@@ -93,14 +93,15 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     text = None if given.resume else new_message(given)
     run = AguiRun(
         client=call.client,
-        read_line=lambda: call.reading.wait_in_line(call.access),
+        read_line=call.line,
         thread_id=given.thread_id,
         run_id=given.run_id,
         with_history=cursor is not None,
     )
     if text is not None:
         await _check_thread(call, given)
-        job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
+        async with call.line():
+            job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
         run.operation_id, run.execution_id = job.operation_id, await job.execution_id()
         if cursor is not None:
             run.begin_after(cursor, await _stored_events(call, given.thread_id))
@@ -141,10 +142,11 @@ async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
         check_addressee(call.access, found)
         by_session.setdefault(found.summary.session_id, {})[found.summary.id] = read_resume(entry, found)
     by = call.access.name_caller(None)
-    outcomes = [
-        (await call.client.answer(session, answers, by=by, idempotency_key=f"{key}:{session}")).outcome
-        for session, answers in by_session.items()
-    ]
+    async with call.line():
+        outcomes = [
+            (await call.client.answer(session, answers, by=by, idempotency_key=f"{key}:{session}")).outcome
+            for session, answers in by_session.items()
+        ]
     return any(outcome != "again" for outcome in outcomes)
 
 

@@ -31,6 +31,10 @@ from .responses import JsonResponse
 
 _log = logging.getLogger(__name__)
 
+# Verbs that run at the same time. Callers with tokens of sessions have threads of their own, so that others never wait.
+_SERVICE_THREADS: Final = 64
+_VISITOR_THREADS: Final = 16
+
 ENDPOINTS: Final = (
     *job_endpoints.ENDPOINTS,
     *session_endpoints.ENDPOINTS,
@@ -82,7 +86,8 @@ class _Interface:
     """The parts that all requests of one application share."""
 
     def __init__(self, client: AsyncAgentClient) -> None:
-        self._client = client
+        self._client = client.with_threads(_SERVICE_THREADS)
+        self._visitors = client.with_threads(_VISITOR_THREADS)
         self._rules = AccessRules(client.settings)
         self._hub = EventHub(client, client.settings.http_max_streams)
         self._reading = SessionReading()
@@ -119,9 +124,9 @@ class _Interface:
             if endpoint.scope is not None and endpoint.session_field is not None:
                 session_id = getattr(body, endpoint.session_field)
                 access.check(endpoint.scope, session_id)
-                await access.check_place(session_id, self._client)
+                await access.check_place(session_id, self._visitors)
             call = Call(
-                client=self._client,
+                client=self._visitors if access.is_visitor else self._client,
                 hub=self._hub,
                 reading=self._reading,
                 request=request,
@@ -138,21 +143,20 @@ class _Interface:
         if endpoint.scope is None:
             purpose = endpoint.token
             if purpose is not None:
-                await self._client.run(lambda client: client.read_token(path["token"], purpose))
+                await self._visitors.run(lambda client: client.read_token(path["token"], purpose))
             return NOTHING
         access = await self._rules.access_of(request, self._client)
         session_id = path.get("session_id") if endpoint.session_field is None else access.session_id
         access.check(endpoint.scope, session_id, for_chat=endpoint.for_chat)
-        await access.check_place(session_id, self._client)
+        await access.check_place(session_id, self._visitors)
         return access
 
     async def _answer(self, endpoint: Endpoint, call: Call) -> Response:
         """Carry out the operation, and write its reply."""
-        line = self._reading.wait_in_line(call.access) if endpoint.reads_session else contextlib.nullcontext()
-        async with line:
+        async with call.line() if endpoint.reads_session else contextlib.nullcontext():
             response = await endpoint.handler(call)
             if isinstance(response, JsonResponse):
-                await response.write(self._client, self._reading.responses, call.access)
+                await response.write(call.client, self._reading.responses, call.access)
             return response
 
     async def show_document(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,10 @@ class Call:
             raise HttpProblem(422, "invalid-input", 'If-Match: give the ETag of the session, such as "12", or *.')
         return int(tag.strip('"'))
 
+    def line(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait until the whole session may be read or changed."""
+        return self.reading.wait_in_line(self.access)
+
     def url(self, path: str) -> str:
         """The path of a resource, below the path at which the interface is mounted."""
         return f"{self.request.scope.get('root_path', '')}{path}"
@@ -101,7 +106,7 @@ class Endpoint:
         session_field: The field of the body that names the session. None: the path does, or nothing.
         token: What the token in the path has to be for, of an operation without a scope.
         for_chat: A token with the scope `chat` may use it, too; what it may read and write of it, the handler decides.
-        reads_session: It reads a whole session, of which only few fit into memory.
+        reads_session: It reads or changes a whole session, of which only few fit into memory, and waits for nothing.
         is_stream: The response is a stream of events.
     """
 

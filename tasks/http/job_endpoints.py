@@ -24,19 +24,21 @@ _KEY: Final = {"Idempotency-Key": "The same request with the same key is made on
 async def submit_job(call: Call) -> Response:
     """Hand a job to an agent: a new session, or the next message of an existing one."""
     body: bodies.NewJob = call.body
-    job = await call.client.submit(
-        call.path["agent"],
-        body.message,
-        session_id=body.session_id,
-        idempotency_key=call.idempotency_key,
-        budget=body.given_budget,
-        metadata=body.metadata,
-        messages=[message.value() for message in body.messages],
-        webhook=body.webhook,
-        request_webhook=body.request_webhook,
-        start_at=body.start_at,
-        delay=body.delay,
-    )
+    messages = await call.client.run(lambda _: [message.value() for message in body.messages])
+    async with call.line() if body.session_id is not None or messages else contextlib.nullcontext():
+        job = await call.client.submit(
+            call.path["agent"],
+            body.message,
+            session_id=body.session_id,
+            idempotency_key=call.idempotency_key,
+            budget=body.given_budget,
+            metadata=body.metadata,
+            messages=messages,
+            webhook=body.webhook,
+            request_webhook=body.request_webhook,
+            start_at=body.start_at,
+            delay=body.delay,
+        )
     return await _reply_to(call, job)
 
 
@@ -44,14 +46,15 @@ async def send_message(call: Call) -> Response:
     """Send a further message. A running execution takes it up at its next step; else a new one starts."""
     body: bodies.NewMessage = call.body
     call.access.check_fields(budget=body.budget, webhook=body.webhook, request_webhook=body.request_webhook)
-    job = await call.client.send_message(
-        call.session_id,
-        body.message,
-        idempotency_key=call.idempotency_key,
-        budget=body.given_budget,
-        webhook=body.webhook,
-        request_webhook=body.request_webhook,
-    )
+    async with call.line():
+        job = await call.client.send_message(
+            call.session_id,
+            body.message,
+            idempotency_key=call.idempotency_key,
+            budget=body.given_budget,
+            webhook=body.webhook,
+            request_webhook=body.request_webhook,
+        )
     return await _reply_to(call, job)
 
 
@@ -60,7 +63,8 @@ async def retry_execution(call: Call) -> Response:
     body: bodies.Retry = call.body
     call.access.check_fields(budget=body.budget)
     budget = None if body.budget is None else body.budget.value()
-    job = await call.client.retry(call.session_id, budget=budget, by=call.access.name_caller(body.by))
+    async with call.line():
+        job = await call.client.retry(call.session_id, budget=budget, by=call.access.name_caller(body.by))
     return await _reply_to(call, job)
 
 
@@ -102,7 +106,8 @@ async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float
     header = await call.client.header(call.session_id)
     wanted = execution_id or header.execution_id
     was_over = await call.client.run(lambda client: client.store.sessions.outcome(call.session_id, wanted))
-    await call.client.stop(call.session_id, execution_id=execution_id, timeout=0, by=by)
+    async with call.line():
+        await call.client.stop(call.session_id, execution_id=execution_id, timeout=0, by=by)
     if was_over is not None:
         return send({"stopped": False, "result": None})
     result = await _wait_for_end(call, call.session_id, wanted, seconds)
@@ -228,6 +233,7 @@ ENDPOINTS: Final = (
         path="/v1/sessions/{session_id}/suspend",
         scope=Scope.STOP,
         handler=suspend_session,
+        reads_session=True,
         summary="Hold a session: its running step ends, and nothing begins after it until it is resumed.",
         body=bodies.Suspend,
         replies={200: replies.ChangedReply},
@@ -237,6 +243,7 @@ ENDPOINTS: Final = (
         path="/v1/sessions/{session_id}/resume",
         scope=Scope.STOP,
         handler=resume_session,
+        reads_session=True,
         summary="Let a held session go on, with the answers that came meanwhile.",
         body=bodies.Resume,
         replies={200: replies.ChangedReply},

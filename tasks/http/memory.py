@@ -14,6 +14,7 @@ SMALL_BYTES: Final = 16_000
 """What is smaller is not counted while it is sent."""
 
 _MOST_RESPONSE_BYTES: Final = 32_000_000
+_AT_A_TIME: Final = 2
 _LINE_SECONDS: Final = 30.0
 _RETRY_AFTER_SECONDS: Final = "2"
 
@@ -59,13 +60,15 @@ class MemoryBudget:
 
 
 class SessionReading:
-    """Lets whole sessions be read one at a time, since one takes many times the memory of its stored form.
+    """Lets few whole sessions be read at a time, since one takes many times the memory of its stored form.
+
+    Most actions read the whole session, too.
 
     Session tokens wait in a line of their own: they never keep a service waiting.
     """
 
     def __init__(self) -> None:
-        self._lines = {True: asyncio.Semaphore(1), False: asyncio.Semaphore(1)}
+        self._lines = {is_visitor: asyncio.Semaphore(_AT_A_TIME) for is_visitor in (True, False)}
         self.responses = MemoryBudget(_MOST_RESPONSE_BYTES)
 
     @contextlib.asynccontextmanager

@@ -171,6 +171,7 @@ ENDPOINTS: Final = (
         Scope.ANSWER,
         answer_requests,
         for_chat=True,
+        reads_session=True,
         body=bodies.Answers,
         headers=_KEY,
         replies={200: replies.AnswerReply},
@@ -178,7 +179,9 @@ ENDPOINTS: Final = (
     _endpoint(
         "GET", f"{_SESSION}/grants", Scope.READ, list_grants, reads_session=True, replies={200: replies.GrantsReply}
     ),
-    _endpoint("DELETE", f"{_SESSION}/grants/{{grant_id}}", Scope.ANSWER, revoke_grant, replies={204: None}),
+    _endpoint(
+        "DELETE", f"{_SESSION}/grants/{{grant_id}}", Scope.ANSWER, revoke_grant, reads_session=True, replies={204: None}
+    ),
     _endpoint(
         "GET",
         "/v1/answers/{token}",
@@ -193,6 +196,7 @@ ENDPOINTS: Final = (
         None,
         answer_by_token,
         token=TokenPurpose.ANSWER,
+        reads_session=True,
         body=bodies.TokenAnswer,
         replies={200: replies.OutcomeReply},
     ),
@@ -202,6 +206,7 @@ ENDPOINTS: Final = (
         None,
         complete_call,
         token=TokenPurpose.COMPLETE,
+        reads_session=True,
         body=bodies.Completion,
         replies={200: replies.OutcomeReply},
     ),

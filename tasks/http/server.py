@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,8 @@ from .connections import ConnectionProtocol, count_connections
 _MAX_HEADER_BYTES: Final = 32_768
 _KEEP_ALIVE_SECONDS: Final = 30
 _GRACE_SECONDS: Final = 5
+# A thread that computes keeps the event loop waiting for so long, again and again.
+_SWITCH_SECONDS: Final = 0.001
 _BACKLOG: Final = 2048
 # Connections that are accepted in a row, before any of them is looked at.
 _ACCEPTED_TOGETHER: Final = 64
@@ -38,6 +41,7 @@ def serve(settings: Settings, on_ready: Callable[[str], object]) -> None:
             "token. Set CELERY_AGENTS_HTTP_TOKEN_SECRETS=<token>:<scope>+<scope>, or listen on 127.0.0.1."
         )
     protocol = ConnectionProtocol.limited_to(count_connections(settings))
+    sys.setswitchinterval(_SWITCH_SECONDS)
     listening = _listen(host, int(port))
     config = uvicorn.Config(
         create_http_app(AgentClient(settings=settings)),

@@ -248,7 +248,14 @@ def _text(value: Any) -> str:
 def _change(path: str, handler: Any, summary: str, body: type[bodies.Body], scope: Scope) -> Endpoint:
     """An endpoint that changes what a session keeps."""
     return Endpoint(
-        method="PUT", path=path, scope=scope, handler=handler, summary=summary, body=body, replies={204: None}
+        method="PUT",
+        path=path,
+        scope=scope,
+        handler=handler,
+        summary=summary,
+        body=body,
+        replies={204: None},
+        reads_session=True,
     )
 
 
@@ -316,6 +323,7 @@ ENDPOINTS: Final = (
         path=f"{_SESSION}/fork",
         scope=Scope.ADMIN,
         handler=fork_session,
+        reads_session=True,
         summary="Copy it as it stands after its last commit.",
         headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
         replies={201: replies.ForkReply},
@@ -325,6 +333,7 @@ ENDPOINTS: Final = (
         path=f"{_SESSION}/clear",
         scope=Scope.ADMIN,
         handler=clear_session,
+        reads_session=True,
         summary="Remove its conversation; prompt, model and metadata stay.",
         headers=IF_MATCH,
         replies={204: None},

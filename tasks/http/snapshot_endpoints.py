@@ -62,6 +62,7 @@ ENDPOINTS: Final = (
         path="/v1/snapshots",
         scope=Scope.ADMIN,
         handler=resume_snapshot,
+        reads_session=True,
         summary="Create a session from a snapshot, and let its execution go on if it had not ended.",
         body=bodies.GivenSnapshot,
         replies={201: replies.JobReply},
