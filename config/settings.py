@@ -211,9 +211,10 @@ class Settings(BaseSettings):
     )
     http_max_body_bytes: int = Field(2_000_000, ge=1000, description="Longer bodies of HTTP requests are refused.")
     http_max_bodies_bytes: int = Field(
-        128_000_000,
+        64_000_000,
         ge=1000,
-        description="Bytes of the bodies of all requests that one HTTP process serves at the same time.",
+        description="Memory that the bodies of all present requests of one HTTP process may take, as they come and "
+        "parsed; three quarters for tokens without admin, half for tokens of sessions.",
     )
     http_max_streams: int = Field(1_000, ge=1, description="Streams of events of one HTTP process at the same time.")
     webhook_allow: str = Field(

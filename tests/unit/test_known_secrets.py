@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import json
 import re
 import time
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 from celery_agents import MCPServer
 from celery_agents.config.settings import Settings
 from celery_agents.worker import known_secrets
-from celery_agents.worker.known_secrets import SecretMatcher, current_matcher, redact_known, remember_secrets
+from celery_agents.worker.known_secrets import (
+    SecretMatcher,
+    SecretStream,
+    current_matcher,
+    redact_known,
+    remember_secrets,
+)
 
 SECRET = 'p@ss/w"rd+é 1\n'
 NAMES = [
@@ -168,3 +175,77 @@ def test_what_an_mcp_server_is_given_is_a_secret(options: Any, monkeypatch: pyte
     assert redact_known("of-the-mcp-server") == "of-the-mcp-server"
     MCPServer(name="s", **options)
     assert redact_known("it said of-the-mcp-server!") == "it said [redacted]!"
+
+
+# --- texts in pieces, and long ones -----------------------------------------------------------------------------------
+
+MANY = SecretMatcher(
+    [SECRET, "abcdefgh-1234", "abcdefgh-12345678", "aaaaaaaaab", "-----BEGIN KEY-----\n" + "x1y2" * 400]
+)
+ALL_FORMS = sorted({form for secret in (SECRET, "abcdefgh-1234", "aaaaaaaaab") for form in forms(secret)})
+AROUND = st.text(st.sampled_from("ab -p@%3aaaaaaah\n"), max_size=30)
+
+
+def stream(matcher: SecretMatcher, pieces: list[str]) -> list[str]:
+    shown = SecretStream(matcher)
+    return [*(shown.feed(piece) for piece in pieces), shown.flush()]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(edges)]
+
+
+@given(AROUND, st.sampled_from(ALL_FORMS), AROUND, st.lists(st.integers(0, 10_000), max_size=20))
+def test_a_secret_that_is_cut_over_pieces_is_redacted(before: str, form: str, after: str, places: list[int]) -> None:
+    shown = "".join(stream(MANY, cut(before + form + after, places)))
+    assert form not in shown
+    assert "[redacted]" in shown
+
+
+@given(st.sampled_from(ALL_FORMS))
+def test_a_secret_that_comes_by_single_characters_shows_none_of_them(form: str) -> None:
+    assert "".join(stream(MANY, list(form))) == MANY.redact(form)
+
+
+@given(st.text(max_size=200), st.lists(st.integers(0, 10_000), max_size=10))
+def test_a_text_without_secrets_stays_as_it_is(text: str, places: list[int]) -> None:
+    assert "".join(stream(MANY, cut(text, places))) == MANY.redact(text)
+
+
+def test_ordinary_text_is_shown_at_once() -> None:
+    pieces = ["The ", "customer ", "has ", "paid.\n", "100 % ", "done\n"]
+    assert stream(MANY, pieces) == [*pieces, ""]
+
+
+def test_only_what_a_secret_begins_with_is_held_back_until_it_is_known() -> None:
+    shown = SecretStream(MANY)
+    assert shown.feed("the word abcdef") == "the word "
+    assert shown.feed("g and ") == "abcdefg and "
+    assert shown.feed("abcdefgh-1234") == "", "a longer secret begins with it"
+    assert shown.feed("!") == "[redacted]!"
+    assert shown.feed("abcdefgh-123456") == ""
+    assert shown.flush() == "[redacted]56"
+
+
+@pytest.mark.parametrize("number", [1, 5, 200])
+def test_a_long_text_is_redacted_as_a_short_one_is(number: int) -> None:
+    secrets = [f"not-a-real-{n}-key-{n * 7919 % 1000:03d}/x" for n in range(number)]
+    matcher = SecretMatcher(secrets)
+    for form in sorted({form for secret in secrets[:5] for form in forms(secret)}):
+        short = f"before {form} and {form}{form}, after"
+        padding = "ordinary text, " * 5_000
+        assert matcher.redact(padding + short + padding) == padding + matcher.redact(short) + padding
+        assert form not in matcher.redact(short)
+
+
+def test_a_long_text_takes_no_longer_where_many_secrets_are_known() -> None:
+    text = "The customer wrote 12345 and waits for the refund. " * 80_000
+    took = {}
+    for number in (10, 400):
+        matcher = SecretMatcher([f"not-a-real-key-{n:04d}-of-{n * 7919}" for n in range(number)])
+        matcher.redact(text)  # the pattern is made once
+        began = time.process_time()
+        matcher.redact(text)
+        took[number] = time.process_time() - began
+    assert took[400] < 5 * took[10] + 0.5, took

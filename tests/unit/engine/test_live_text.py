@@ -14,6 +14,7 @@ from celery_agents.worker.drivers import CallTool, Delta, InferenceRequest, Scri
 from celery_agents.worker.drivers.answers import raw_answer
 from celery_agents.worker.engine.live_writer import AttemptText, LiveWriter
 from celery_agents.worker.errors import DriverError, InvalidInput, StoreFull
+from celery_agents.worker.known_secrets import current_matcher
 from celery_agents.worker.store import Attempt, Claim, LiveDelta, NewDelta, StepRef, StreamPosition
 from celery_agents.worker.tools import ToolContext, tool
 
@@ -159,6 +160,34 @@ def test_a_tool_learns_what_it_cannot_emit(value: Any) -> None:
     with pytest.raises(InvalidInput, match=r"ctx\.emit takes"):
         emitted.append(_check_piece(value))
     assert emitted == []
+
+
+@tool
+def tell_in_pieces(ctx: ToolContext, text: str, size: int) -> str:
+    """Emit a text in pieces."""
+    for start in range(0, len(text), size):
+        ctx.emit(text[start : start + size])
+    return "told"
+
+
+@pytest.mark.parametrize("size", [1, 3, 11, 1_000])
+def test_a_secret_that_a_tool_emits_in_pieces_is_redacted(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    secret = "not-a-real-key-4711"
+    monkeypatch.setenv("ACME_API_KEY", secret)
+    current_matcher(fresh=True)
+    text = f"the key is {secret}, and its beginning not-a-r"
+    bench = new_bench(
+        Agent(
+            "a",
+            driver=ScriptedDriver([[CallTool("tell_in_pieces", text=text, size=size)], "done"]),
+            tools=[tell_in_pieces],
+        )
+    )
+    session_id = watched(bench)
+    bench.run(session_id)
+    wait_for_text(bench, session_id, "the key is [redacted], and its beginning not-a-r", part="t0")
 
 
 def test_emitting_outside_of_a_worker_does_nothing(new_bench: NewBench) -> None:

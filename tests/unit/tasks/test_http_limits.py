@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from pydantic import RootModel
+from starlette.requests import Request
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as Scope_
 
+from celery_agents.tasks.http.access import Access, Scope
 from celery_agents.tasks.http.event_hub import MOST_WAITING_BYTES, MOST_WAITING_BYTES_OF_ALL, EventHub
 from celery_agents.tasks.http.problems import HttpProblem, respond
+from celery_agents.tasks.http.request_bodies import MOST_VALUES, RequestBodies, count_values
 from celery_agents.tasks.http.request_limits import RequestLimits
 from celery_agents.worker.store import Event, StreamPosition
 
@@ -24,35 +31,55 @@ class Caller:
     def __init__(self, app: Any, *, query: bytes = b"", path: str = "/") -> None:
         self.chunks: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
-        scope = {"type": "http", "headers": [], "path": path, "raw_path": path.encode(), "query_string": query}
+        headers = [(b"content-type", b"application/json")]
+        scope = {
+            "type": "http", "method": "POST", "headers": headers, "path": path, "raw_path": path.encode(),
+            "query_string": query,
+        }  # fmt: skip
         self.task = asyncio.create_task(app(scope, self.chunks.get, self._take))
 
     async def _take(self, message: Message) -> None:
         self.sent.append(message)
 
-    def send(self, size: int, *, more: bool = True) -> None:
-        self.chunks.put_nowait({"type": "http.request", "body": b"x" * size, "more_body": more})
+    def send(self, body: int | bytes, *, more: bool = True) -> None:
+        """Send a piece of the body, or so many bytes of a text."""
+        content = b'"' + b"x" * (body - 2) + b'"' if isinstance(body, int) else body
+        self.chunks.put_nowait({"type": "http.request", "body": content, "more_body": more})
 
     async def status(self) -> int:
         await self.task
         return self.sent[0]["status"]
 
 
-def limited(go_on: asyncio.Event, **limits: Any) -> RequestLimits:
+class Text(RootModel[Any]):
+    """A body of any JSON."""
+
+
+SERVICE, OPERATOR = Access(scopes=frozenset({Scope.READ})), Access(scopes=frozenset({Scope.ADMIN}))
+VISITOR = Access(scopes=frozenset({Scope.READ}), session_id="s")
+
+
+class Limited:
     """An application with limits, whose handler answers problems as the interface does."""
 
-    async def handler(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            while (await receive()).get("more_body"):
-                pass
-            await go_on.wait()
-        except HttpProblem as problem:
-            await respond(problem)(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    def __init__(self, go_on: asyncio.Event, **limits: Any) -> None:
+        self._go_on = go_on
+        self._bodies = RequestBodies(**{"most_bytes": 1_000, "most_bytes_of_all": 5_000, **limits})
 
-    return RequestLimits(handler, **{"most_bytes": 1_000, "most_bytes_of_all": 2_500, **limits})
+    def of(self, access: Access = OPERATOR) -> RequestLimits:
+        """The application for callers with this access."""
+
+        async def handler(scope: Scope_, receive: Receive, send: Send) -> None:
+            try:
+                async with self._bodies.read(Request(scope, receive), Text, access):
+                    await self._go_on.wait()
+            except HttpProblem as problem:
+                await respond(problem)(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        return RequestLimits(handler, most_bytes=1_000)
 
 
 def run(test: Callable[[asyncio.Event], Any]) -> None:
@@ -62,18 +89,22 @@ def run(test: Callable[[asyncio.Event], Any]) -> None:
     asyncio.run(whole())
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
 def test_bodies_that_are_read_together_have_a_limit_and_make_room_when_they_are_served() -> None:
     async def test(go_on: asyncio.Event) -> None:
-        app = limited(go_on)
-        first, second, third = (Caller(app) for _ in range(3))
-        for each in (first, second):
-            each.send(900)
-        await asyncio.sleep(0)
-        third.send(900)
+        app = Limited(go_on).of()
+        first, second = Caller(app), Caller(app)
+        for each in (first, second):  # a text counts three times once it is parsed
+            each.send(500, more=False)
+        await until(lambda: first.chunks.empty() and second.chunks.empty())
+        third = Caller(app)
+        third.send(500, more=False)
         assert await third.status() == 429
         assert (b"retry-after", b"2") in third.sent[0]["headers"]
-        for each in (first, second):
-            each.send(50, more=False)
         go_on.set()
         assert [await each.status() for each in (first, second)] == [200, 200]
         fourth = Caller(app)
@@ -83,9 +114,36 @@ def test_bodies_that_are_read_together_have_a_limit_and_make_room_when_they_are_
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("holder", "other", "status"),
+    [
+        (VISITOR, VISITOR, 429), (VISITOR, SERVICE, 200), (VISITOR, OPERATOR, 200),
+        (SERVICE, VISITOR, 429), (SERVICE, SERVICE, 429), (SERVICE, OPERATOR, 200),
+    ],
+)  # fmt: skip
+def test_who_holds_all_of_their_share_leaves_room_for_those_with_a_larger_one(
+    holder: Access, other: Access, status: int
+) -> None:
+    async def test(go_on: asyncio.Event) -> None:
+        app = Limited(go_on, most_bytes_of_all=40_000)
+        holders = [Caller(app.of(holder)) for _ in range(100)]
+        for each in holders:
+            each.send(b'"' + b"x" * 900)
+        await until(lambda: all(each.chunks.empty() for each in holders))
+        await until(lambda: any(each.sent for each in holders))
+        late = Caller(app.of(other))
+        late.send(600, more=False)
+        go_on.set()
+        assert await late.status() == status
+        for each in holders:
+            each.task.cancel()
+
+    run(test)
+
+
 def test_a_body_of_one_caller_still_has_its_own_limit() -> None:
     async def test(go_on: asyncio.Event) -> None:
-        caller = Caller(limited(go_on))
+        caller = Caller(Limited(go_on).of())
         caller.send(900)
         caller.send(200)
         assert await caller.status() == 413
@@ -95,7 +153,7 @@ def test_a_body_of_one_caller_still_has_its_own_limit() -> None:
 
 def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     async def test(go_on: asyncio.Event) -> None:
-        caller = Caller(limited(go_on, body_seconds=0.05))
+        caller = Caller(Limited(go_on, seconds=0.05).of())
         caller.send(10)
         assert await caller.status() == 408
 
@@ -104,7 +162,7 @@ def test_a_body_that_comes_too_slowly_is_given_up() -> None:
 
 def test_waiting_for_the_answer_has_no_time_limit_of_the_body() -> None:
     async def test(go_on: asyncio.Event) -> None:
-        caller = Caller(limited(go_on, body_seconds=0.05))
+        caller = Caller(Limited(go_on, seconds=0.05).of())
         caller.send(10, more=False)
         await asyncio.sleep(0.1)
         go_on.set()
@@ -113,10 +171,40 @@ def test_waiting_for_the_answer_has_no_time_limit_of_the_body() -> None:
     run(test)
 
 
+def test_a_body_that_is_cut_off_is_no_error_of_ours() -> None:
+    async def test(go_on: asyncio.Event) -> None:
+        caller = Caller(Limited(go_on).of())
+        caller.send(b'"x')
+        caller.chunks.put_nowait({"type": "http.disconnect"})
+        assert await caller.status() == 400
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[]", 1), ("[1,2,3]", 3), ("{}", 1), ('{"a": 1, "b": [1, 2]}', 4), ('"a,b,[{"', 1), (r'["\",[[", ",,"]', 2),
+        ('["a,\\\\", 1]', 2), ("[[[[1]]]]", 5),
+    ],
+)  # fmt: skip
+def test_values_are_counted_and_separators_within_texts_are_not(text: str, values: int) -> None:
+    padded = f"[{text}, {json.dumps([0] * MOST_VALUES)}]".encode()  # so many that the count has to be exact
+    assert values <= count_values(padded) - MOST_VALUES - 2 <= values + 2
+
+
+def test_a_text_that_looks_like_many_values_is_counted_quickly_and_taken() -> None:
+    began = time.perf_counter()
+    for text in (b'"' + b"[{,\\" * 400_000 + b'"', b'"\\"' * 500_000, b'"' * 2_000_001):
+        count_values(text)
+    assert count_values(b'{"a": "' + b"[,{" * 600_000 + b'"}') < 5
+    assert time.perf_counter() - began < 5
+
+
 @pytest.mark.parametrize(("path", "query"), [("/", b"a=" + b"x" * 20_000), ("/" + "x" * 20_000, b"")])
 def test_a_path_and_query_that_are_too_long_are_refused(path: str, query: bytes) -> None:
     async def test(go_on: asyncio.Event) -> None:
-        assert await Caller(limited(go_on), path=path, query=query).status() == 414
+        assert await Caller(Limited(go_on).of(), path=path, query=query).status() == 414
 
     run(test)
 
@@ -225,6 +313,24 @@ def test_all_slow_readers_together_have_a_limit() -> None:
         for each in opened:
             await each.__aexit__(None, None, None)
         assert hub.waiting_bytes == 0
+        await hub.close()
+
+    run(test)
+
+
+def test_streams_are_counted_before_anything_is_awaited_for_them() -> None:
+    async def test(_: asyncio.Event) -> None:
+        hub = EventHub(Feed(), 20)  # type: ignore[arg-type]
+        places = [hub.subscribe(f"s{number}", None, for_visitor=number % 2 == 1) for number in range(60)]
+        begun_ones = await asyncio.gather(*(each.__aenter__() for each in places), return_exceptions=True)
+        assert sum(not isinstance(each, HttpProblem) for each in begun_ones) == hub.streams == 20
+        for place, begin in zip(places, begun_ones, strict=True):
+            if not isinstance(begin, HttpProblem):
+                await place.__aexit__(None, None, None)
+        assert hub.streams == 0
+        visitors = [hub.subscribe("s", None, for_visitor=True) for _ in range(20)]
+        refused = [await asyncio.gather(each.__aenter__(), return_exceptions=True) for each in visitors]
+        assert sum(isinstance(each, HttpProblem) for (each,) in refused) == 2, "a tenth is kept for others"
         await hub.close()
 
     run(test)

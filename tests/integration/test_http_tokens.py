@@ -1,0 +1,408 @@
+"""What the token of a session may do over HTTP: what it is for, and nothing that others trust."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from support.addressed_agents import ADDRESSED_TOOLS
+from support.agents import call, plan
+from support.lab import Lab
+from support.serve_process import ServeProcess, parse_events
+from support.tree_agents import delegate
+from support.wait import wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
+
+ADMIN = "token-of-admin-0123456789"
+SERVER = {scope: f"token-of-{scope}-0123456789" for scope in ("submit", "read", "answer", "stop")}
+ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    agents = "support.addressed_agents,support.agents,support.tree_agents"
+    with Lab(tmp_path_factory.mktemp("tokens") / "lab", agents=agents, env=ENV) as started:
+        started.worker()
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(lab: Lab) -> Iterator[ServeProcess]:
+    tokens = ",".join(f"{token}:{scope}" for scope, token in {**SERVER, "admin": ADMIN}.items())
+    process = ServeProcess(lab.directory / "serve", lab.store_url, {**ENV, "CELERY_AGENTS_HTTP_TOKEN_SECRETS": tokens})
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def http(served: ServeProcess) -> Iterator[httpx.Client]:
+    with served.http(ADMIN) as client:
+        yield client
+
+
+def waiting(http: httpx.Client, *names: str) -> tuple[str, dict[str, str]]:
+    """A session that waits for these calls, and the ids of their requests by the names of the tools."""
+    message = plan([call(name, work=name) for name in names], answer="it is done")
+    job = http.post("/v1/agents/addressed/jobs", json={"message": message, "metadata": {"customer": "acme"}}).json()
+    path = f"/v1/sessions/{job['session_id']}"
+    wait_until(lambda: http.get(path).json()["status"] == "waiting", "it waits", 30)
+    return job["session_id"], {each["tool"]: each["id"] for each in http.get(f"{path}/requests").json()["requests"]}
+
+
+def token_for(http: httpx.Client, session: str, *scopes: str, **names: str) -> str:
+    made = http.post(f"/v1/sessions/{session}/tokens", json={"scopes": scopes, **names})
+    assert made.status_code == 201, made.text
+    return made.json()["token"]
+
+
+def answer_to(name: str) -> dict[str, Any]:
+    if name == "later":
+        return {"complete": {"found": 1}}
+    return {"answer": {"word": "yes"}} if name.startswith("question") else {"approve": True}
+
+
+ANYBODYS = {"question_to_anybody"}
+MAY_ANSWER = [
+    (("chat",), None, ANYBODYS),
+    (("chat",), "customer", ANYBODYS | {"question_to_customer", "approved_by_customer"}),
+    (("answer", "submit", "read"), None, ANYBODYS | {"approved_by_anybody"}),
+    (("answer",), "customer", ANYBODYS | {"approved_by_anybody", "question_to_customer", "approved_by_customer"}),
+    (("read", "submit", "stop"), "customer", set[str]()),
+]
+
+
+@pytest.mark.parametrize(("scopes", "to", "allowed"), MAY_ANSWER)
+def test_a_sessions_token_answers_what_is_for_its_bearer_and_nothing_else(
+    served: ServeProcess, http: httpx.Client, lab: Lab, scopes: tuple[str, ...], to: str | None, allowed: set[str]
+) -> None:
+    names = [each.name for each in ADDRESSED_TOOLS]
+    session, requests = waiting(http, *names)
+    path = f"/v1/sessions/{session}"
+    token = token_for(http, session, *scopes, **({"answer_to": to} if to else {}))
+    with served.http(token) as bearer:
+        if scopes == ("chat",):
+            listed = bearer.get(f"{path}/requests").json()["requests"]
+            assert {each["tool"] for each in listed} == allowed
+            for name, request in requests.items():
+                assert bearer.get(f"{path}/requests/{request}").status_code == (200 if name in allowed else 403)
+        for name in sorted(set(names) - allowed):
+            for key in (requests[name], call_id_of(http, path, requests[name])):
+                body = {"answers": {key: answer_to(name)}}
+                refused = bearer.post(f"{path}/answers", json=body)
+                assert refused.status_code == 403, (name, refused.text)
+            mixed = {requests[each]: answer_to(each) for each in [name, *allowed]}
+            assert bearer.post(f"{path}/answers", json={"answers": mixed}).status_code == 403
+        for name in allowed:
+            done = bearer.post(f"{path}/answers", json={"answers": {requests[name]: answer_to(name)}})
+            assert done.status_code == 200, done.text
+    left = {each["tool"] for each in http.get(f"{path}/requests").json()["requests"]}
+    assert left == set(names) - allowed
+    http.post(f"{path}/stop", json={})
+
+
+def call_id_of(http: httpx.Client, path: str, request: str) -> str:
+    return http.get(f"{path}/requests/{request}").json()["call_id"]
+
+
+def test_a_service_answers_any_request(served: ServeProcess, http: httpx.Client) -> None:
+    names = [each.name for each in ADDRESSED_TOOLS]
+    session, requests = waiting(http, *names)
+    with served.http(SERVER["answer"]) as service:
+        answers = {requests[name]: answer_to(name) for name in names}
+        done = service.post(f"/v1/sessions/{session}/answers", json={"answers": answers, "by": "somebody@shop"})
+        assert done.status_code == 200, done.text
+    wait_until(lambda: http.get(f"/v1/sessions/{session}").json()["status"] == "completed", "it is done", 30)
+
+
+@pytest.mark.parametrize(
+    ("names", "subject"),
+    [({"answer_to": "customer", "subject": "jo"}, "jo"), ({"answer_to": "customer"}, "customer"), ({}, None)],
+)
+def test_what_a_sessions_token_does_is_kept_under_its_subject(
+    served: ServeProcess, http: httpx.Client, names: dict[str, str], subject: str | None
+) -> None:
+    session, requests = waiting(http, "question_to_anybody", "approved_by_managers")
+    path = f"/v1/sessions/{session}"
+    own = subject or f"session {session}"
+    body = {"answers": {requests["question_to_anybody"]: answer_to("question")}}
+    with served.http(token_for(http, session, "chat", "stop", "submit", **names)) as bearer:
+        for verb, given in (
+            ("answers", body),
+            ("stop", {}),
+            ("suspend", {"reason": "x"}),
+            ("resume", {}),
+            ("retry", {}),
+        ):
+            forged = bearer.post(f"{path}/{verb}", json={**given, "by": "manager"})
+            assert forged.status_code == 403, (verb, forged.text)
+        assert bearer.post(f"{path}/answers", json=body).status_code == 200
+        shown = http.get(f"{path}/requests/{requests['question_to_anybody']}").json()
+        assert shown["answer"]["by"] == own
+        assert bearer.post(f"{path}/stop", json={"by": own}).status_code in (200, 202)
+
+
+TRUSTED = [
+    ("PUT", "/metadata/customer", {"value": "umbrella"}),
+    ("POST", "/messages", {"message": "x", "budget": {"max_steps": 1000}}),
+    ("POST", "/messages", {"message": "x", "webhook": "https://example.com/"}),
+    ("POST", "/messages", {"message": "x", "request_webhook": "https://example.com/"}),
+    ("POST", "/retry", {"budget": {"max_steps": 1000}}),
+    ("POST", "/fork", {}),
+    ("PUT", "/system-prompt", {"prompt": "x"}),
+    ("PUT", "/model", {"model": "openai:x"}),
+    ("POST", "/tokens", {"scopes": ["chat"]}),
+    ("POST", "/clear", {}),
+    ("DELETE", "", None),
+]
+
+
+@pytest.mark.parametrize("scopes", [("chat",), ("submit", "read", "answer", "stop", "chat")])
+def test_a_sessions_token_writes_nothing_that_others_trust(
+    served: ServeProcess, http: httpx.Client, scopes: tuple[str, ...]
+) -> None:
+    session, _ = waiting(http, "approved_by_managers")
+    path = f"/v1/sessions/{session}"
+    before = http.get(f"{path}/state").json()["state"]
+    with served.http(token_for(http, session, *scopes)) as bearer:
+        for method, below, body in TRUSTED:
+            refused = bearer.request(method, path + below, json=body)
+            assert refused.status_code == 403, (method, below, refused.text)
+        jobs = {"message": "x", "session_id": session, "metadata": {"customer": "umbrella"}}
+        assert bearer.post("/v1/agents/addressed/jobs", json=jobs).status_code == 403
+    assert http.get(f"{path}/state").json()["state"] == before
+    http.post(f"{path}/stop", json={})
+
+
+def test_a_chat_sees_its_conversation_as_text_and_its_events_without_their_causes(
+    served: ServeProcess, http: httpx.Client
+) -> None:
+    session, requests = waiting(http, "approved_by_managers", "question_to_customer")
+    path = f"/v1/sessions/{session}"
+    http.put(f"{path}/system-prompt", json={"prompt": "the secret prompt"})
+    answers = {requests["approved_by_managers"]: {"approve": True}}
+    http.post(f"{path}/answers", json={"answers": answers, "by": "a manager's name"})
+    with served.http(token_for(http, session, "chat", answer_to="customer")) as bearer:
+        assert bearer.get(path).json()["reason"] == ""
+        answers = {requests["question_to_customer"]: {"answer": {"word": "yes"}}}
+        assert bearer.post(f"{path}/answers", json={"answers": answers}).status_code == 200
+        wait_until(lambda: bearer.get(path).json()["status"] == "completed", "it is done", 30)
+        sent = bearer.post(f"{path}/messages", params={"wait": 20}, json={"message": plan(answer="again")})
+        assert (sent.status_code, sent.json()["status"], sent.json()["result"]) == (200, "completed", None)
+        messages = bearer.get(f"{path}/messages").json()
+        assert messages["total"] == len(messages["messages"]) == 4
+        assert [set(each) for each in messages["messages"]] == [{"role", "content"}] * 4
+        assert [each["role"] for each in messages["messages"]] == ["user", "assistant"] * 2
+        for live in ("true", "false"):
+            with bearer.stream("GET", f"{path}/events", params={"until": "end", "live": live}) as response:
+                events = parse_events(response.iter_lines())
+            everything = json.dumps([each for _, _, each in events])
+            for hidden in ("a manager's name", "approved_by_managers", "the secret prompt", "tokens"):
+                assert hidden not in everything
+            opened = [each["data"] for _, kind, each in events if kind == "request_opened"]
+            assert sorted(map(bool, opened)) == [False, True]
+            assert next(each["tool"] for each in opened if each) == "question_to_customer"
+        document = http.get("/openapi.json").json()["paths"]
+        for template, methods in document.items():
+            for method, operation in methods.items():
+                description = operation.get("description", "")
+                if "{session_id}" in template and "`chat`" not in description:
+                    concrete = re.sub(r"{\w+}", "x", template.replace("{session_id}", session))
+                    assert bearer.request(method.upper(), concrete, json={}).status_code == 403, (method, template)
+
+
+def test_a_token_does_not_reach_a_session_whose_name_only_begins_like_its_own(
+    served: ServeProcess, http: httpx.Client
+) -> None:
+    for name in ("user-1", "user-12", "user-1-2"):
+        http.post("/v1/agents/planned/jobs", params={"wait": 30}, json={"message": plan(), "session_id": name})
+    with served.http(token_for(http, "user-1", "read", "submit", "chat")) as bearer:
+        assert bearer.get("/v1/sessions/user-1").status_code == 200
+        for other in ("user-12", "user-1-2", "user-"):
+            for below in ("", "/messages", "/events", "/requests"):
+                assert bearer.get(f"/v1/sessions/{other}{below}").status_code == 403, (other, below)
+            assert bearer.post(f"/v1/sessions/{other}/messages", json={"message": "x"}).status_code == 403
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+
+def test_forks_are_an_operators_and_the_token_of_the_root_does_not_reach_them(
+    served: ServeProcess, http: httpx.Client
+) -> None:
+    job = http.post("/v1/agents/planned/jobs", params={"wait": 30}, json={"message": plan(answer="x")}).json()
+    session = job["session_id"]
+    path = f"/v1/sessions/{session}"
+    for token in (*SERVER.values(), token_for(http, session, "submit", "read", "answer", "stop", "chat")):
+        with served.http(token) as other:
+            assert other.post(f"{path}/fork").status_code == 403
+    fork = http.post(f"{path}/fork").json()["session_id"]
+    again = http.post(f"/v1/sessions/{fork}/fork").json()["session_id"]
+    assert fork.startswith(f"{session}.")
+    with served.http(token_for(http, session, "read", "submit", "chat")) as bearer:
+        for each in (fork, again, f"{session}.{'0' * 32}", f"{session}.not-an-id"):
+            assert bearer.get(f"/v1/sessions/{each}").status_code in (403, 422), each
+            assert bearer.post(f"/v1/sessions/{each}/messages", json={"message": plan()}).status_code in (403, 422)
+            body = {"threadId": each, "runId": "x", "messages": []}
+            assert bearer.post("/agui/planned", json=body).status_code in (403, 422)
+    with served.http(token_for(http, fork, "read")) as bearer:
+        assert bearer.get(f"/v1/sessions/{fork}").status_code == 200
+        assert bearer.get(path).status_code == 403
+
+
+def test_a_fork_outlives_its_source_and_is_deleted_by_its_own_delete(http: httpx.Client) -> None:
+    job = http.post("/v1/agents/planned/jobs", params={"wait": 30}, json={"message": plan(answer="x")}).json()
+    path = f"/v1/sessions/{job['session_id']}"
+    fork = f"/v1/sessions/{http.post(f'{path}/fork').json()['session_id']}"
+    assert http.delete(path).status_code == 204
+    assert http.get(f"{fork}/messages").json()["total"] > 0
+    assert http.get(fork).json()["forked_from"] == job["session_id"]
+    assert http.delete(fork).status_code == 204
+    assert http.get(fork).status_code == 410
+
+
+def test_the_token_of_a_root_reaches_the_sessions_that_it_has_started(served: ServeProcess, http: httpx.Client) -> None:
+    message = plan([delegate(plan(answer="by the child"))])
+    job = http.post("/v1/agents/node/jobs", params={"wait": 30}, json={"message": message}).json()
+    tree = http.get(f"/v1/sessions/{job['session_id']}/tree").json()
+    children = [each["session_id"] for each in tree["children"]]
+    assert children, tree
+    with served.http(token_for(http, job["session_id"], "read")) as bearer:
+        assert bearer.get(f"/v1/sessions/{children[0]}").status_code == 200
+        grandchild = http.post(f"/v1/sessions/{children[0]}/fork").json()["session_id"]
+        assert bearer.get(f"/v1/sessions/{grandchild}").status_code == 403
+
+
+# --- numbers, dates and hosts -----------------------------------------------------------------------------------------
+
+NUMBERS = ["1e400", "-1e400", "NaN", "Infinity", "-1", "1e308", "9" * 400, "0", "1e-320", '"x"', "[]"]
+DATES = [
+    "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "2026-02-30T00:00:00Z",
+    "2026-01-01T00:00:00", "99999999999999999999", "-1", "1e400", "2026-01-01T00:00:00+23:59", "",
+]  # fmt: skip
+
+
+def fields(
+    schema: dict[str, Any], schemas: dict[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The fields of numbers and dates of a body, by their paths."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    for kind in schema.get("anyOf", [schema]):
+        if "$ref" in kind:
+            yield from fields(kind, schemas, path)
+        elif kind.get("format") == "date-time":
+            yield path, "date"
+        elif kind.get("type") in ("number", "integer"):
+            yield path, "number"
+        for name, each in kind.get("properties", {}).items():
+            if len(path) < 3:
+                yield from fields(each, schemas, (*path, name))
+
+
+FILLED = {
+    "message": '"x"', "reason": '"x"', "scopes": '["read"]', "value": "1", "prompt": '"x"', "model": '"openai:x"',
+    "answers": '{"x": {"approve": true}}', "answer": '{"approve": true}', "snapshot": "{}", "threadId": '"x"',
+    "runId": '"x"', "messages": "[]",
+}  # fmt: skip
+
+
+def test_no_number_and_no_date_of_any_operation_is_an_error_of_the_server(
+    http: httpx.Client, served: ServeProcess
+) -> None:
+    job = http.post("/v1/agents/planned/jobs", params={"wait": 30}, json={"message": plan(answer="x")}).json()
+    document = http.get("/openapi.json").json()
+    schemas, tried = document["components"]["schemas"], 0
+    for template, methods in document["paths"].items():
+        for method, operation in methods.items():
+            place = re.sub(r"{\w+}", "x", template.replace("{session_id}", job["session_id"]))
+            place = place.replace("/agents/x/", "/agents/nobody/")
+            content = operation.get("requestBody", {}).get("content", {})
+            body = content.get("application/json", {}).get("schema", {})
+            required = resolve(body, schemas).get("required", [])
+            for path, kind in fields(body, schemas):
+                for value in NUMBERS if kind == "number" else [json.dumps(each) for each in DATES] + NUMBERS:
+                    filled = {name: FILLED[name] for name in required if name in FILLED}
+                    text = value
+                    for name in reversed(path[1:]):
+                        text = f'{{"{name}": {text}}}'
+                    written = ", ".join(f'"{name}": {each}' for name, each in {**filled, path[0]: text}.items())
+                    headers = {"Content-Type": "application/json"}
+                    response = http.request(method, place, content=f"{{{written}}}", headers=headers)
+                    assert response.status_code < 500, (method, template, path, value, response.text)
+                    tried += 1
+                    if value in ("1e400", "-1e400", "NaN", "Infinity"):
+                        assert response.status_code in (400, 422), (method, template, path, value, response.text)
+            for each in operation["parameters"]:
+                if each["in"] != "query" or operation["operationId"] in ("follow_events", "run_agent"):
+                    continue
+                for value in (*NUMBERS, *DATES):
+                    response = http.request(method, place, params={each["name"]: value}, content=b"")
+                    assert response.status_code < 500, (method, template, each["name"], value, response.text)
+                    tried += 1
+    assert tried > 500
+    named = http.post("/v1/agents/planned/jobs", content='{"message": "x", "delay_seconds": 1e400}', headers=headers)
+    assert (named.status_code, "delay_seconds" in named.json()["detail"]) == (422, True)
+    assert "Traceback" not in served.text()
+
+
+def resolve(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    return schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e400", "9" * 5_000, "[[NaN]]", "1" * 400])
+def test_numbers_within_values_are_finite(http: httpx.Client, value: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    body = f'{{"message": "x", "metadata": {{"a": {value}}}}}'
+    response = http.post("/v1/agents/nobody/jobs", content=body, headers=headers)
+    assert response.status_code < 500, response.text
+    if response.status_code == 202:
+        assert http.get(f"/v1/sessions/{response.json()['session_id']}/state").status_code == 200
+
+
+def test_no_reply_names_the_host_that_the_caller_has_written(served: ServeProcess) -> None:
+    with served.http() as nobody:
+        host = {"Host": "evil.example"}
+        for path in ("/v1/answers/ca1.token.x/", "/v1/agents/", "/v1/sessions/x/", "/", "/openapi.json/", "//"):
+            response = nobody.get(path, headers=host)
+            assert response.status_code in (200, 401, 404), path
+            assert "evil.example" not in response.text + str(response.headers), path
+
+
+PROXIED = [
+    {"X-Forwarded-For": "203.0.113.7"}, {"Forwarded": "for=203.0.113.7"}, {"X-Real-IP": "203.0.113.7"}, {"Via": "1.1 a"},
+    {"X-Forwarded-Proto": "https"}, {"X-Forwarded-Host": "localhost"}, {"CF-Connecting-IP": "203.0.113.7"},
+]  # fmt: skip
+
+
+def test_without_tokens_nobody_asks_through_a_proxy_on_this_machine(lab: Lab) -> None:
+    process = ServeProcess(lab.directory / "open", lab.store_url)
+    process.start()
+    try:
+        with process.http() as http:
+            assert http.get("/v1/agents").status_code == 200
+            for headers in PROXIED:
+                refused = http.get("/v1/agents", headers=headers)
+                assert refused.status_code == 401, headers
+                assert "CELERY_AGENTS_HTTP_TOKEN_SECRETS" in refused.json()["detail"]
+        import socket
+
+        with socket.create_connection(("127.0.0.1", process.port), timeout=10) as plain:  # as nginx asks by default
+            plain.sendall(f"GET /v1/agents HTTP/1.0\r\nHost: 127.0.0.1:{process.port}\r\n\r\n".encode())
+            assert plain.recv(100).split()[1] == b"401"
+    finally:
+        process.end()
+
+
+def test_a_scope_of_browsers_is_none_of_a_service(lab: Lab) -> None:
+    from celery_agents.config.settings import SettingsError
+    from celery_agents.tasks.http.access import read_tokens
+
+    with pytest.raises(SettingsError, match="submit, read, answer, stop, admin"):
+        read_tokens("long-enough-0123456789:chat")
