@@ -1,4 +1,4 @@
-"""What a token with the scope `chat` sees of a session: its conversation as text, and what is asked of its bearer."""
+"""The part of a session that a token with the scope `chat` sees: its conversation as text, and what is asked of it."""
 
 from __future__ import annotations
 

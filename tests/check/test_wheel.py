@@ -76,7 +76,7 @@ def test_the_wheel_holds_exactly_what_belongs_to_the_product(wheel: Path) -> Non
 
 
 EXTRAS = {
-    "ag_ui", "httpx2", "mcp", "mcp_types", "pydantic_ai", "pytest", "sse_starlette", "starlette", "uvicorn",
+    "ag_ui", "h11", "httpx2", "mcp", "mcp_types", "pydantic_ai", "pytest", "sse_starlette", "starlette", "uvicorn",
 }  # fmt: skip
 """Modules that only extras bring, and what the testing module needs."""
 

@@ -174,20 +174,19 @@ def tell_in_pieces(ctx: ToolContext, text: str, size: int) -> str:
 def test_a_secret_that_a_tool_emits_in_pieces_is_redacted(
     new_bench: NewBench, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    secret = "not-a-real-key-4711"
+    secret, redacted = "not-a-real-key-4711", "the key is [redacted], and its beginning not-a-r"
     monkeypatch.setenv("ACME_API_KEY", secret)
-    current_matcher(fresh=True)
-    text = f"the key is {secret}, and its beginning not-a-r"
-    bench = new_bench(
-        Agent(
-            "a",
-            driver=ScriptedDriver([[CallTool("tell_in_pieces", text=text, size=size)], "done"]),
-            tools=[tell_in_pieces],
-        )
-    )
+
+    def wait_for_it(state: Any) -> str:
+        wait_for_text(bench, session_id, redacted, part="t0")
+        return "done"
+
+    calls = [CallTool("tell_in_pieces", text=redacted.replace("[redacted]", secret), size=size)]
+    bench = new_bench(Agent("a", driver=ScriptedDriver([calls, wait_for_it]), tools=[tell_in_pieces]))
     session_id = watched(bench)
+    assert secret not in current_matcher(fresh=True).redact(secret)
     bench.run(session_id)
-    wait_for_text(bench, session_id, "the key is [redacted], and its beginning not-a-r", part="t0")
+    assert "".join(each.text for each in found(bench, session_id) if each.part == "t0") == redacted
 
 
 def test_emitting_outside_of_a_worker_does_nothing(new_bench: NewBench) -> None:
