@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from ..concurrency import fibers
 from .database import Command, Reply
 
 # Two clocks that are off by a thousandth, which is more than any are, part by less than the slack of the sweep.
@@ -66,6 +67,10 @@ class RedisClock:
         self._monotonic = monotonic
         self._ahead_ms = 0.0
         self._estimates_until = 0.0  # by this machine's clock
+        self._run: tuple[bytes | None, float] = (
+            None,
+            0.0,
+        )  # Redis's id of its run, and when it was first seen by this machine's clock
 
     def now(self) -> Command:
         """`TIME`."""
@@ -89,11 +94,18 @@ class RedisClock:
         return ("INFO", "server")
 
     def uptime_seconds(self, reply: Reply) -> float:
-        """Parse the line `uptime_in_seconds`."""
-        for line in reply.decode().splitlines():
-            if line.startswith("uptime_in_seconds:"):
-                return float(line.partition(":")[2])
-        return float("inf")
+        """Parse the line `uptime_in_seconds`; at least the time since this process first saw the same run of Redis.
+
+        Redis subtracts two readings of its machine's clock. When that was set back, the difference is too small, or
+        negative, for as long as the clock went back.
+        """
+        lines = dict(line.split(b":", 1) for line in reply.splitlines() if b":" in line)
+        if b"uptime_in_seconds" not in lines:
+            return float("inf")
+        run, here = lines.get(b"run_id", b""), self._monotonic()
+        if self._run[0] != run:
+            self._run = (run, here)
+        return max(float(lines[b"uptime_in_seconds"]), here - self._run[1])
 
     def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
         """`SET … PX`."""
@@ -104,5 +116,5 @@ class RedisClock:
         return ("PEXPIRE", key, lease_ms)
 
     def pause(self, seconds: float) -> None:
-        """Sleep by this machine's clock."""
-        time.sleep(seconds)
+        """Wait by this machine's clock; a fiber lets the others of its loop run."""
+        fibers.sleep(seconds)
