@@ -122,6 +122,17 @@ def configure_logging(settings: Settings, *, redact: Redact = str, everybody: bo
         _format_everywhere(lambda _: JsonFormatter(redact))
 
 
+def log_everything_as_json(settings: Settings, *, redact: Redact = str) -> None:
+    """Let each line that this process logs be JSON from now on, warnings and those of all libraries too.
+
+    Args:
+        redact: Replaces the secrets of the process.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    configure_logging(settings, redact=redact, everybody=True)
+
+
 def _as_safe_text(formatter: logging.Formatter | None, redact: Redact) -> logging.Formatter:
     return formatter if isinstance(formatter, TextFormatter) else TextFormatter(formatter, redact)
 

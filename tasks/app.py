@@ -90,6 +90,7 @@ def create_worker(app: Celery, settings: Settings, name: str | None = None) -> A
         without_mingle=True,
         task_events=settings.task_events or None,
         # A person's wish that is no option of Celery alone (https://no-color.org); any text turns colors off.
+        quiet=settings.log_format == "json",  # its banner is no line of a log
         no_color=True if os.environ.get("NO_COLOR") else None,
     )
 

@@ -6,8 +6,10 @@ import re
 import sys
 from typing import Final
 
+from ...config.logs import log_everything_as_json
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
+from ...worker.known_secrets import redact_known
 from ..agent_modules import import_agents
 from ..consumer.garbage_collection import collect_rarely, freeze_loaded_objects
 
@@ -38,10 +40,13 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
         raise ConfigurationError(
             f"the worker's name {name!r} must be letters, digits, '.', '_', '%' or '-', like worker1@%h"
         )
-    from celery.signals import worker_ready
+    from celery.signals import setup_logging, worker_ready
 
     from ..app import create_app, create_worker
 
+    if settings.log_format == "json":
+        log_everything_as_json(settings, redact=redact_known)
+        setup_logging.connect(_keep_logging, weak=False)
     for agent in import_agents(settings):
         agent.answering.check()
     collect_rarely()
@@ -50,3 +55,7 @@ def run_worker(settings: Settings, name: str | None = None) -> int:
     worker = create_worker(create_app(settings), settings, name)
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def _keep_logging(**_: object) -> None:
+    """Celery sets up no logging of its own where this signal has a receiver."""
