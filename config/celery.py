@@ -12,6 +12,12 @@ from .settings import GROUP_MARK, Settings
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
 
+CONTROL_EXCHANGE: Final = "celery-agents"
+"""Remote control of our own app. Under Celery's name, `celery`, every other app of the broker commands our workers."""
+
+EVENT_EXCHANGE: Final = "celery-agents.events"
+"""Where our own app sends its events, for Flower. Another app's may hold pickle, at which a reader of ours fails."""
+
 # Brokers that keep empty queues drop the queue of a worker group this long after its last worker.
 _GROUP_QUEUE_SECONDS: Final = 86_400.0
 
@@ -75,6 +81,9 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": settings.task_events,
         "task_send_sent_event": settings.task_events,
         "worker_enable_remote_control": True,  # Flower's inspect and revoke
+        "control_exchange": CONTROL_EXCHANGE,
+        "event_exchange": EVENT_EXCHANGE,
+        "event_queue_prefix": EVENT_EXCHANGE,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "enable_utc": True,

@@ -14,7 +14,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from celery.worker import state as worker_state
 from kombu import Queue
 
-from ...config.celery import pool_name
+from ...config.celery import is_our_queue, pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, StoreUnavailable
@@ -22,6 +22,7 @@ from ...worker.known_secrets import redact_known
 from ..housekeeping.sweeper import Sweeper, queue_length
 from ..observability.metrics import serve_metrics
 from ..observability.server_policy import check_server
+from ..own_app import OwnApp
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
 from .command_checks import CommandChecks
@@ -149,7 +150,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
     def _install_nets(self, ours: list[Queue]) -> None:
         """Let nothing that somebody may write to the broker end this worker."""
         install_safe_decoding(ours, CommandChecks(self._app))
-        install_safe_redelivery(self._settings.control_queue)
+        is_ours = partial(is_our_queue, self._settings) if isinstance(self._app, OwnApp) else None
+        install_safe_redelivery(self._settings.control_queue, is_ours)
         install_safe_fetch()
         limit_commands(self._app)
 

@@ -16,7 +16,7 @@ from celery.app.task import Context
 
 from ..names import CONTROL, QUARANTINE, STEP
 from ..step_message import MalformedStep, read_step
-from .message_checks import InvalidMessage, check_form, decode_body, shown
+from .message_checks import LARGEST_LATER_BYTES, InvalidMessage, check_form, decode_body, shown
 
 LATEST_ETA: Final = timedelta(seconds=60)
 """How far ahead the time of a control task may lie. A worker keeps such a message in its memory until then."""
@@ -94,12 +94,19 @@ def _check_control(message: dict[str, Any], args: list[Any], kwargs: dict[str, A
     headers = message["headers"]
     if _LIKE_A_STEP.fullmatch(headers["id"]):
         raise InvalidMessage(f"id={shown(headers['id'])} has the form of a step's id; choose another one")
-    if headers.get("eta") is not None and not _is_soon(headers["eta"]):
-        limit = f"{LATEST_ETA.total_seconds():.0f} s"
-        raise InvalidMessage(f"eta={shown(headers['eta'])} is more than {limit} ahead; send the message at that time")
+    if headers.get("eta") is not None:
+        _check_eta(headers["eta"], len(message["body"]))
     # Flower shows these texts to everybody who may look at it. The sender's own would hold prompt and webhook.
     headers["argsrepr"] = f"({len(args)} hidden)" if args else "()"
     headers["kwargsrepr"] = repr({name: _hide_argument(name, value) for name, value in kwargs.items()})
+
+
+def _check_eta(eta: str, size: int) -> None:
+    advice = "send the message at that time"
+    if not _is_soon(eta):
+        raise InvalidMessage(f"eta={shown(eta)} is more than {LATEST_ETA.total_seconds():.0f} s ahead; {advice}")
+    if size > LARGEST_LATER_BYTES:
+        raise InvalidMessage(f"eta={shown(eta)} of a message larger than {LARGEST_LATER_BYTES} bytes; {advice}")
 
 
 def _check_quarantine(message: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> None:

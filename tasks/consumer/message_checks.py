@@ -1,10 +1,14 @@
-"""Checks of the form of broker elements: what passes them cannot make kombu or Celery raise in the consumer."""
+"""Checks of the form and size of broker elements: what passes cannot make kombu or Celery raise in the consumer.
+
+The size is checked before anything is parsed: a text of `{}` takes twenty times its bytes as Python objects.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
@@ -12,12 +16,71 @@ from typing import Any, Final, cast
 from kombu.utils import json as kombu_json
 
 LARGEST_BYTES: Final = 4_000_000
+"""Most bytes of an element."""
+
+MOST_VALUES: Final = 10_000
+"""Most JSON values of an element, and of the body that is a text in it, together with the names of an object's."""
+
+LARGEST_LATER_BYTES: Final = 64_000
+"""Most bytes of the body of a control message with an `eta`: a worker keeps it in its memory until then."""
+
 _SHOWN_CHARS: Final = 100
+_KEPT_BYTES: Final = 2_000
+# A string of JSON, or the rest of the text where it has no end: no place is looked at twice.
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _TYPED: Final = "__type__"
 
 
 class InvalidMessage(Exception):
     """An element is no message, or one that is not taken; the text says why."""
+
+
+class RefusedText(str):
+    """The beginning of an element that is not worth decoding; the rest was dropped.
+
+    Attributes:
+        reason: Why it is refused.
+    """
+
+    reason = ""
+
+    @classmethod
+    def cut(cls, data: bytes, reason: str) -> RefusedText:
+        """Keep what can be shown of an element."""
+        text = cls(data[:_KEPT_BYTES].decode("utf-8", "backslashreplace"))
+        text.reason = reason
+        return text
+
+
+def decode_text(value: Any) -> Any:
+    """Decode the bytes of an element; of one that is too large or no UTF-8, only the beginning, to be refused."""
+    if not isinstance(value, bytes):
+        return value
+    if len(value) > LARGEST_BYTES:
+        return RefusedText.cut(value, f"larger than {LARGEST_BYTES} bytes")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:  # to show each wrong byte of a long text takes seconds
+        return RefusedText.cut(value, "not JSON: no UTF-8")
+
+
+def check_size(text: str) -> None:
+    """Check how much memory a JSON text takes when it is parsed. Every text of the broker passes it first.
+
+    Raises:
+        InvalidMessage: It has more bytes or values than an element may have.
+    """
+    if isinstance(text, RefusedText):
+        raise InvalidMessage(text.reason)
+    if len(text) > LARGEST_BYTES:
+        raise InvalidMessage(f"larger than {LARGEST_BYTES} bytes")
+    # The second count leaves out what stands in texts; few elements need it.
+    if _count_values(text) > MOST_VALUES and _count_values(_STRING.sub("", text)) > MOST_VALUES:
+        raise InvalidMessage(f"more than {MOST_VALUES} JSON values")
+
+
+def _count_values(text: str) -> int:
+    return sum(map(text.count, "[{,:")) if len(text) > MOST_VALUES else 0
 
 
 def check_message(element: Any) -> dict[str, Any]:
@@ -94,9 +157,12 @@ def decode_body(message: Mapping[str, Any]) -> Any:
         raw = message["body"]
         if message["properties"].get("body_encoding") == "base64":
             raw = base64.b64decode(raw, validate=True).decode()
+        check_size(raw)
         if _TYPED in raw:  # kombu makes dates and the like of such objects, and fails at others
             kombu_json.loads(raw)
         return json.loads(raw)
+    except InvalidMessage:
+        raise
     except Exception as error:  # noqa: BLE001 - the decoders of types raise whatever they like
         raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
 

@@ -19,7 +19,7 @@ from .command_checks import CommandChecks
 from .element_rules import admit
 from .features import NO_ACK_MARK, SAFE_DECODING
 from .kombu_internals import accept_no_ack_mark, no_ack_tag, replace_decoding, stock_deliver, stock_loads
-from .message_checks import LARGEST_BYTES, InvalidMessage, check_message
+from .message_checks import InvalidMessage, check_message, check_size, decode_text
 from .quarantine import UnackedEntry, quarantine_message
 from .refusals import ELEMENT, REMOTE_CONTROL, refusals
 
@@ -137,6 +137,7 @@ class _SafeDecoder:
         if not isinstance(message, _QuarantineCall):
             if isinstance(message, UnackedEntry):
                 refusals.record(ELEMENT, _NO_OBJECT)
+                return dict(message)  # without the parts of the list
             try:
                 admit(message)
                 return message
@@ -165,14 +166,8 @@ class _QuarantineCall(dict[str, Any]):
         self.reason = reason
 
 
-def decode_text(value: Any) -> Any:
-    """Decode bytes, and make invalid UTF-8 visible instead of raising."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
 def _decode_json(text: Any) -> Any:
-    if len(text) > LARGEST_BYTES:
-        raise InvalidMessage(f"larger than {LARGEST_BYTES} bytes")
+    check_size(text)
     try:
         # kombu looks at every object for one of its marked types, which takes longer than all the rest of the decoding.
         return stock_loads(text) if "__type__" in text else json.loads(text)

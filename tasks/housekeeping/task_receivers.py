@@ -25,7 +25,8 @@ _HIGHEST_PRIORITY: Final = 255
 _LONGEST_SECONDS: Final = 366 * 86_400
 # Keys of our store, of kombu and of Celery's remote control, events and results. LPUSH gives such a key another type.
 _RESERVED: Final = re.compile(
-    r"ca:.*|_kombu\..*|(.*\.)?unacked.*|.*pidbox.*|celeryev.*|celery-task.*|amq\..*", re.DOTALL | re.IGNORECASE
+    r"ca:.*|_kombu\..*|(.*\.)?unacked.*|.*pidbox.*|celeryev.*|celery-(agents|task).*|amq\..*",
+    re.DOTALL | re.IGNORECASE,
 )
 # No blank, and no separator of kombu's sub-queues.
 _QUEUE: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f]+")

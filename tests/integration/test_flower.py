@@ -233,7 +233,7 @@ def test_forged_worker_names_and_events_do_not_break_flower(
     events += [[], "x", 7, [{}], [[heartbeat]]]
     with redis.Redis.from_url(redis_of_all) as broker:
         for number, event in enumerate(events):
-            broker.publish("/0.celeryev/worker.heartbeat", json.dumps(_event_message(event, number)))
+            broker.publish("/0.celery-agents.events/worker.heartbeat", json.dumps(_event_message(event, number)))
     job = client.submit("reader", "go")
     job.result(timeout=20)
     mine = f"kwargs:session_id={job.session_id}"
@@ -250,7 +250,7 @@ def _event_message(event: Any, number: int) -> dict[str, Any]:
         "content-encoding": "utf-8", "headers": {"hostname": "forged"},
         "properties": {
             "body_encoding": "base64", "delivery_tag": str(number), "priority": 0,
-            "delivery_info": {"exchange": "celeryev", "routing_key": "worker.heartbeat"},
+            "delivery_info": {"exchange": "celery-agents.events", "routing_key": "worker.heartbeat"},
         },
     }  # fmt: skip
 

@@ -168,7 +168,8 @@ def test_celerys_own_tasks_are_not_run_on_our_queues(attacker: Attacker) -> None
 
 
 BAD_RECORDS = [
-    "not json", "[]", "{}", "7", "null", "[1, 2, 3]", '[{"body": 1}, "a", "b"]', '[{}, "a", "b"]', "[" * 50_000, b"\xff\xfe",
+    "not json", "[]", "{}", "7", "null", "[1, 2, 3]", '[{"body": 1}, "a", "celery_agents.control"]',
+    '[{}, "a", "celery_agents.steps"]', "[" * 50_000, b"\xff\xfe",
 ]  # fmt: skip
 
 
@@ -227,7 +228,7 @@ def command(method: str, **parts: Any) -> dict[str, Any]:
         "content-encoding": "utf-8", "headers": {},
         "properties": {
             "body_encoding": "base64", "delivery_tag": uuid.uuid4().hex, "priority": 0,
-            "delivery_info": {"exchange": "celery.pidbox", "routing_key": ""},
+            "delivery_info": {"exchange": "celery-agents.pidbox", "routing_key": ""},
         },
     }  # fmt: skip
 
@@ -241,7 +242,7 @@ def test_remote_control_that_hangs_or_bursts_a_worker_is_refused(attacker: Attac
     hang = command("ping", pattern="(a|a)*" * 10 + "$", matcher="pcre")
     forged = command("ping", reply_to={"exchange": "", "routing_key": STEPS}, ticket="x")
     for each in (bomb, hang, forged):
-        attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
+        attacker.broker.publish("/0.celery-agents.pidbox", json.dumps(each))
     wait_until(lambda: attacker.refused("remote control").get("count") == 3, "each is refused", 15)
     attacker.works()
 
@@ -262,7 +263,7 @@ def test_commands_that_a_worker_would_remember_for_ever_do_not_fill_its_memory(a
             command("hello", arguments={"from_node": "x@y", "revoked": {long: 1}}),
             command("revoke_by_stamped_headers", arguments={"headers": {long: ["y"]}}),
         ):
-            attacker.broker.publish("/0.celery.pidbox", json.dumps(each))
+            attacker.broker.publish("/0.celery-agents.pidbox", json.dumps(each))
         time.sleep(0.005)
     wait_until(lambda: attacker.refused("remote control").get("count") == 1_800, "each is refused", 60)
     assert resident_kb(attacker.worker.pid) - before < 60_000

@@ -6,7 +6,7 @@ from typing import Any
 
 SESSION, CTL, LEASE, DUE = "ca:{0}:s:x", "ca:{0}:s:x:ctl", "ca:{0}:lease:x", "ca:{0}:due"
 STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
-PIDBOX = "/0.celery.pidbox"
+PIDBOX, EVENTS = "/0.celery-agents.pidbox", "/0.celery-agents.events/*"
 
 EVERYBODY: list[tuple[Any, ...]] = [
     ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "save", ""),
@@ -20,10 +20,10 @@ EVERYBODY: list[tuple[Any, ...]] = [
 MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
     "producer": [
         ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("LTRIM", "unacked", "0", "0"), ("INFO",),
-        ("PUBLISH", PIDBOX, "{}"), ("PSUBSCRIBE", "/0.celeryev/*"), ("SUBSCRIBE", "ca:wake:x"), ("SETNX", CTL, "a"),
+        ("PUBLISH", PIDBOX, "{}"), ("PSUBSCRIBE", EVENTS), ("SUBSCRIBE", "ca:wake:x"), ("SETNX", CTL, "a"),
         ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("HGET", "unacked", "x"),
-        ("LPUSH", "x.reply.celery.pidbox", "x"), ("HSET", "unacked", "x", "y"), ("SADD", "_kombu.binding.celery", "x"),
-        ("SADD", "_kombu.binding.celery.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
+        ("LPUSH", "x.reply.celery-agents.pidbox", "x"), ("HSET", "unacked", "x", "y"), ("SADD", "_kombu.binding.celery", "x"),
+        ("SADD", "_kombu.binding.celery-agents.pidbox", "x"), ("SADD", "_kombu.binding.reply.celery-agents.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
     ],
     "submitter": [
         ("LPUSH", STEPS, "x"), ("LPUSH", "celery", "x"), ("RPOP", CONTROL), ("BRPOP", CONTROL, "1"), ("LRANGE", CONTROL, "0", "-1"), ("DEL", CONTROL),
@@ -31,18 +31,18 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("LPUSH", "ca:shards", "x"), ("LPUSH", DUE, "x"), ("PUBLISH", "ca:wake:x", "x"), ("PUBLISH", PIDBOX, "{}"), ("LPUSH", "unacked", "x"),
         ("SADD", "_kombu.binding.celery_agents.steps", "x"), ("HSET", "unacked", "x", "y"),
     ],
-    "worker": [("PSUBSCRIBE", "/0.*"), ("PUBLISH", "/1.celery.pidbox", "{}"), ("HGETALL", "another:service")],
+    "worker": [("PSUBSCRIBE", "/0.*"), ("PUBLISH", "/1.celery-agents.pidbox", "{}"), ("HGETALL", "another:service")],
     "monitor": [
         ("HSET", SESSION, "a", "b"), ("DEL", SESSION), ("SET", "ca:shards", "2"), ("ZADD", DUE, "1", "x"), ("ZREM", DUE, "x"),
         ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("RPOP", STEPS), ("BRPOP", STEPS, "1"), ("PUBLISH", PIDBOX, "{}"),
-        ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", "/0.celeryev/*"), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
+        ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", EVENTS), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
         ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
         ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"),
     ],
     "http": [
         ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("INFO",), ("PUBLISH", PIDBOX, "{}"), ("SUBSCRIBE", "ca:wake:x"),
         ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("HGET", "unacked", "x"), ("HSET", "unacked", "x", "y"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
-        ("SADD", "_kombu.binding.celery", "x"), ("LPUSH", "x.reply.celery.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
+        ("SADD", "_kombu.binding.celery", "x"), ("LPUSH", "x.reply.celery-agents.pidbox", "x"), ("HSET", "flower.unacked", "x", "y"),
     ],
     "flower": [
         ("HGETALL", SESSION), ("HGET", SESSION, "state"), ("LRANGE", SESSION + ":m:messages:0", "0", "-1"), ("GET", "ca:shards"),

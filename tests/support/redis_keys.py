@@ -7,7 +7,7 @@ import re
 import redis
 
 # Celery's and kombu's own: bindings of queues, unacknowledged messages, and the queues themselves.
-_BROKER = re.compile(r"^(_kombu\..*|unacked.*|celery.*|.*\.reply\.celery\.pidbox|.*celery_agents.*)$")
+_BROKER = re.compile(r"^(_kombu\..*|unacked.*|celery.*|.*\.reply\.celery(-agents)?\.pidbox|.*celery_agents.*)$")
 _SESSION = re.compile(r"^ca:\{(?P<shard>\d+)\}:s:(?P<session>[A-Za-z0-9_.-]+)(:.*)?$")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 from ....config.brokers import shares_a_database
+from ....config.celery import is_our_queue
 from ....worker.redaction import redact
 from ...broker_keys import broker_key_types, unacked_key
-from ...consumer.safe_redelivery import examine_unacked
+from ...consumer.safe_redelivery import examine_unacked, names_another_queue
 from .findings import Finding, Installation
 
 _SHOWN: Final = 20
@@ -46,6 +48,9 @@ def check_unacked(installation: Installation) -> Iterator[Finding]:
         return
     key = unacked_key(installation.app)
     count, records = installation.store.housekeeping.unacked_records(key)
+    if installation.existing_app is None:
+        is_ours = partial(is_our_queue, installation.settings)
+        records = {tag: record for tag, record in records.items() if not names_another_queue(record, is_ours)}
     bad = [(tag, reason) for tag, record in records.items() if (reason := examine_unacked(record)) is not None]
     for tag, reason in bad[:_SHOWN]:
         advice = "a worker quarantines it after the visibility timeout; find out who writes to the broker"

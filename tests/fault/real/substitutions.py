@@ -231,7 +231,7 @@ class Siege:
                 self._broker.hset("unacked", tag, self._material.record(example))
                 self._broker.zadd("unacked_index", {tag: 1.0})
             case "command":
-                self._broker.publish("/0.celery.pidbox", self._material.command(example))
+                self._broker.publish("/0.celery-agents.pidbox", self._material.command(example))
             case _:
                 self._damage(example)
 
@@ -360,12 +360,12 @@ class Material:
         method, arguments = _COMMANDS[example.base % len(_COMMANDS)]
         body = {
             "method": method, "arguments": dict(arguments), "destination": None, "pattern": None, "matcher": None,
-            "reply_to": {"exchange": "reply.celery.pidbox", "routing_key": "nobody"}, "ticket": "1",
+            "reply_to": {"exchange": "reply.celery-agents.pidbox", "routing_key": "nobody"}, "ticket": "1",
         }  # fmt: skip
         message = {
             "body": body, "content-type": "application/json", "content-encoding": "utf-8", "headers": {"clock": 1},
             "properties": {"body_encoding": "base64", "delivery_tag": uuid.uuid4().hex, "priority": 0,
-                           "delivery_info": {"exchange": "celery.pidbox", "routing_key": ""}},
+                           "delivery_info": {"exchange": "celery-agents.pidbox", "routing_key": ""}},
         }  # fmt: skip
         changed = _substitute(message, example.changes)
         if isinstance(changed, dict) and not isinstance(changed.get("body"), str):

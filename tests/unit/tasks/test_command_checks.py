@@ -14,7 +14,7 @@ from celery_agents.tasks.consumer.command_checks import LARGEST_COMMAND_BYTES, C
 from celery_agents.tasks.consumer.message_checks import InvalidMessage
 
 CHECKS = CommandChecks(create_app(Settings.build()))
-REPLIES = {"exchange": "reply.celery.pidbox", "routing_key": "1234"}
+REPLIES = {"exchange": "reply.celery-agents.pidbox", "routing_key": "1234"}
 
 
 def command(headers: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_commands_of_celery_and_flower_pass() -> None:
     CHECKS.check(command())
     CHECKS.check(command(reply_to=REPLIES, ticket="7", destination=["celery@w"]))
     CHECKS.check(command(method="revoke", arguments={"task_id": ["a.1"], "terminate": True, "signal": "SIGTERM"}))
-    assert CHECKS.is_mailbox("celery@w.celery.pidbox")
+    assert CHECKS.is_mailbox("celery@w.celery-agents.pidbox")
     assert not CHECKS.is_mailbox("celery_agents.steps")
     assert not CHECKS.is_mailbox(None)
 
@@ -52,7 +52,7 @@ def test_commands_of_celery_and_flower_pass() -> None:
         ("reply_to", command(reply_to="x")),
         ("reply_to", command(reply_to={"exchange": "celery_agents.steps", "routing_key": "celery_agents.steps"})),
         ("reply_to", command(reply_to={"exchange": "", "routing_key": "celery"})),
-        ("reply_to", command(reply_to={"exchange": "reply.celery.pidbox", "routing_key": []})),
+        ("reply_to", command(reply_to={"exchange": "reply.celery-agents.pidbox", "routing_key": []})),
         ("content type", {**command(), "content-type": "application/x-python-serialize"}),
         ("larger", command(arguments={"x": "y" * LARGEST_COMMAND_BYTES})),
         ("a text of", command(method="revoke", arguments={"task_id": "x" * 1_001})),
@@ -64,7 +64,8 @@ def test_commands_of_celery_and_flower_pass() -> None:
         ("a text of", command(reply_to={**REPLIES, "routing_key": "x" * 1_001})),
         ("no object", {**command(), "body": base64.b64encode(b"[]").decode()}),
         ("cannot be read", {**command(), "body": base64.b64encode(b"{").decode()}),
-        ("cannot be read", {**command(), "body": base64.b64encode(b"[" * 50_000).decode()}),
+        ("cannot be read", {**command(), "body": base64.b64encode(b"[" * 9_000).decode()}),
+        ("more than 10000 JSON values", {**command(), "body": base64.b64encode(b"[" * 50_000).decode()}),
     ],
 )
 def test_a_command_that_celery_should_not_read_is_refused(name: str, message: dict[str, Any]) -> None:

@@ -12,7 +12,12 @@ import pytest
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.consumer.element_rules import admit
-from celery_agents.tasks.consumer.message_checks import InvalidMessage, check_message, check_unacked
+from celery_agents.tasks.consumer.message_checks import (
+    LARGEST_LATER_BYTES,
+    InvalidMessage,
+    check_message,
+    check_unacked,
+)
 from celery_agents.tasks.consumer.quarantine import quarantine_message
 from celery_agents.tasks.message_template import MessageTemplate, message_options, record_message
 from celery_agents.worker.store import StepRef
@@ -173,6 +178,10 @@ def test_a_wish_may_wait_for_a_retry_and_no_longer() -> None:
                 admit(check_message(message))
             else:
                 assert "eta=" in refused(message)
+    large = control(message="x" * LARGEST_LATER_BYTES)
+    admit(check_message(large))
+    large["headers"]["eta"] = datetime.now(UTC).isoformat()
+    assert "eta=" in refused(large)
 
 
 # --- what workers write themselves ------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_signature_of_any_size_does_not_get_into_a_session() -> None:
 RESERVED = [
     "ca:{0}:due", "ca:agents", "CA:{0}:due", "ca:", "ca:{0}:s:x\nforged", "_kombu.binding.celery", "_kombu.binding_deadlines",
     "unacked", "unacked_index", "unacked_mutex", "flower.unacked", "celery.pidbox", "worker@host.celery.pidbox",
-    "1234.reply.celery.pidbox", "celeryev", "celeryev.7", "celery-task-meta-7", "celery-taskset-meta-7", "amq.direct",
+    "1234.reply.celery.pidbox", "celeryev", "celery-agents.events", "celery@w.celery-agents.pidbox", "celeryev.7", "celery-task-meta-7", "celery-taskset-meta-7", "amq.direct",
     "celery_agents.steps", "celery_agents.control", "shop.steps", "shop.control", "shop.steps.gpu", "celery\x06\x163",
     "two words", "line\nbreak", "", "q" * 256, "\ud800", 7, ["celery"], {"name": "celery"}, True,
 ]  # fmt: skip
