@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult
 
 from ...config.networks import AllowedNetworks
+from ...config.routes import describe_route
 from ...worker.engine import EventLoopThread
 from .receivers import split_webhook
 
@@ -93,7 +94,9 @@ class WebhookPoster:
                 f"{parts.hostname} did not take the result within {self._deadline_seconds:g} s"
             ) from None
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise WebhookFailed(f"{parts.hostname} cannot be reached ({type(error).__name__})") from error
+            address, _, proxy = describe_route(parts.geturl()).partition(" by ")
+            unused = f"; callbacks take no proxy: {proxy}" if proxy else ""
+            raise WebhookFailed(f"{address} cannot be reached ({type(error).__name__}{unused})") from error
         if 300 <= status < 400:
             raise WebhookFailed(f"{parts.hostname} answered {status}; redirects are not followed")
         if not 200 <= status < 300:

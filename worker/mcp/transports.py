@@ -14,6 +14,7 @@ from typing import Any, Final
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from ...config.routes import describe_route
 from .credentials import Credentials
 from .metering import (
     LARGE_BYTES,
@@ -86,13 +87,13 @@ class _Client(httpx2.AsyncClient):
             response = await super().send(request, **options)
             return await self._read(request, response)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol) as error:
-            return _failure(request, NOT_SENT, _describe(error))
+            return _failure(request, NOT_SENT, _describe_connection(error, request))
         except _Compressed as error:
             return _failure(request, REFUSED, str(error))
         except MessageTooLarge as error:
             return _failure(request, TOO_LARGE, str(error))
         except httpx2.TransportError as error:
-            return _failure(request, LOST, _describe(error))
+            return _failure(request, LOST, _describe_connection(error, request))
         except Exception as error:  # noqa: BLE001 - an authentication may raise anything
             return _failure(request, NO_CREDENTIALS, f"the authentication has failed: {_describe(error)}")
 
@@ -144,6 +145,10 @@ def _says_why(response: httpx2.Response) -> bool:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _describe_connection(error: Exception, request: httpx2.Request) -> str:
+    return f"{_describe(error)} ({describe_route(str(request.url))})"
 
 
 def _failure(request: httpx2.Request, code: int, message: str) -> httpx2.Response:

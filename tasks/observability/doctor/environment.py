@@ -7,8 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+from celery import Celery
+
 from ....config.brokers import is_redis
 from ....config.celery import GREENLETS
+from ....config.routes import describe_route
 from ....config.settings import Settings
 from ....worker.agent import Agent, AgentRegistry
 from ....worker.errors import ConfigurationError
@@ -16,6 +19,7 @@ from ....worker.redaction import describe_exception
 from .findings import Finding, Installation
 from .workers import POOL_ADVICE, POOLS, PREFETCH_ADVICE, SLOTS_ADVICE
 
+_BROKER_VARIABLES: Final = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL")
 _KEYS: Final = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -66,8 +70,21 @@ def check_app_settings(installation: Installation) -> Iterator[Finding]:
     conf: Any = installation.existing_app.conf
     # Options of a worker's command line go before these two, so live workers tell them (`check_workers`).
     starting = () if installation.workers else _examine_start(conf, installation.settings)
-    findings = [*starting, *_examine_limits(conf, installation.settings), *_examine_switches(conf)]
+    limits, switches = _examine_limits(conf, installation.settings), _examine_switches(conf)
+    findings = [*starting, *_examine_broker(installation.existing_app), *limits, *switches]
     yield from findings or [Finding.ok("settings of the app", "none conflicts")]
+
+
+def _examine_broker(app: Celery) -> Iterator[Finding]:
+    """Variables of the environment that Celery takes before the broker of the app."""
+    conf: Any = app.conf
+    given = conf.first("broker_url", "broker_host")
+    for name in _BROKER_VARIABLES:
+        url = os.environ.get(name)
+        if url and given and url != given:
+            what = f"{describe_route(url) or 'no URL'}, and not the app's own {describe_route(str(given)) or 'broker'}"
+            advice = "unset it, or set the app's broker to the same: Celery takes the variable first"
+            yield Finding.warn(name, what, advice)
 
 
 def _examine_start(conf: Any, settings: Settings) -> Iterator[Finding]:

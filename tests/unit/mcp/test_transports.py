@@ -24,6 +24,8 @@ from celery_agents.worker.mcp.transports import (
 URL = "https://crm.example/mcp"
 LIMIT = 100_000
 
+ROUTE = f"{httpx2.URL(URL).host}:443 by ALL_PROXY (proxy:3128)"
+
 
 def send(
     handler: Callable[[httpx2.Request], httpx2.Response],
@@ -52,12 +54,19 @@ def send(
         (httpx2.ReadTimeout("slow"), LOST),
     ],
 )
-def test_a_request_that_fails_says_whether_it_was_sent(error: Exception, code: int) -> None:
+def test_a_request_that_fails_says_whether_it_was_sent_and_by_which_proxy(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http", "https", "all", "no"):
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name.upper()}_PROXY", raising=False)
+    monkeypatch.setenv("ALL_PROXY", "http://someone:s3cret@proxy:3128")
+
     def fail(_: httpx2.Request) -> httpx2.Response:
         raise error
 
     answer = send(fail).json()
-    assert answer["error"] == {"code": code, "message": f"{type(error).__name__}: {error}"}
+    assert answer["error"] == {"code": code, "message": f"{type(error).__name__}: {error} ({ROUTE})"}
 
 
 @pytest.mark.parametrize(

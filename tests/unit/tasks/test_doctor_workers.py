@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from celery import Celery
 
 from celery_agents import __version__
@@ -101,6 +102,20 @@ def test_settings_that_live_workers_do_not_have_are_not_told_of_the_app() -> Non
     assert names <= {finding.name for finding in check_app_settings(alone)}
     running = replace(alone, workers={"good": worker()})
     assert not names & {finding.name for finding in check_app_settings(running)}
+
+
+def test_a_variable_that_goes_before_the_broker_of_an_app_is_named_without_passwords(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://:s3cret@elsewhere:6379/0")
+    project = replace(installation({}), existing_app=Celery("shop", broker="redis://:s3cret@ours:6379/0"))
+    found = {finding.name: finding for finding in check_app_settings(project)}
+    assert found["CELERY_BROKER_URL"].level is Level.WARN
+    assert "elsewhere:6379" in found["CELERY_BROKER_URL"].what
+    assert "ours:6379" in found["CELERY_BROKER_URL"].what
+    assert "s3cret" not in str(found)
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://:s3cret@ours:6379/0")
+    assert "CELERY_BROKER_URL" not in {finding.name for finding in check_app_settings(project)}
 
 
 def test_delayed_steps_are_counted_by_reason() -> None:

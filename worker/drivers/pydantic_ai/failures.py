@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ....config.routes import describe_route
 from ...errors import CeleryAgentsError, ConfigurationError, DriverError, UnusableAnswer
 from ...redaction import redact
 
@@ -52,6 +53,8 @@ _CONNECTION: Final = _Kind("connection", True, "could not be reached, or the con
 _STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
 """How clients say that an answer has not the shape they expect."""
 
+_UNANSWERED: Final = ("connection", "timeout")
+_MOST_CAUSES: Final = 10
 _UNEXPECTED: Final = _Kind("unexpected", False, "could not be asked")
 
 _SHORT_CODE: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
@@ -80,7 +83,8 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     if isinstance(error, UserError):
         said = redact(error.message)  # pydantic-ai's own words
         return DriverError("configuration", f"{model} cannot be asked like this: {said}", transient=False)
-    return _driver_error(_of_other(error), model, detail=_name(error))
+    kind = _of_other(error)
+    return _driver_error(kind, model, detail=", ".join(filter(None, (_name(error), _route(kind, error)))))
 
 
 def _of_status(error: ModelHTTPError, model: str) -> DriverError:
@@ -104,8 +108,20 @@ def _of_api(error: ModelAPIError, model: str) -> DriverError:
     if kind is None and (error.__cause__ is None or isinstance(error.__cause__, ValueError)):
         return UnusableAnswer(f"{model} gave an answer that is no JSON.")
     code = _code(error)
-    detail = ", ".join(_references(code, None))
-    return _driver_error(kind or _OTHER_API, model, detail=detail, retry_after=error.retry_after, code=code)
+    kind = kind or _OTHER_API
+    detail = ", ".join(filter(None, (_route(kind, error), *_references(code, None))))
+    return _driver_error(kind, model, detail=detail, retry_after=error.retry_after, code=code)
+
+
+def _route(kind: _Kind, error: Exception) -> str:
+    """Name the address and the proxy of a request that was not answered; "" for other failures."""
+    causes, each = 0, cast("BaseException | None", error)
+    while kind.name in _UNANSWERED and each is not None and causes < _MOST_CAUSES:
+        try:
+            return describe_route(str(cast("Any", each).request.url))
+        except (AttributeError, RuntimeError):  # httpx raises the second where it knows no request
+            causes, each = causes + 1, each.__cause__ or each.__context__
+    return ""
 
 
 def _references(code: str | None, request_id: str | None) -> list[str]:
