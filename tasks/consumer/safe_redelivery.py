@@ -47,7 +47,8 @@ def limit_held(stock: Any, control_queue: str) -> Any:
 
     class LimitedQoS(stock):
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
+            inherited: Any = super()
+            inherited.__init__(*args, **options)
             self.held: dict[str, int] = {}
             self.garbage = MessageGarbage()
 
