@@ -6,10 +6,13 @@ from pathlib import Path
 
 FILES = ("tasks.py", "config.py", "worker.py", "demo.py", "testing.py", "celeryconfig.py", "flowerconfig.py")
 
+NOBODYS_PROXY = "http://someone:proxy-password@127.0.0.1:9"
+
 
 def hostile_environment(other_redis: str) -> dict[str, str]:
     """Variables of another service, which uses another Redis."""
     return {
+        "ALL_PROXY": NOBODYS_PROXY,
         "APP": "another.app",
         "AUTOSCALE_KEEPALIVE": "60",
         "BROKER_URL": other_redis,
@@ -31,6 +34,8 @@ def hostile_environment(other_redis: str) -> dict[str, str]:
         "FLOWER_CONF": "flowerconfig.py",
         "FLOWER_PORT": "tcp://10.0.0.1:5555",
         "FORKED_BY_MULTIPROCESSING": "1",
+        "HTTPS_PROXY": NOBODYS_PROXY,
+        "HTTP_PROXY": NOBODYS_PROXY,
         "LOADER": "another.loader:Loader",
         "NO_COLOR": "yes please",
         "REDIS_URL": other_redis,

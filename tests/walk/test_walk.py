@@ -55,6 +55,55 @@ slow = Agent("slow", driver=decide, tools=[look_long])
 fragile = Agent("fragile", driver=fail_first)
 '''
 
+HELPING_AGENTS = """
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from celery_agents import Agent, AgentState, CeleryDurability, ToolCall, tool
+
+
+def ask_for_refund(messages, info):
+    if len(messages) == 1:
+        return ModelResponse([ToolCallPart("refund", {"cents": 900}, "1")])
+    return ModelResponse([TextPart(f"done: {messages[-1].parts[-1].content}")])
+
+
+refunds = PydanticAgent(FunctionModel(ask_for_refund), name="refunds", capabilities=[CeleryDurability()])
+
+
+@refunds.tool_plain(requires_approval=True)
+def refund(cents: int) -> str:
+    return f"refunded {cents}"
+
+
+@tool(effect="pure")
+def look_up(order: int) -> str:
+    \"\"\"Look an order up.\"\"\"
+    raise ConnectionError(f"the shop is closed for order {order}")
+
+
+def decide(state: AgentState) -> str | ToolCall:
+    if not state.steps:
+        return ToolCall(id="1", name="look_up", args={"order": 7})
+    return f"I was told: {state.messages[-1].content}"
+
+
+orders = Agent("orders", driver=decide, tools=[look_up])
+"""
+
+NEIGHBOUR = """
+from celery import Celery
+
+app = Celery("neighbour")
+app.conf.update(task_serializer="pickle", event_serializer="pickle", accept_content=["pickle"])
+
+
+@app.task
+def add(a, b):
+    return a + b
+"""
+
 OTHER_AGENTS = """
 from celery_agents import Agent
 
@@ -122,6 +171,30 @@ def test_a_second_service_on_the_same_redis(newcomer: Newcomer, own_redis: Redis
     newcomer.open_terminal("celery-agents worker --agents other_agents --name second@%h", until="ready.")
     assert newcomer.type("celery-agents submit other hello --wait") == "from the second service\n"
     assert newcomer.type("celery-agents submit slow look --wait") == "looked\n"
+
+
+def test_agents_beside_a_neighbour_with_pickle_on_the_same_database(newcomer: Newcomer, own_redis: RedisServer) -> None:
+    """Its workers send their events there, and it commands whoever listens."""
+    newcomer.export(f"export CELERY_AGENTS_REDIS_URL={own_redis.url()}")
+    newcomer.export("export CELERY_AGENTS_AGENTS=helping_agents")
+    (newcomer.home / "helping_agents.py").write_text(HELPING_AGENTS)
+    (newcomer.home / "neighbour.py").write_text(NEIGHBOUR)
+    celery = f"env -i PATH={newcomer.environment['PATH']} CELERY_BROKER_URL={own_redis.url()} celery -A neighbour"
+    newcomer.open_terminal(f"{celery} worker --pool=solo --task-events -n neighbour@%h -l INFO", until="ready.")
+    worker = newcomer.open_terminal("celery-agents worker", until="ready.")
+
+    said = newcomer.type('celery-agents submit orders "Where is order 7?" --wait')
+    assert "the shop is closed for order 7" in said
+    session = json.loads(newcomer.type("celery-agents submit refunds 'My refund?' --json"))["session_id"]
+    asked = lambda: "refund" in newcomer.type("celery-agents requests")  # noqa: E731
+    wait_until(asked, "the refund waits for an approval", timeout=30, interval=0.5)
+    newcomer.type(f"{celery} control shutdown")
+    newcomer.type(f"celery-agents approve {session}")
+    newcomer.type(f"celery-agents watch {session}")
+    assert "done: refunded 900" in newcomer.type(f"celery-agents show {session}")
+    doctor = newcomer.type("celery-agents doctor")
+    assert not re.search(r"refused|quarantined message|library attribute", doctor), doctor
+    assert "pickle" not in worker.text()
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "prefork", "custom"])
