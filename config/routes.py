@@ -1,4 +1,4 @@
-"""What a connection goes through: the address, and the proxy of the environment, without user and password."""
+"""The route of a connection: its address, and the proxy of the environment, without user and password."""
 
 from __future__ import annotations
 
