@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
@@ -16,15 +17,16 @@ def describe_route(url: str) -> str:
     Returns:
         Host and port, with the variable of the environment that names a proxy for them; "" where it is no URL.
     """
-    from urllib.request import getproxies_environment, proxy_bypass_environment
+    import urllib.request
 
+    known = cast("Any", urllib.request)  # one of the two functions is missing in the types of the library
     address = _address_of(url)
     if not address:
         return ""
-    proxies: dict[str, str] = getproxies_environment()
+    proxies: dict[str, str] = known.getproxies_environment()
     scheme = urlsplit(url).scheme
     used = scheme if scheme in proxies else "all"
-    if used not in proxies or proxy_bypass_environment(address, proxies):
+    if used not in proxies or known.proxy_bypass_environment(address, proxies):
         return address
     return f"{address} by {used.upper()}_PROXY ({_address_of(proxies[used]) or 'which is no URL'})"
 
