@@ -32,6 +32,7 @@ from ..state import (
     Value,
 )
 from ..store import Claim, Claimed, Journal, LoadedSession, StepRef, read_link
+from ..tools import FAILS_EXECUTION
 from .active_lease import ActiveLease
 from .live_text import RunText
 from .outcome import Outcome
@@ -177,9 +178,13 @@ class Run:
         return copy
 
     def with_record(self, index: int, record: CallRecord) -> Run:
-        """The run with the record of a call, and with the stop that the tool asked for."""
+        """The run with the record of a call, and with the stop that the tool asked for, or the failure that it is."""
         signals = (record.signal,) if record.signal is not None and record.signal not in self.signals else ()
-        return self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
+        run = self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
+        error = record.execution.error
+        if error is None or FAILS_EXECUTION not in error.details:
+            return run
+        return run.failing(error, StopReason.ERROR_FORBADE)
 
     def with_started(self, index: int, record: CallRecord) -> Run:
         """The run with the record of how a call was started whose result comes later."""

@@ -19,6 +19,7 @@ from ..redaction import describe_exception, redact
 from ..requests import TokenClaims, TokenPurpose, TokenSigner
 from ..state import ErrorInfo, StopSignal, ToolOutcome
 from ..tools import (
+    FailExecution,
     LookupResult,
     NeedsChildren,
     NeedsReply,
@@ -158,6 +159,8 @@ class ToolCallRunner:
             return needs
         except StopExecution as stop:
             returned, signal = stop.result, stop.signal_from(planned.call.name)
+        except FailExecution as failure:
+            return record_error(run, planned, failure.error, self._times(run, began_ms))
         except concurrent.futures.CancelledError:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code

@@ -28,6 +28,9 @@ KEY: Final = "pydantic_ai_agent"
 ANSWER_AGAIN: Final = "answer_again"
 """The call that stands for an answer whose output was rejected: the model is asked again in the next step."""
 
+REPEATED: Final = "repeated"
+"""The entry of an answer that holds calls of the answer before, which a retry makes again, by their ids."""
+
 _NOT_TAKEN: Final = "Output tool not used - the run ended before."
 _PARTS: Final = "pydantic_ai_parts"
 
@@ -251,9 +254,16 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     history: list[ModelMessage] = []
     answer: Message | None = None
     since: list[Message] = []
+    repeated: Mapping[str, Any] = {}
     for message in messages:
+        if message.role is Role.TOOL and message.tool_call_id in repeated:
+            since = [message if each.tool_call_id == message.tool_call_id else each for each in since]
+            continue
         if message.role is not Role.ASSISTANT:
             since.append(message)
+            continue
+        repeated = repeated_calls(message)
+        if repeated:
             continue
         if kept_of(message) is not None:  # it keeps the request that it answers
             _PARSED.of(message, kept_messages_of).extend(history)
@@ -391,6 +401,11 @@ def _without_repetitions(parts: Sequence[ModelRequestPart]) -> list[ModelRequest
 def kept_of(message: Message) -> Any:
     """The data that this package keeps with an answer; None for an answer of another driver."""
     return None if message.provider is None else message.provider.get(KEY) or None
+
+
+def repeated_calls(message: Message) -> Mapping[str, Mapping[str, Any]]:
+    """The calls that an answer makes again, by their ids; none for an answer of the model."""
+    return (kept_of(message) or {}).get(REPEATED, {})
 
 
 def kept_messages_of(message: Message) -> KeptMessages:

@@ -18,21 +18,25 @@ from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..known_secrets import redact_known, redact_known_in
-from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, ToolCall, thaw
+from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, Message, Role, ToolCall, thaw
 from ..tools.effect import Effect
 from . import internals
 from .conversation import (
     ANSWER_AGAIN,
     KEY,
+    REPEATED,
     Conversation,
     KeptMessages,
     called_parts,
     dump_parts,
+    kept_of,
     load_messages,
     read_conversation,
+    repeated_calls,
 )
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .prices import has_price, price_of
+from .repeating import calls_to_repeat
 from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, load_limits
 
@@ -89,6 +93,9 @@ class PydanticAgentDriver:
     async def infer(self, request: InferenceRequest) -> bytes:
         """Ask once; see `Driver.infer`."""
         messages = request.state.store.section(DEFAULT).messages
+        answer = next((each for each in reversed(messages) if each.role is Role.ASSISTANT), None)
+        if repeated := calls_to_repeat(request.state, answer, request.execution_id):
+            return _as_json(_repeat(messages, request.execution_id, repeated))
         conversation = read_conversation(messages, request.execution_id)
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
@@ -220,7 +227,7 @@ class PydanticAgentDriver:
                 raise ValueError(kept["format"])
             messages = load_messages(kept["messages"])
             response: Any = next((each for each in reversed(messages) if each.kind == "response"), None)
-            if response is None and not kept["final"]:
+            if response is None and not kept["final"] and not kept.get(REPEATED):
                 raise ValueError(kept["messages"])
         except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
@@ -229,6 +236,11 @@ class PydanticAgentDriver:
             "output": None if isinstance(output, str) else output,
             "provider": FrozenDict({KEY: _kept_with_message(kept)}),
         }
+        if kept.get(REPEATED):
+            calls = tuple(
+                ToolCall.from_text(call_id, each["name"], each["args"]) for call_id, each in kept[REPEATED].items()
+            )
+            return InferenceResponse(tool_calls=calls, finish_reason=FinishReason.TOOL_CALLS, **facts)
         if response is None:  # the output is one of an earlier answer, which has been charged
             return InferenceResponse(content=text_of_output(output), **facts)
         calls = _calls(response, kept)
@@ -261,6 +273,16 @@ class PydanticAgentDriver:
 
     async def aclose(self) -> None:
         """Nothing is open: pydantic-ai keeps the connections of its models."""
+
+
+def _repeat(messages: Sequence[Message], execution_id: str, repeated: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer that makes calls of the model's last answer again, without asking the model."""
+    answer = next(each for each in reversed(messages) if each.role is Role.ASSISTANT and not repeated_calls(each))
+    kept: Mapping[str, Any] = thaw(kept_of(answer))
+    usage = dump_usage(read_conversation(messages, execution_id).usage)
+    again = {"messages": [], "results": [], "calls": list(repeated), REPEATED: dict(repeated), "usage": usage}
+    same = {name: kept[name] for name in ("counters", TOOLS) if name in kept}
+    return {"format": _FORMAT, "output": None, "final": False, "rejected": False, **same, **again}
 
 
 def _as_json(kept: dict[str, Any]) -> bytes:

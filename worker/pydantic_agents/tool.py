@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CeleryAgentsError
 from ..requests import TokenPurpose
-from ..state import DEFAULT, FrozenDict, InferenceResponse, StopReason, ToolCall, thaw
-from ..tools import StopExecution, ToolContext, ToolSet
+from ..state import DEFAULT, FrozenDict, InferenceResponse, ToolCall, thaw
+from ..tools import FailExecution, OutcomeUnknown, StopExecution, ToolContext, ToolSet
 from ..tools.effect import Effect
 from . import internals
 from .conversation import (
@@ -25,6 +25,7 @@ from .conversation import (
     write_result,
 )
 from .driver import deps_of, limits_of
+from .repeating import failure_of_call, is_approved, key_of
 from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, load_usage
 
@@ -73,7 +74,7 @@ class PydanticTool:
         """Make the call in a run that goes on from the answer.
 
         Raises:
-            StopExecution: The tool raised what ends a run of pydantic-ai.
+            FailExecution: The tool raised what ends a run of pydantic-ai.
             NeedsReply: The call waits for an approval, for an answer, or for a result from outside.
         """
         from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
@@ -88,10 +89,10 @@ class PydanticTool:
             raise suspended.needs from None
         except (ApprovalRequired, CallDeferred) as deferral:
             raise needs_of(self.name, deferral) from None
-        except CeleryAgentsError:
+        except (CeleryAgentsError, StopExecution, OutcomeUnknown):
             raise
         except Exception as error:
-            raise StopExecution(f"{type(error).__name__}: {error}", reason=StopReason.ERROR_FORBADE) from error
+            raise FailExecution(failure_of_call(error, self.effect)) from error
 
     async def _call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
         from pydantic_ai.external_events import external_event_scope
@@ -118,7 +119,7 @@ class PydanticTool:
             usage=load_usage(kept["usage"]),
             usage_limits=limits,
             conversation_id=ctx.session_id,
-            metadata={"celery": _metadata(ctx)},
+            metadata={"celery": _metadata(ctx, kept)},
         ) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1)
             await run.next(run.next_node)  # type: ignore[arg-type]
@@ -126,8 +127,8 @@ class PydanticTool:
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
             call = _part_of_call(ctx.calls[ctx.index].id, self.name, bound["args"], history[-1])
+            approved = ctx.approval is not None or is_approved(kept, call.tool_call_id)
             try:
-                approved = ctx.approval is not None
                 parts = await internals.tell_of_call(
                     run, call, lambda: internals.parts_of_call(manager, call, approved=approved)
                 )
@@ -210,7 +211,8 @@ def _part_of_call(call_id: str, name: str, args: Mapping[str, Any] | str, answer
     return changed
 
 
-def _metadata(ctx: ToolContext) -> dict[str, Any]:
+def _metadata(ctx: ToolContext, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata that a tool finds in its context: its key, and a completion token where tokens can be signed."""
     token = ctx.replies.offered_token(TokenPurpose.COMPLETE)
-    return {"idempotency_key": ctx.idempotency_key, **({} if token is None else {"completion_token": token})}
+    key = key_of(kept, ctx.calls[ctx.index].id, ctx.idempotency_key)
+    return {"idempotency_key": key, **({} if token is None else {"completion_token": token})}

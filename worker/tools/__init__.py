@@ -56,11 +56,12 @@ from .needs import (
 from .protocol import Lookup, Tool
 from .replies import Memo, Replies, Reply
 from .results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
-from .stop import StopExecution
+from .stop import FAILS_EXECUTION, FailExecution, StopExecution
 from .toolset import ToolSet, ToolSpec
 
 __all__ = [
     "DEFAULT_MAX_RESULT_CHARS",
+    "FAILS_EXECUTION",
     "AgentTool",
     "Allow",
     "AnswerRefused",
@@ -74,6 +75,7 @@ __all__ = [
     "Delegation",
     "Effect",
     "ExpiryRule",
+    "FailExecution",
     "FunctionTool",
     "Handoff",
     "HandoffTool",

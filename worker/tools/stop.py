@@ -1,4 +1,4 @@
-"""The exception by which code of users ends an execution."""
+"""The exceptions that end an execution: by code of users, and by a tool whose error is one of the execution."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from ..redaction import redact
-from ..state import FrozenDict, StopReason, StopSignal
+from ..state import ErrorInfo, FrozenDict, StopReason, StopSignal
 from .results import to_json_value
 
 # The most that is kept of a stop.
 _MESSAGE_CHARS: Final = 4_000
 _CONTEXT_CHARS: Final = 4_000
 _NAME_CHARS: Final = 64
+
+
+FAILS_EXECUTION: Final = "fails_execution"
+"""The detail of a call's error that fails the execution, also where another worker reads it in the journal."""
+
+
+class FailExecution(Exception):
+    """Fails the execution with a tool call: the call is an error, and no other call of the answer begins.
+
+    Attributes:
+        error: Of the call and of the execution; its details have `FAILS_EXECUTION`.
+    """
+
+    def __init__(self, error: ErrorInfo) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class StopExecution(Exception):

@@ -125,11 +125,12 @@ class ExecutionState(Value):
         return max(0.0, self.duration(end) - self.waited_seconds - waiting)
 
     def all_errors(self) -> tuple[ErrorInfo, ...]:
-        """The errors of all steps, then its own."""
+        """The errors of all steps, then its own; the error of a call that failed the execution counts once."""
         steps = [execution.step for execution in self.step_executions]
         if self.current_step is not None:
             steps.append(self.current_step)
-        return (*(error for step in steps for error in step.all_errors), *self.errors)
+        of_steps = [error for step in steps for error in step.all_errors]
+        return (*of_steps, *(error for error in self.errors if error not in of_steps))
 
     def has_errors(self) -> bool:
         """Tell whether any step, or the execution itself, has an error."""
