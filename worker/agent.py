@@ -478,6 +478,7 @@ def _durable_agent(found: PydanticDefinition) -> Agent:
             driver=found.driver,
             description=found.description,
             budget=found.budget,
+            guards=found.guards,
             queue=found.queue,
         )
         object.__setattr__(made, "toolset", found.toolset)

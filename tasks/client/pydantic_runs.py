@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpac
 
 from pydantic import TypeAdapter
 from pydantic_ai import Agent
-from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ContentFilterError,
+    IncompleteToolCall,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+)
 from pydantic_ai.run import AgentRunResult
 from pydantic_core import to_jsonable_python
 
@@ -43,7 +49,12 @@ if TYPE_CHECKING:
 
 OutputT = TypeVar("OutputT")
 
-_RAISES: Final[tuple[type[AgentRunError], ...]] = (UsageLimitExceeded, UnexpectedModelBehavior)
+_RAISES: Final[tuple[type[AgentRunError], ...]] = (
+    UsageLimitExceeded,
+    ContentFilterError,
+    IncompleteToolCall,
+    UnexpectedModelBehavior,
+)
 _MODULE: Final = "in the module that the workers import"
 _INSTEAD: Final = {
     "cancellation_token": "stop the job instead: client.stop(conversation_id)",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..drivers.pricing import TokenPrice
 from ..errors import ConfigurationError
+from ..guards import Guard
 from ..state import ExecutionBudget, FrozenDict, freeze
 from ..tools import ToolSet
 from ..tools.effect import Effect
@@ -47,6 +48,7 @@ class PydanticDefinition:
         driver: Asks its model.
         toolset: Its tools, those included that are known at run time only.
         budget: Limits of each execution.
+        guards: Further checks before the model is asked and before the next step.
         queue: Name of a queue of its own; None is the common queue.
     """
 
@@ -56,6 +58,7 @@ class PydanticDefinition:
     driver: PydanticAgentDriver
     toolset: ToolSet
     budget: ExecutionBudget | None
+    guards: Sequence[Guard]
     queue: str | None
 
 
@@ -99,6 +102,7 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         driver=PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
         toolset=PydanticToolSet(agent, options, known),
         budget=options.budget,
+        guards=options.guards,
         queue=options.queue,
     )
 

@@ -11,14 +11,27 @@ from pydantic_core import from_json, to_json
 
 from ..drivers import InferenceRequest
 from ..drivers.answers import answer_too_large
-from ..drivers.pydantic_ai.answers import inference_usage
+from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..known_secrets import redact_known, redact_known_in
-from ..state import DEFAULT, FinishReason, FrozenDict, InferenceResponse, LLMConfig, Message, Role, ToolCall, thaw
+from ..redaction import redact
+from ..state import (
+    DEFAULT,
+    NO_USAGE,
+    FinishReason,
+    FrozenDict,
+    InferenceResponse,
+    InferenceUsage,
+    LLMConfig,
+    Message,
+    Role,
+    ToolCall,
+    thaw,
+)
 from ..tools.effect import Effect
 from . import internals
 from .conversation import (
@@ -28,6 +41,7 @@ from .conversation import (
     Conversation,
     KeptMessages,
     called_parts,
+    dump_messages,
     dump_parts,
     kept_of,
     load_messages,
@@ -41,7 +55,7 @@ from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, load_limits
 
 if TYPE_CHECKING:
-    from pydantic_ai import Agent
+    from pydantic_ai import Agent, UnexpectedModelBehavior, UsageLimitExceeded
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
@@ -56,6 +70,9 @@ USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
 _COST: Final = "cost"
+_FAILED: Final = "failed"
+"""The entry of an answer by which pydantic-ai ends a run: the kind and the text of the exception."""
+
 _FORMAT: Final = "pydantic-ai-agent/1"
 
 
@@ -127,7 +144,7 @@ class PydanticAgentDriver:
             return await self._ask_in_run(conversation, deps, request)
 
     async def _ask_in_run(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
-        from pydantic_ai import CallToolsNode, ModelRequestNode
+        from pydantic_ai import CallToolsNode, ModelRequestNode, UnexpectedModelBehavior, UsageLimitExceeded
         from pydantic_ai.run import AgentRun
 
         async with self._agent.iter(
@@ -146,12 +163,15 @@ class PydanticAgentDriver:
             if takes_outputs:
                 conversation = conversation.with_counted_results()
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
-            while run.result is None and not isinstance(node, CallToolsNode):
-                asks = isinstance(node, ModelRequestNode)
-                if text is not None and asks:
-                    await _emit(node, run, text)
-                node = await run.next(node)
-            return await self._read_answer(run, node, conversation)
+            try:
+                while run.result is None and not isinstance(node, CallToolsNode):
+                    asks = isinstance(node, ModelRequestNode)
+                    if text is not None and asks:
+                        await _emit(node, run, text)
+                    node = await run.next(node)
+                return await self._read_answer(run, node, conversation)
+            except (UnexpectedModelBehavior, UsageLimitExceeded) as error:
+                return self._read_failure(run, error)
 
     async def _begin(self, run: AgentRun[Any, Any], conversation: Conversation) -> Any:
         """The node with which a run begins, or goes on from the answer of an earlier step."""
@@ -180,6 +200,21 @@ class PydanticAgentDriver:
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": dump_usage(run.usage)}
+
+    def _read_failure(self, run: AgentRun[Any, Any], error: UnexpectedModelBehavior | UsageLimitExceeded) -> Any:
+        """The journaled form of an answer by which pydantic-ai ends the run, so that what it cost is counted.
+
+        Raises:
+            UnexpectedModelBehavior, UsageLimitExceeded: The error; the model has not answered.
+        """
+        answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
+        if not answers:
+            raise error
+        said = {"kind": type(error).__name__, "message": redact(error.message)}  # its text can hold the whole answer
+        return {
+            "format": _FORMAT, _FAILED: said, "output": None, "final": False, "messages": dump_messages(answers),
+            _COST: self._cost_of(answers),
+        }  # fmt: skip
 
     def _cost_of(self, messages: Sequence[ModelMessage]) -> float | None:
         """The cost of the answers among these messages; None where one is unknown, and where there is none."""
@@ -231,6 +266,10 @@ class PydanticAgentDriver:
                 raise ValueError(kept["messages"])
         except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
+        if failed := kept.get(_FAILED):
+            answer = UnusableAnswer(failed["message"], permanent=True, request_id=response.provider_response_id)
+            answer.kind = failed["kind"]
+            raise answer.paid(_usage_of(messages), kept[_COST], response.text or "")
         output = kept["output"]
         facts: dict[str, Any] = {
             "output": None if isinstance(output, str) else output,
@@ -247,8 +286,8 @@ class PydanticAgentDriver:
         return InferenceResponse(
             content=text_of_output(output) if kept["final"] else response.text or "",
             tool_calls=calls,
-            usage=inference_usage(response.usage),
-            finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
+            usage=_usage_of(messages),
+            finish_reason=_finish_reason(response, has_calls=bool(calls)),
             model=response.model_name,
             request_id=response.provider_response_id,
             cost=kept.get(_COST),
@@ -346,6 +385,19 @@ def _as_failure(error: Exception, model: str) -> Exception:
 def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
     """The entries of an answer whose outputs were taken: none at the end, else the model is asked again."""
     return {} if run.result is not None else {"rejected": True, "results": dump_parts(following.request.parts)}
+
+
+def _usage_of(messages: Sequence[ModelMessage]) -> InferenceUsage:
+    """The usage of the answers among these messages."""
+    return sum((inference_usage(each.usage) for each in messages if each.kind == "response"), NO_USAGE)
+
+
+def _finish_reason(response: ModelResponse, *, has_calls: bool) -> FinishReason:
+    """Why the model ended its answer; a call of an output tool is no tool call of ours, and a rejection is one."""
+    reason = finish_reason_of(response)
+    if has_calls:
+        return reason if reason.is_cut_short() else FinishReason.TOOL_CALLS
+    return FinishReason.STOP if reason is FinishReason.TOOL_CALLS else reason
 
 
 def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, ...]:

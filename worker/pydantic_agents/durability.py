@@ -17,6 +17,7 @@ from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from ..drivers.pydantic_ai.provider_rules import rules_of
 from ..drivers.pydantic_ai.received import check_stream_end, receive
 from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
+from ..guards import Guard
 from ..state import ExecutionBudget
 from ..tools.effect import Effect
 
@@ -29,6 +30,7 @@ class CeleryDurability(AbstractCapability[Any]):
         deps: Makes the dependencies of each step from the session's metadata. None: the metadata `deps`, read as the
             agent's `deps_type`; without them there are none, unless that is a pydantic model.
         budget: Limits of each execution; None is unlimited.
+        guards: Further checks of ours before the model is asked and before the next step, such as `FinishReasonGuard`.
         usage_limits: Limits that pydantic-ai itself keeps over all steps of an execution. None: its defaults.
         effect: The effect class of the tools whose metadata name none: pure, keyed or unsafe.
         queue: Name of a queue of its own. None: the common queue.
@@ -39,6 +41,7 @@ class CeleryDurability(AbstractCapability[Any]):
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
     budget: ExecutionBudget | None = None
+    guards: Sequence[Guard] = ()
     usage_limits: UsageLimits | None = None
     effect: Effect | str = Effect.UNSAFE
     queue: str | None = None

@@ -20,7 +20,7 @@ from support.engine import Bench, WorkerDied
 from support.pydantic_examples import comparable
 from support.pydantic_found import conversation_of, submitted
 
-SECRET = "sk-live-0123456789abcdef"  # noqa: S105
+SECRET = "sk-live-0123456789abcdef"
 
 
 class Shop:
@@ -211,5 +211,3 @@ def test_calls_that_pydantic_ai_itself_has_ended_are_not_made_again() -> None:
         bench.run(session)
         assert bench.record(session).status == "completed"
         assert shop.log == ["model", "pay 5", "model"]
-
-

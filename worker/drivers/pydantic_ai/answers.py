@@ -31,6 +31,8 @@ _FINISH_REASONS: Final = {
     "tool_call": FinishReason.TOOL_CALLS,
     "error": FinishReason.ERROR,
 }
+_CONTEXT_WINDOW: Final = "model_context_window_exceeded"
+"""The word of servers that speak OpenAI's language for an answer that has filled the model's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Answer:
             content=text,
             tool_calls=tuple(_tool_call(call, position) for position, call in enumerate(calls)),
             provider=None if early else needs_back(self.response, text),
-            finish_reason=_finish_reason(self.response),
+            finish_reason=finish_reason_of(self.response),
             **self._common(),
         )
 
@@ -153,10 +155,14 @@ def _tool_call(call: ToolCallPart, position: int) -> ToolCall:
     return ToolCall.from_text(call_id, call.tool_name, written)
 
 
-def _finish_reason(response: ModelResponse) -> FinishReason:
-    if response.finish_reason is None:
-        return FinishReason.TOOL_CALLS if response.tool_calls else FinishReason.OTHER
-    return _FINISH_REASONS.get(response.finish_reason, FinishReason.OTHER)
+def finish_reason_of(response: ModelResponse) -> FinishReason:
+    """Why the model ended its answer, as its provider says it."""
+    if response.finish_reason is not None:
+        return _FINISH_REASONS.get(response.finish_reason, FinishReason.OTHER)
+    said = (response.provider_details or {}).get("finish_reason")
+    if said == _CONTEXT_WINDOW:
+        return FinishReason.LENGTH
+    return FinishReason.TOOL_CALLS if response.tool_calls else FinishReason.OTHER
 
 
 def inference_usage(usage: RequestUsage) -> InferenceUsage:
