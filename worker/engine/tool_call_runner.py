@@ -278,6 +278,7 @@ class ToolCallRunner:
             emitter=lambda value: run.live.emit_of_tool(planned.index, value),
             provider=run.response.provider if run.response is not None else None,
             is_repeated=planned.index in run.journal.begun,
+            max_result_bytes=self._settings.max_result_bytes,
         )
 
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic_core import from_json
 
 from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw, unique_call_ids
+from .media import holds_media, limit_media
 from .usages import load_usage
 
 if TYPE_CHECKING:
@@ -470,21 +471,31 @@ class CallResult:
     queued: Sequence[Any] = ()
 
 
-def write_result(result: CallResult) -> Any:
-    """A result as the step stores it: the value alone where that says everything, or else all of it."""
+def write_result(result: CallResult, most_bytes: int) -> Any:
+    """A result as the step stores it: the value alone where that says everything, or else all of it.
+
+    Args:
+        most_bytes: The most that is stored of a result; media beyond it are left out.
+    """
+    has_media = any(holds_media(getattr(part, "content", None)) for part in result.parts)
+    parts = limit_media(result.parts, most_bytes) if has_media else result.parts
+    stored = dump_parts(parts)
+    queued = {"queued": list(result.queued)} if result.queued else {}
+    if not has_media and _is_value(stored) and not queued and dict(result.used) == {"tool_calls": 1}:
+        return stored[0]["content"]
+    return {_PARTS: stored, "usage": dict(result.used), **queued}
+
+
+def _is_value(stored: Sequence[Any]) -> bool:
+    """Whether the first part of a stored result is all of it, and its content can be read back from its text."""
     from pydantic_ai.messages import ToolReturnPart
 
-    stored = dump_parts(result.parts)
     (first,) = stored[:1]
     plain = {**dump_parts([ToolReturnPart(tool_name=first["tool_name"], content=first.get("content"))])[0]}
     same = all(first.get(name) == value for name, value in plain.items() if name not in ("timestamp", "tool_call_id"))
     is_value = _value_of(as_text(freeze(first.get("content"), "result"))) == first.get("content")
     is_value = is_value and not (isinstance(first["content"], dict) and _PARTS in first["content"])
-    is_plain = len(stored) == 1 and same and set(first) == set(plain) and is_value and not result.queued
-    if is_plain and dict(result.used) == {"tool_calls": 1}:
-        return first["content"]
-    queued = {"queued": list(result.queued)} if result.queued else {}
-    return {_PARTS: stored, "usage": dict(result.used), **queued}
+    return len(stored) == 1 and same and set(first) == set(plain) and is_value
 
 
 def read_result(message: Message) -> CallResult:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from .definition import KnownTool
     from .durability import CeleryDurability
 
-_MOST_CHARS = 1_000_000
+_MOST_CHARS = 100_000_000
+"""Characters of a result; its bytes are limited by the setting, and media have more characters than a text should."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +136,8 @@ class PydanticTool:
             except CallDeferred as deferral:
                 parts = waiter.answer_to(deferral, call)
             queued = internals.queued_messages(run)
-            return write_result(CallResult(parts, dump_usage(run.usage - load_usage(kept["usage"])), queued))
+            used = dump_usage(run.usage - load_usage(kept["usage"]))
+            return write_result(CallResult(parts, used, queued), ctx.max_result_bytes)
 
 
 class PydanticToolSet(ToolSet):

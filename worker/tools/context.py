@@ -49,6 +49,7 @@ class ToolContext:
         provider: What the driver keeps with the answer; opaque. None where it keeps nothing.
         is_repeated: An earlier attempt at this call has begun, and nobody knows how far it came, such as that of a
             worker that died.
+        max_result_bytes: The most bytes of the result that are stored, as JSON; a longer one is cut.
     """
 
     session_id: str
@@ -65,6 +66,7 @@ class ToolContext:
     provider: Mapping[str, Any] | None = field(default=None, repr=False)
     emitter: Callable[[Any], None] | None = field(default=None, repr=False)
     is_repeated: bool = False
+    max_result_bytes: int = field(default=256_000, repr=False)
 
     @overload
     def answer(self) -> Any: ...
