@@ -110,8 +110,7 @@ class PydanticAgentDriver:
     async def infer(self, request: InferenceRequest) -> bytes:
         """Ask once; see `Driver.infer`."""
         messages = request.state.store.section(DEFAULT).messages
-        answer = next((each for each in reversed(messages) if each.role is Role.ASSISTANT), None)
-        if repeated := calls_to_repeat(request.state, answer, request.execution_id):
+        if repeated := calls_to_repeat(request.state, messages, request.execution_id):
             return _as_json(_repeat(messages, request.execution_id, repeated))
         conversation = read_conversation(messages, request.execution_id)
         deps = deps_of(self._agent, self._options, request.state.metadata)

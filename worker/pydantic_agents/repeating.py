@@ -6,7 +6,7 @@ may run again as its answer, and their results take the place of the errors in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..redaction import describe_exception
@@ -17,6 +17,7 @@ from ..state import (
     ExecutionState,
     FrozenDict,
     Message,
+    Role,
     ToolExecution,
     ToolOutcome,
 )
@@ -43,11 +44,11 @@ def failure_of_call(error: Exception, effect: Effect) -> ErrorInfo:
     return described.model_copy(update={"details": details})
 
 
-def calls_to_repeat(state: AgentState, answer: Message | None, execution_id: str) -> dict[str, dict[str, Any]]:
+def calls_to_repeat(state: AgentState, messages: Sequence[Message], execution_id: str) -> dict[str, dict[str, Any]]:
     """The calls that the next step makes again, by their ids; none, unless it is the first after such a failure.
 
     Args:
-        answer: The latest answer of the session.
+        messages: Those of the session.
         execution_id: The execution of the step.
     """
     execution = state.execution
@@ -56,6 +57,7 @@ def calls_to_repeat(state: AgentState, answer: Message | None, execution_id: str
     last = execution.last_step
     if last is None or execution.steps_before_retry != len(execution.step_executions):
         return {}
+    answer = next((each for each in reversed(messages) if each.role is Role.ASSISTANT), None)
     failed = [each for each in last.tool_executions if FAILS_EXECUTION in _details(each)]
     earlier = {} if answer is None else repeated_calls(answer)
     return {
