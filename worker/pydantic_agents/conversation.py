@@ -406,7 +406,8 @@ def kept_of(message: Message) -> Any:
 
 def repeated_calls(message: Message) -> Mapping[str, Mapping[str, Any]]:
     """The calls that an answer makes again, by their ids; none for an answer of the model."""
-    return (kept_of(message) or {}).get(REPEATED, {})
+    kept: Mapping[str, Any] = kept_of(message) or {}
+    return kept.get(REPEATED, {})
 
 
 def kept_messages_of(message: Message) -> KeptMessages:

@@ -266,9 +266,7 @@ class PydanticAgentDriver:
         except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
         if failed := kept.get(_FAILED):
-            answer = UnusableAnswer(failed["message"], permanent=True, request_id=response.provider_response_id)
-            answer.kind = failed["kind"]
-            raise answer.paid(_usage_of(messages), kept[_COST], response.text or "")
+            raise _failure_of_answer(failed, messages, kept[_COST])
         output = kept["output"]
         facts: dict[str, Any] = {
             "output": None if isinstance(output, str) else output,
@@ -384,6 +382,16 @@ def _as_failure(error: Exception, model: str) -> Exception:
 def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
     """The entries of an answer whose outputs were taken: none at the end, else the model is asked again."""
     return {} if run.result is not None else {"rejected": True, "results": dump_parts(following.request.parts)}
+
+
+def _failure_of_answer(
+    failed: Mapping[str, str], messages: Sequence[ModelMessage], cost: float | None
+) -> UnusableAnswer:
+    """The error by which pydantic-ai ends a run with an answer, which was paid for all the same."""
+    answer: Any = messages[-1]
+    error = UnusableAnswer(failed["message"], permanent=True, request_id=answer.provider_response_id)
+    error.kind = failed["kind"]
+    return error.paid(_usage_of(messages), cost, answer.text or "")
 
 
 def _usage_of(messages: Sequence[ModelMessage]) -> InferenceUsage:

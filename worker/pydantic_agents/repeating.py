@@ -59,7 +59,7 @@ def calls_to_repeat(state: AgentState, messages: Sequence[Message], execution_id
         return {}
     answer = next((each for each in reversed(messages) if each.role is Role.ASSISTANT), None)
     failed = [each for each in last.tool_executions if FAILS_EXECUTION in _details(each)]
-    earlier = {} if answer is None else repeated_calls(answer)
+    earlier: Mapping[str, Any] = {} if answer is None else repeated_calls(answer)
     return {
         each.tool_call.id: _facts(execution, last.number, each, earlier.get(each.tool_call.id))
         for each in last.tool_executions
