@@ -252,27 +252,7 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     """The conversation of a session, as the next step of this execution asks it."""
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-    history: list[ModelMessage] = []
-    answer: Message | None = None
-    since: list[Message] = []
-    repeated: Mapping[str, Any] = {}
-    for message in messages:
-        if message.role is Role.TOOL and message.tool_call_id in repeated:
-            since = [message if each.tool_call_id == message.tool_call_id else each for each in since]
-            continue
-        if message.role is not Role.ASSISTANT:
-            since.append(message)
-            continue
-        repeated = repeated_calls(message)
-        if repeated:
-            continue
-        if kept_of(message) is not None:  # it keeps the request that it answers
-            _PARSED.of(message, kept_messages_of).extend(history)
-        else:
-            history += _convert(message, _read_since(answer, since, execution_id))
-        answer, since = message, []
-    make_call_ids_unique(history)
-    latest = _read_since(answer, since, execution_id)
+    history, latest = _read_answers(messages, execution_id)
     if latest.takes_outputs:
         return Conversation(
             history=history,
@@ -294,6 +274,31 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     return Conversation(
         history=history, prompt=prompt, counters=counters, usage=latest.usage, known=known, queued=latest.queued
     )
+
+
+def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[ModelMessage], _Since]:
+    """The history up to the latest answer of a model, and what has come since."""
+    history: list[ModelMessage] = []
+    answer: Message | None = None
+    since: list[Message] = []
+    repeated: Mapping[str, Any] = {}
+    for message in messages:
+        if message.role is Role.TOOL and message.tool_call_id in repeated:  # in place of the result that failed
+            since = [message if each.tool_call_id == message.tool_call_id else each for each in since]
+            continue
+        if message.role is not Role.ASSISTANT:
+            since.append(message)
+            continue
+        repeated = repeated_calls(message)
+        if repeated:
+            continue
+        if kept_of(message) is not None:  # it keeps the request that it answers
+            _PARSED.of(message, kept_messages_of).extend(history)
+        else:
+            history += _convert(message, _read_since(answer, since, execution_id))
+        answer, since = message, []
+    make_call_ids_unique(history)
+    return history, _read_since(answer, since, execution_id)
 
 
 def _enqueued(said: Iterable[str]) -> list[Any]:
