@@ -8,21 +8,26 @@ from datetime import datetime
 from typing import Final
 
 from ...worker.store import Header, Store
+from ...worker.store.pages import PageOf
 from .inputs import read_cursor
 
 _BATCH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Sessions, newest first.
+class Page(PageOf[Header]):
+    """Sessions, newest first. A loop over it goes on with the pages that follow.
 
     Attributes:
-        cursor: Give it back for the next page; None at the end.
+        items: Those of this page.
     """
 
-    items: tuple[Header, ...]
-    cursor: str | None
+    items: tuple[Header, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Header, ...]:
+        """The sessions of this page."""
+        return self.items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +61,10 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
             continue
         if wanted.matches(header):
             if len(found) == limit:
-                return Page(tuple(found), _write_cursor(found))
+                page = Page(items=tuple(found), cursor=_write_cursor(found))
+                return page.followed_by(lambda following: read_page(store, wanted, limit, following))
             found.append(header)
-    return Page(tuple(found), None)
+    return Page(items=tuple(found))
 
 
 def iterate_headers(store: Store, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:

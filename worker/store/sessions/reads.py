@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from ...errors import StateUnreadable
 from ...state import DEFAULT, ExecutionStatus
-from .. import fields
+from .. import decoding, fields
 from ..context import StoreContext
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..event_records import Event
 from ..events import parse_events
 from ..keys import SessionKeys, joined_field
+from ..records import Operation
 from ..session_records import Header, Result, SessionState, SessionSummary
 from .marks import missing_error
 
@@ -292,6 +293,18 @@ def watch_many(context: StoreContext, positions: Mapping[str, str], block_ms: in
     (reply,) = context.database.pipeline("watch.many", [command])
     found = [(names[fields.name(name)], entries) for name, entries in reply or ()]
     return {session_id: parse_events(session_id, entries) for session_id, entries in found}
+
+
+def waiting_operations(context: StoreContext, session_id: str) -> tuple[Operation, ...]:
+    """Read what waits for the step that runs, the oldest first.
+
+    Raises:
+        StateUnreadable: An entry is damaged.
+    """
+    keys = context.keys(session_id)
+    reads: list[Command] = [("LRANGE", keys.inbox, 0, -1), ("HGET", keys.session, "ops")]
+    entries, known = context.database.pipeline("inbox", reads)
+    return decoding.inbox(entries, fields.strings(known))
 
 
 def list_dead(context: StoreContext, limit: int) -> list[dict[str, str]]:

@@ -190,6 +190,10 @@ class SessionActions:
         """
         return step_facts.step_facts(self._context, session_id)
 
+    def waiting_operations(self, session_id: str) -> tuple[Operation, ...]:
+        """Read the messages and changes that wait for the step that runs, the oldest first."""
+        return reads.waiting_operations(self._context, session_id)
+
     def latest_events(self, session_id: str, limit: int = 10) -> list[Event]:
         """Read the newest events, the oldest of them first."""
         return reads.latest_events(self._context, session_id, limit)
