@@ -150,14 +150,9 @@ def test_who_answered_is_shown_with_the_call_that_asked() -> None:
 
 def test_an_answer_to_a_step_that_still_waits_is_shown_and_so_are_the_messages_behind_it() -> None:
     summary = RequestSummary(
-        id="r1",
-        session_id="s1",
-        execution_id="e1",
-        kind=RequestKind.APPROVAL,
-        agent="clerk",
-        call="refund",
-        asked_at_ms=0,
-    )
+        id="r1", session_id="s1", execution_id="e1", step=1, kind=RequestKind.APPROVAL, agent="clerk", tool="refund",
+        call="refund", asked_at_ms=0,
+    )  # fmt: skip
     answered = FoundRequest(
         summary=summary, status=RequestStatus.ANSWERED,
         answer=AnswerRecord(verb=AnswerVerb.APPROVE, by="ada", at_ms=0),
