@@ -150,7 +150,7 @@ class HoldingVerbs(TreeVerbs):
             raise InvalidInput("status", status, f"only sessions that are {', '.join(_ACTIVE)} can be held.")
         return [
             header.session_id
-            for header in iterate_headers(self.store, "sessions", None)
+            for header in iterate_headers(self.store, "active", None)
             if header.status in ((status,) if status else _ACTIVE)
             and agent in (None, header.agent)
             and (header.hold is not None) == held
