@@ -39,7 +39,7 @@ _DONE: Final = {AnswerVerb.APPROVE: "approved", AnswerVerb.DENY: "denied", Answe
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is stored of a session beside its state.
+    """Facts that are stored of a session beside its state.
 
     Attributes:
         requests: Its requests; those of the step that waits are shown.
@@ -171,7 +171,7 @@ def _answered_lines(found: FoundRequest, text: _Text) -> Iterator[str]:
 
 
 def _describe_answer(kind: str, answer: AnswerRecord | RequestResolution, text: _Text) -> str:
-    """What became of a request: by whom, when and why."""
+    """Say how a request was answered: by whom, when and why."""
     by = f" by {text.line(answer.by)}" if answer.by else ""
     reason = text.line(answer.note or answer.reason)
     why = f": {reason}" if reason else ""

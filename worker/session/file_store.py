@@ -157,7 +157,7 @@ def _read_header(path: Path) -> AgentSessionInfo | None:
 
 
 def _read_bytes(path: Path, *, first_line: bool = False) -> bytes | None:
-    """What a file holds; None when there is none."""
+    """Read a file, or its first line; None when there is none."""
     try:
         with path.open("rb") as file:
             return file.readline(_LONGEST_HEADER_BYTES) if first_line else file.read()

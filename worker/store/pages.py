@@ -35,7 +35,7 @@ class PageOf(Generic[T]):
         return replace(self, read_next=read_next)
 
     def __iter__(self) -> Iterator[T]:
-        """Every entry of this page and of those that follow."""
+        """Iterate over the entries of this page and of those that follow."""
         page: PageOf[T] = self
         while True:
             yield from page.entries
@@ -44,7 +44,7 @@ class PageOf(Generic[T]):
             page = page.read_next(page.cursor)
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        """Every entry of this page and of those that follow, for asyncio."""
+        """Iterate over the entries of this page and of those that follow, for asyncio."""
         page: PageOf[T] = self
         while True:
             for entry in page.entries:

@@ -122,7 +122,7 @@ def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) ->
 
 
 def _with_status(context: StoreContext, sessions: Sequence[SessionKeys], status: str) -> Sequence[SessionKeys]:
-    """Those of the sessions with this status; all of them where only their headers tell."""
+    """Filter sessions by their status; all of them where only their headers tell."""
     if status == SessionState.UNREADABLE or not sessions:
         return sessions
     try:
