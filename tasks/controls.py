@@ -14,7 +14,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 
 from ..config.settings import Settings
-from ..worker.errors import ActionRefused, InvalidInput, StoreFull, StoreUnavailable
+from ..worker.errors import ActionRefused, IdempotencyMismatch, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionBudget
 from .answer_controls import read_time, register_answers, register_holding
 from .lazy_client import LazyClient
@@ -22,6 +22,7 @@ from .names import CLEAR, DELETE, FORK, RETRY, STOP, SUBMIT
 
 # No longer, since a worker has few slots for these tasks; then the task comes again.
 _DELETE_SECONDS: Final = 2.0
+_NAME_CHARS: Final = 64
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +60,39 @@ def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]
         start_at: str | None = None,
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
-        if session_id is None and idempotency_key is None:
-            raise InvalidInput(
-                "idempotency_key", None, "give it, or session_id: there is no result to read an id from."
-            )
-        # A message that comes twice must not be said twice.
-        key = idempotency_key or f"task:{self.request.id}"
-        job = client().submit(
-            agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget), metadata=metadata,
-            on_complete=on_complete, webhook=webhook, on_request=on_request, request_webhook=request_webhook,
-            start_at=read_time("start_at", start_at),
-        )  # fmt: skip
+        try:
+            key = _key_of_submit(self.request, session_id, idempotency_key)
+            job = client().submit(
+                agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget),
+                metadata=metadata, on_complete=on_complete, webhook=webhook, on_request=on_request,
+                request_webhook=request_webhook, start_at=read_time("start_at", start_at),
+            )  # fmt: skip
+        except (InvalidInput, ActionRefused, IdempotencyMismatch) as error:
+            if _is_from_beat(self.request):  # nobody waits for the result of an entry
+                reason = f"an entry of beat for agent {str(agent)[:_NAME_CHARS]!r}: {error}"
+                client().store.housekeeping.quarantine(f"{SUBMIT} {self.request.id}", reason)
+            raise
         return f"session {job.session_id}"
+
+
+def _is_from_beat(request: Any) -> bool:
+    """Whether Celery beat has sent the task, by the header that it writes."""
+    return bool(getattr(request, "celery_beat_task", False))
+
+
+def _key_of_submit(request: Any, session_id: str | None, idempotency_key: str | None) -> str:
+    """The idempotency key of a submit by name: a message that comes twice must not be said twice.
+
+    Raises:
+        InvalidInput: An entry of beat has a key, which is the same each time; or nobody could find the session.
+    """
+    if _is_from_beat(request):
+        if idempotency_key is not None:
+            advice = "an entry of beat with a key runs once and never again; leave it out: each message makes one job."
+            raise InvalidInput("idempotency_key", idempotency_key, advice)
+    elif session_id is None and idempotency_key is None:
+        raise InvalidInput("idempotency_key", None, "give it, or session_id: there is no result to read an id from.")
+    return idempotency_key or f"task:{request.id}"
 
 
 def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:

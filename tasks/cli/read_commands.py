@@ -14,7 +14,7 @@ from .exits import ExitCode
 from .options import AsJson, Cursor, RedisUrl, SessionArgument, client_for, duration, find_session
 from .progress import follow
 from .session_rows import HEAD, row
-from .session_views import session_lines, step_lines, step_numbers
+from .session_views import Beside, session_lines, step_lines, step_numbers
 from .tree_commands import follow_tree, show_tree
 from .views import as_json, table
 
@@ -117,11 +117,17 @@ def show(
         numbers = ", ".join(map(str, step_numbers(stored.state))) or "none yet"
         raise typer.BadParameter(f"the execution has no step {step} that is done; there are {numbers}")
     if json:
-        print(as_json(session_value(header, stored.state, reason)))
+        waiting = client.store.sessions.waiting_operations(header.session_id)
+        shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting]
+        print(as_json({**session_value(header, stored.state, reason), "waiting_for_step": shown}))
     elif step is not None:
         print("\n".join(step_lines(stored.state, step)))
     else:
-        print("\n".join(session_lines(header, stored.state, reason, verbose=verbose)))
+        beside = Beside(
+            requests=client.requests(header.session_id, status=None, tree=False).requests,
+            waiting=client.store.sessions.waiting_operations(header.session_id),
+        )
+        print("\n".join(session_lines(header, stored.state, reason, beside, verbose=verbose)))
 
 
 def list_sessions(

@@ -13,30 +13,51 @@ from ...worker.moments import moment
 from ...worker.state import (
     AgentState,
     AgentStep,
+    AnswerRecord,
+    AnswerVerb,
     ErrorInfo,
     ExecutionState,
     FinishReason,
     Message,
+    RequestResolution,
     Role,
     StepExecution,
     ToolExecution,
     ToolOutcome,
 )
+from ...worker.store import InboxKind
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
-    from ...worker.store import Header
+    from ...worker.store import FoundRequest, Header, Operation
 
 _MAX_CHARACTERS: Final = 2_000
 _SHORT: Final = 200
 _INDENT: Final = "    "
+_DONE: Final = {AnswerVerb.APPROVE: "approved", AnswerVerb.DENY: "denied", AnswerVerb.ANSWER: "answered"}
 
 
-def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bool = False) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Facts that are stored of a session beside its state.
+
+    Attributes:
+        requests: Its requests; those of the step that waits are shown.
+        waiting: What waits for the step that runs, the oldest first.
+    """
+
+    requests: Sequence[FoundRequest] = ()
+    waiting: Sequence[Operation] = ()
+
+
+def session_lines(
+    header: Header, state: AgentState, reason: str, beside: Beside | None = None, *, verbose: bool = False
+) -> list[str]:
     """A session for people.
 
     Args:
         reason: Why it has not ended yet; "" when it has.
+        beside: None: nothing beside its state is shown.
         verbose: Nothing is shortened.
     """
     created, changed = age(moment(header.created_ms)), age(moment(header.updated_ms))
@@ -48,9 +69,12 @@ def session_lines(header: Header, state: AgentState, reason: str, *, verbose: bo
     lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
     lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
     lines += [f"now: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
+    beside = beside or Beside()
+    lines += [line for each in beside.requests if each.answer is not None for line in _answered_lines(each, text)]
     if state.execution is not None:
         lines += ["", *_execution_lines(header, state.execution, text)]
-    return [*lines, "", *_conversation_lines(state, text)]
+    lines += ["", *_conversation_lines(state, text)]
+    return [*lines, *(line for each in beside.waiting for line in _waiting_lines(each, text))]
 
 
 def step_numbers(state: AgentState) -> list[int]:
@@ -124,6 +148,8 @@ def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
 
 def _call_lines(execution: ToolExecution, text: _Text) -> Iterator[str]:
     call = execution.tool_call
+    for each in execution.resolutions:
+        yield f"{_INDENT}{text.line(call.name)}: {_describe_answer(each.kind.value, each, text)}"
     took = f"  {seconds(execution.duration)}" if execution.duration else ""
     head = f"{_INDENT}call {text.line(call.name)}({text.line(_arguments(call.args_json()))})"
     if execution.outcome is ToolOutcome.OK:
@@ -135,6 +161,31 @@ def _call_lines(execution: ToolExecution, text: _Text) -> Iterator[str]:
     error = execution.error_info()
     why = f": {_describe_error(error, text)}" if error is not None else ""
     yield f"{head}: {execution.outcome.value.replace('_', ' ')}{took}{why}"
+
+
+def _answered_lines(found: FoundRequest, text: _Text) -> Iterator[str]:
+    """An answer that the step which waits has got already."""
+    assert found.answer is not None
+    said = _describe_answer(found.summary.kind.value, found.answer, text)
+    yield f"{text.line(found.summary.call)}: {said}"
+
+
+def _describe_answer(kind: str, answer: AnswerRecord | RequestResolution, text: _Text) -> str:
+    """Say how a request was answered: by whom, when and why."""
+    by = f" by {text.line(answer.by)}" if answer.by else ""
+    reason = text.line(answer.note or answer.reason)
+    why = f": {reason}" if reason else ""
+    return f"{kind} {_DONE.get(answer.verb, answer.verb.value)}{by}, {age(moment(answer.at_ms))} ago{why}"
+
+
+def _waiting_lines(operation: Operation, text: _Text) -> Iterator[str]:
+    """A message or a change that the running step takes up when it is done."""
+    if operation.kind is not InboxKind.MESSAGE:
+        yield f"waits for the step: {operation.kind.value.replace('_', ' ')}"
+        return
+    first, *others = [*text.block(str(operation.payload["message"].get("content", "")), "")] or [""]
+    yield f"user, waits for the step: {first}"
+    yield from (f"{_INDENT}{line}" for line in others)
 
 
 def _arguments(given: str) -> str:

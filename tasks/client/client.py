@@ -360,6 +360,8 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
     ) -> Page:
         """List sessions by last update, newest first.
 
+        A loop over the page goes on with the pages that follow: `for header in client.list()`.
+
         Args:
             status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
             since: Updated at or after this time.

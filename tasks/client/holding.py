@@ -9,6 +9,8 @@ from typing import Final
 
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
 from ...worker.state import read_session_id
+from ...worker.store.control import LONGEST_WAIT_MS
+from ...worker.store.fields import LAST_MS
 from .inputs import check_agent_name, check_caller, check_listing
 from .listing import iterate_headers, to_milliseconds
 from .trees import TreeVerbs
@@ -37,17 +39,18 @@ class HoldingVerbs(TreeVerbs):
         Args:
             reason: Shown wherever somebody asks why the session waits.
             by: Who asks.
-            until: When the hold ends, and the execution with it. None: in 30 days.
+            until: When the hold ends, and the execution with it, 30 days from now at most. None: in 30 days.
             tree: Hold the sessions that its agents have started, too.
         Returns:
             False when it was held before; then that hold stays.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: It is parked, or it is being stopped.
+            InvalidInput: `until` has no timezone, is too far away, or is given where nothing runs.
         """
         _check_reason(reason)
         check_caller(by)
-        until_ms = check_until(until)
+        until_ms = self._check_end_of_hold(until)
         session = read_session_id(session_id)
 
         def hold(each: str) -> bool:
@@ -55,6 +58,10 @@ class HoldingVerbs(TreeVerbs):
             return result.outcome == "changed"
 
         if self._is_idle(session):
+            if until is not None:
+                raise InvalidInput(
+                    "until", until.isoformat(), "nothing of the session runs that could end; leave it out."
+                )
             return self._set_session_status(session, "suspended")
         changed = hold(session)
         if tree:
@@ -125,6 +132,12 @@ class HoldingVerbs(TreeVerbs):
         sessions = self._active_sessions(agent, status, held=True)
         return (each for each in sessions if dry_run or self._try_resume(each, by))
 
+    def _check_end_of_hold(self, until: datetime | None) -> int | None:
+        until_ms = check_until(until)
+        if until is not None and until_ms is not None and until_ms > self._now_ms() + LONGEST_WAIT_MS:
+            raise InvalidInput("until", until.isoformat(), "a hold ends within 30 days; give a time before, or None.")
+        return until_ms
+
     def _is_idle(self, session_id: str) -> bool:
         """Whether nothing of a session runs, waits or is parked."""
         return self.store.sessions.header(session_id).status in _IDLE
@@ -150,7 +163,7 @@ class HoldingVerbs(TreeVerbs):
             raise InvalidInput("status", status, f"only sessions that are {', '.join(_ACTIVE)} can be held.")
         return [
             header.session_id
-            for header in iterate_headers(self.store, "sessions", None)
+            for header in iterate_headers(self.store, "active", None)
             if header.status in ((status,) if status else _ACTIVE)
             and agent in (None, header.agent)
             and (header.hold is not None) == held
@@ -175,7 +188,11 @@ def check_until(until: datetime | None, field: str = "until") -> int | None:
         return None
     if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(field, until, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
-    return to_milliseconds(until)
+    at_ms = to_milliseconds(until)
+    assert at_ms is not None
+    if not 0 <= at_ms <= LAST_MS:
+        raise InvalidInput(field, until.isoformat(), "give a time from 1970 to the year 9999 in UTC.")
+    return at_ms
 
 
 def _check_reason(reason: object) -> None:

@@ -8,21 +8,29 @@ from datetime import datetime
 from typing import Final
 
 from ...worker.store import Header, Store
+from ...worker.store.pages import PageOf
 from .inputs import read_cursor
 
+INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}
+"""The index that holds all sessions with a status; the other statuses have none."""
 _BATCH: Final = 200
+_STATUS_BATCH: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Sessions, newest first.
+class Page(PageOf[Header]):
+    """Sessions, newest first. A loop over it goes on with the pages that follow.
 
     Attributes:
-        cursor: Give it back for the next page; None at the end.
+        items: Those of this page.
     """
 
-    items: tuple[Header, ...]
-    cursor: str | None
+    items: tuple[Header, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Header, ...]:
+        """The sessions of this page."""
+        return self.items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +56,36 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
     Raises:
         InvalidInput: The cursor is not that of a page.
     """
-    index = "failed" if wanted.status == "failed" else "sessions"
+    index = INDEXES.get(wanted.status or "", "sessions")
     newest_ms, listed = read_cursor(cursor)
     found: list[Header] = []
-    for header in iterate_headers(store, index, wanted.oldest_ms, newest_ms):
+    for header in iterate_headers(store, index, wanted.oldest_ms, newest_ms, status=wanted.status):
         if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in listed:
             continue
         if wanted.matches(header):
             if len(found) == limit:
-                return Page(tuple(found), _write_cursor(found))
+                page = Page(items=tuple(found), cursor=_write_cursor(found))
+                return page.followed_by(lambda following: read_page(store, wanted, limit, following))
             found.append(header)
-    return Page(tuple(found), None)
+    return Page(items=tuple(found))
 
 
-def iterate_headers(store: Store, index: str, oldest_ms: int | None, newest_ms: int | None = None) -> Generator[Header]:
-    """Read an index of sessions in batches, newest first, each session once."""
+def iterate_headers(
+    store: Store, index: str, oldest_ms: int | None, newest_ms: int | None = None, *, status: str | None = None
+) -> Generator[Header]:
+    """Read an index of sessions in batches, newest first, each session once.
+
+    Args:
+        status: Only those with this status; the others cost little. None: all.
+    """
     seen: set[str] = set()
+    limit = _BATCH if status is None else _STATUS_BATCH
     while True:
-        page, following = store.sessions.headers(index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=_BATCH)
+        page, following = store.sessions.headers(
+            index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit, status=status
+        )
         fresh = [header for header in page if header.session_id not in seen]
-        yield from fresh
+        yield from (header for header in fresh if status in (None, header.status))
         if following is None:
             return
         seen.update(header.session_id for header in page)

@@ -59,6 +59,8 @@ class RequestVerbs(ClientConnection):
     ) -> RequestPage:
         """List requests, oldest first: the inbox of one session, or of everybody. One read gives a page.
 
+        A loop over the page goes on with the pages that follow: `for each in client.requests()`.
+
         Args:
             session_id: Only of this session. None: of all sessions, and then only open ones.
             to: Only those to this addressee.
@@ -73,7 +75,11 @@ class RequestVerbs(ClientConnection):
         """
         session = None if session_id is None else read_session_id(session_id)
         wanted = read_filter(session, to, kind, status, tree=tree)
-        return self.store.requests.page(wanted, limit=limit, cursor=cursor)
+
+        def read(after: str | None) -> RequestPage:
+            return self.store.requests.page(wanted, limit=limit, cursor=after).followed_by(read)
+
+        return read(cursor)
 
     def request(self, session_id: str, request_id: str) -> FoundRequest:
         """Read one request in full, and what became of it.

@@ -16,8 +16,12 @@ def read_time(value: object) -> int | None:
 
 
 def describe_next_try(next_try_ms: int, now_ms: int) -> str:
-    """Write a time to come for people: "in 12 s (12:00:30 UTC)", or "at once" where it is less than half a second."""
+    """Write a time to come for people: "in 12 s (12:00:30 UTC)", with its date unless it is today.
+
+    Less than half a second is "at once".
+    """
     if next_try_ms - now_ms < _AT_ONCE_MS:
         return "at once"
     at = moment(next_try_ms)
-    return f"in {(next_try_ms - now_ms) / 1000:.0f} s ({at:%H:%M:%S} UTC)"
+    date = "" if at.date() == moment(now_ms).date() else f"{at:%Y-%m-%d} "
+    return f"in {(next_try_ms - now_ms) / 1000:.0f} s ({date}{at:%H:%M:%S} UTC)"

@@ -12,6 +12,7 @@ from celery_agents.worker.engine import stop_transition
 from celery_agents.worker.errors import ActionRefused, InvalidInput, RequestNotFound, RequestNotOpen, SessionNotFound
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
+    AgentState,
     Answer,
     AnswerNote,
     AnswerVerb,
@@ -25,7 +26,7 @@ from celery_agents.worker.state import (
     RequestKind,
     RequestStatus,
 )
-from celery_agents.worker.store import AnswerAction, RequestFilter
+from celery_agents.worker.store import AnswerAction, RequestFilter, WholeSession
 from celery_agents.worker.store.database import Database
 
 from support.asking import (
@@ -449,3 +450,11 @@ def _refused(bench: Bench, answers: dict[str, GivenAnswer], match: str, **option
     with pytest.raises(InvalidInput, match=match):
         answer(bench, answers, **options)
     assert (bench.snapshot(), bench.database("HGETALL", bench.journal(bench.ref()))) == before
+
+
+def test_a_session_that_has_had_no_execution_has_no_requests_and_is_not_deleted(bench: Bench) -> None:
+    bench.store.sessions.create("fresh", WholeSession(agent="agent", state=AgentState.fresh()))
+    for status in (RequestStatus.OPEN, None):
+        assert bench.store.requests.page(RequestFilter(session_id="fresh", status=status)).requests == ()
+    with pytest.raises(RequestNotFound):
+        bench.store.requests.find("fresh", "r1")

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import schedule
 
 from celery_agents import AgentClient
 from celery_agents.config.celery import GREENLETS
@@ -320,3 +323,37 @@ def test_a_prefork_worker_writes_json_in_its_children_and_stops_what_is_revoked(
     worker.wait_for_text("succeeded in")
     told = [json.loads(line) for line in worker.text().splitlines() if "succeeded in" in line]
     assert [job.execution_id in line["message"] for line in told] == [True]
+
+
+def test_each_message_of_an_entry_of_beat_makes_one_job_and_a_refused_entry_is_in_the_dead_list(
+    clerk: WorkerProcess, redis_url: str
+) -> None:
+    """Sent by the scheduler of Celery beat, whose clock a test cannot wait for."""
+    app = Celery("nightly", broker=redis_url)
+    scheduler = Scheduler(app=app, lazy=True)
+
+    def fire(**more: Any) -> None:
+        entry = ScheduleEntry(
+            name="report",
+            task="celery_agents.submit",
+            schedule=schedule(60, app=app),
+            kwargs={"agent": "clerk", "message": "look it up", **more},
+            options={"queue": "celery_agents.control"},
+            app=app,
+        )
+        scheduler.apply_async(entry, advance=False)
+
+    client = AgentClient(redis_url)
+    for _ in range(3):
+        fire()
+    wait_until(lambda: len(client.list(status="completed").items) == 3, "each message made a job", 20)
+    for _ in range(2):
+        fire(session_id="daily")
+    wait_until(
+        lambda: client.show("daily").state.execution_count == 2, "both went into the session", 20, ignoring=(Exception,)
+    )
+    fire(idempotency_key="report")
+    (entry,) = wait_until(lambda: client.store.housekeeping.list_dead(10), "the entry is in the dead list", 20)
+    assert "runs once and never again; leave it out" in entry["reason"]
+    assert "'clerk'" in entry["reason"]
+    assert len(client.list().items) == 4

@@ -148,3 +148,47 @@ def test_an_id_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
         with pytest.raises(InvalidInput):
             use(name)
     assert list(tmp_path.rglob("*")) == [tmp_path / "sessions"]
+
+
+def test_a_file_is_one_json_document(tmp_path: Path) -> None:
+    session = create(FileSessionStore(tmp_path), "s1")
+    document = json.loads((tmp_path / "s1.json").read_text())
+    assert document["info"]["session_id"] == "s1"
+    assert AgentSession.from_dict(document) == session
+
+
+def test_a_document_that_somebody_has_formatted_anew_is_read(tmp_path: Path) -> None:
+    store = FileSessionStore(tmp_path)
+    session = create(store, "s1")
+    (tmp_path / "s1.json").write_text(json.dumps(json.loads((tmp_path / "s1.json").read_text()), indent=2))
+    assert store.load("s1") == session
+    assert list(store.list_headers()) == [session.info]
+    assert store.save(session).version == 2
+
+
+def test_a_file_of_an_earlier_version_is_read_and_written_as_one_document(tmp_path: Path) -> None:
+    store = FileSessionStore(tmp_path)
+    session = create(store, "s1")
+    (tmp_path / "s1.json").write_bytes(b"%b\n%b\n" % (session.info.to_json(), session.to_json()))
+    assert store.load("s1") == session
+    assert list(store.list_headers()) == [session.info]
+    saved = store.save(session)
+    assert AgentSession.from_dict(json.loads((tmp_path / "s1.json").read_text())) == saved
+
+
+@pytest.mark.parametrize("kind", ["folder", "loop"])
+def test_what_cannot_be_read_is_named_and_the_others_are_listed(tmp_path: Path, kind: str) -> None:
+    store = FileSessionStore(tmp_path)
+    session = create(store, "s3")
+    path = tmp_path / "s1.json"
+    path.mkdir() if kind == "folder" else path.symlink_to(path)
+    lone = SessionFactory().create(AgentDefinition(name="a"), session_id="s1")
+    for use in (lambda: store.load("s1"), lambda: store.save(lone), lambda: store.create(lone)):
+        with pytest.raises(InvalidSessionFile, match=r"s1\.json.*it cannot be read"):
+            use()
+    found = store.list_headers()
+    assert (list(found), [name for name, _ in found.unreadable]) == ([session.info], ["s1.json"])
+    assert not store.exists("s1")
+    if kind == "folder":
+        with pytest.raises(InvalidSessionFile, match="it is a folder"):
+            store.delete("s1")

@@ -72,7 +72,7 @@ def test_an_execution_that_was_cut_off_goes_on_elsewhere_with_the_same_history(
     asked = [messages(entry["request"]) for entry in provider.ledger()]
     for before, after in pairwise(asked):
         assert after[: len(before)] == before, "the provider sees one history that grows"
-    assert two.client.show("order-17").state.context.metadata == {"ticket": 7}
+    assert two.client.show("order-17").state.context.metadata == {"ticket": 7, "on_hold": False}
 
 
 def test_a_snapshot_of_an_ended_session_goes_on_with_a_message_and_other_metadata(labs: tuple[Lab, Lab]) -> None:
@@ -81,7 +81,7 @@ def test_a_snapshot_of_an_ended_session_goes_on_with_a_message_and_other_metadat
     job = one.client.submit("planned", plan([call("keyed", work="once")], answer="done"), metadata={"a": 1, "b": 2})
     job.result(timeout=30)
     taken = json.loads(one.client.snapshot(job.session_id).to_json())
-    merged = one.client.resume_snapshot(taken, session_id="merged", context={"b": 3, "log_callback": "x"})
+    merged = one.client.resume_snapshot(taken, session_id="merged", context={"b": 3, "logCallback": "x"})
     replaced = one.client.resume_snapshot(
         json.dumps(taken), session_id="replaced", context={"c": 4}, merge_context=False
     )

@@ -1,8 +1,9 @@
 """The session store in files: one file for each session, replaced as a whole.
 
-A file has two lines of JSON: the header, and the session. A listing reads first lines only. A write goes to a
-temporary file that is renamed, so a process that is killed at any byte leaves the version before. A lock file for each
-session keeps writers apart; it stays after a delete, since a writer may wait for it.
+A file is one JSON document, the session, whose first line ends behind its header. A listing reads first lines only.
+Files of an earlier version have two documents, the header and the session, each in a line. A write goes to a temporary
+file that is renamed, so a process that is killed at any byte leaves the version before. A lock file for each session
+keeps writers apart; it stays after a delete, since a writer may wait for it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from .values import AgentSession, AgentSessionInfo, SessionInfoList
 
 _SUFFIX: Final = ".json"
 _LONGEST_HEADER_BYTES: Final = 65_536
+_BEGINNING: Final = b'{"info":'
+# The first field of a header, with which the files of an earlier version begin.
+_EARLIER: Final = b'{"session_id":'
 _UNREADABLE: Final = (ValidationError, StateUnreadable, InvalidInput)
 
 
@@ -33,7 +37,8 @@ class FileSessionStore:
     It saves after every step and keeps nothing within a step: a step that was cut off runs again.
 
     Raises:
-        OSError: From every method: the folder cannot be read or written. Nothing older is lost.
+        OSError: From every method: the folder cannot be read or written. Nothing older is lost. A file that cannot
+            be read is an `InvalidSessionFile`.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -59,23 +64,22 @@ class FileSessionStore:
 
         Raises:
             InvalidInput: The id is none, such as a path.
-            InvalidSessionFile: The file is damaged; it stays as it is.
+            InvalidSessionFile: The file is damaged or cannot be read; it stays as it is.
             StateTooNew: A newer version of this package wrote it.
         """
         path = self._path(session_id)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        return _read_session(path, data)
+        data = _read_bytes(path)
+        return None if data is None else _read_session(path, data)
 
     def exists(self, session_id: str) -> bool:
         """See `SessionStore.exists`."""
-        return self._path(session_id).exists()
+        return self._path(session_id).is_file()
 
     def delete(self, session_id: str) -> None:
-        """See `SessionStore.delete`."""
+        """See `SessionStore.delete`; raises `InvalidSessionFile` for a folder of that name."""
         with self._lock(session_id) as path:
+            if path.is_dir():
+                raise InvalidSessionFile(str(path), "it is a folder")
             path.unlink(missing_ok=True)
 
     def list_headers(self) -> SessionInfoList:
@@ -113,7 +117,10 @@ def _write(path: Path, session: AgentSession) -> AgentSession:
     temporary = path.with_name(path.name.removesuffix(_SUFFIX) + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(b"%b\n%b\n" % (session.info.to_json(), session.to_json()))
+        beginning = _BEGINNING + session.info.to_json() + b","
+        document = session.to_json()
+        assert document.startswith(beginning), "the header comes first"
+        file.write(beginning + b"\n" + document[len(beginning) :] + b"\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -136,26 +143,37 @@ def _stored_version(path: Path) -> int | None:
 
 
 def _read_header(path: Path) -> AgentSessionInfo | None:
-    """The header of a file, without its body; None when there is no file."""
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_LONGEST_HEADER_BYTES)
-    except FileNotFoundError:
+    """The header of a file, usually without its body; None when there is no file."""
+    line = _read_bytes(path, first_line=True)
+    if line is None:
         return None
+    written = line[len(_BEGINNING) : -2] if line.startswith(_BEGINNING) and line.endswith(b",\n") else line
     try:
-        header = AgentSessionInfo.from_json(line)
-    except _UNREADABLE as error:
-        raise InvalidSessionFile(str(path), "its first line is no header of a session") from error
+        header = AgentSessionInfo.from_json(written)
+    except _UNREADABLE:
+        return _read_session(path, _read_bytes(path) or b"").info  # somebody has formatted the document anew
     _check_name(path, header)
     return header
+
+
+def _read_bytes(path: Path, *, first_line: bool = False) -> bytes | None:
+    """Read a file, or its first line; None when there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(_LONGEST_HEADER_BYTES) if first_line else file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidSessionFile(str(path), f"it cannot be read ({error.strerror})") from error
 
 
 def _read_session(path: Path, data: bytes) -> AgentSession:
     header, _, body = data.partition(b"\n")
     try:
-        info, session = AgentSessionInfo.from_json(header), AgentSession.from_json(body)
+        session = AgentSession.from_json(data if not header.startswith(_EARLIER) else body)
+        info = AgentSessionInfo.from_json(header) if header.startswith(_EARLIER) else session.info
     except _UNREADABLE as error:
-        raise InvalidSessionFile(str(path), "its lines are no header and session") from error
+        raise InvalidSessionFile(str(path), "it holds no session as JSON") from error
     check_schema_version(session.state.schema_version)
     _check_name(path, info)
     if session.info != info:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
+
 from celery_agents.tasks.cli.session_rows import row
-from celery_agents.tasks.cli.session_views import session_lines, step_lines, step_numbers
+from celery_agents.tasks.cli.session_views import Beside, session_lines, step_lines, step_numbers
 from celery_agents.tasks.client.json_values import session_value
 from celery_agents.tasks.observability.listed_sessions import ListedSession, listed_value
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
+    AnswerRecord,
+    AnswerVerb,
     ErrorInfo,
     ExecutionStatus,
     FinishReason,
     InferenceResponse,
     InferenceUsage,
+    Message,
+    RequestKind,
+    RequestResolution,
+    RequestStatus,
+    RequestSummary,
     StopReason,
     StopSignal,
     ToolOutcome,
 )
-from celery_agents.worker.store import Header, SessionState, SessionSummary
+from celery_agents.worker.store import FoundRequest, Header, InboxKind, Operation, SessionState, SessionSummary
 
 from support.states import at, call, executed, running
 
@@ -115,3 +124,46 @@ def test_a_row_has_everything_one_looks_for() -> None:
     assert reason == "it waits for a slot"
     assert listed_value(listed)["first_message"] == summary.first_message
     assert row(ListedSession(header=HEADER, summary=None, reason=""))[3:5] == ("", "")
+
+
+def test_who_answered_is_shown_with_the_call_that_asked() -> None:
+    asked = executed(call("refund", {}, "c1"), value="done").with_resolutions(
+        (
+            RequestResolution(
+                request_id="r1", kind=RequestKind.APPROVAL, status=RequestStatus.ANSWERED, verb=AnswerVerb.APPROVE,
+                by="ada\x1b[2J", note="seen", at_ms=0,
+            ),
+            RequestResolution(
+                request_id="r2", kind=RequestKind.QUESTION, status=RequestStatus.EXPIRED, verb=AnswerVerb.DENY, at_ms=0,
+                reason="too late", round=1,
+            ),
+        )
+    )  # fmt: skip
+    response = InferenceResponse(content="", tool_calls=(asked.tool_call,))
+    state = running().with_user_message("go").with_current_step(AgentStep.from_inference(response, [asked]), now=at(1))
+    lines = session_lines(HEADER, state.with_current_step_completed(now=at(2)), "")
+    (approved,) = [line for line in lines if "approved" in line]
+    assert re.fullmatch(r"    refund: approval approved by ada\\x1b\[2J, \d+d ago: seen", approved)
+    (denied,) = [line for line in lines if "denied" in line]
+    assert re.fullmatch(r"    refund: question denied, \d+d ago: too late", denied)
+
+
+def test_an_answer_to_a_step_that_still_waits_is_shown_and_so_are_the_messages_behind_it() -> None:
+    summary = RequestSummary(
+        id="r1", session_id="s1", execution_id="e1", step=1, kind=RequestKind.APPROVAL, agent="clerk", tool="refund",
+        call="refund", asked_at_ms=0,
+    )  # fmt: skip
+    answered = FoundRequest(
+        summary=summary, status=RequestStatus.ANSWERED,
+        answer=AnswerRecord(verb=AnswerVerb.APPROVE, by="ada", at_ms=0),
+    )  # fmt: skip
+    waiting = [
+        Operation("m1", InboxKind.MESSAGE, {"message": Message.user("and\nnow: not this program").to_dict()}),
+        Operation("change-1", InboxKind.SYSTEM_PROMPT, {"prompt": "p"}),
+    ]
+    beside = Beside([FoundRequest(summary=summary, status=RequestStatus.OPEN), answered], waiting)
+    lines = session_lines(HEADER, _state(), "", beside)
+    assert [line for line in lines if re.fullmatch(r"refund: approval approved by ada, \d+d ago", line)]
+    assert lines[-3:] == [
+        "user, waits for the step: and", "    now: not this program", "waits for the step: system prompt",
+    ]  # fmt: skip

@@ -227,7 +227,7 @@ def test_prompt_and_model_of_a_definition_hold_beside_a_given_agent(store: Sessi
     [
         ({"tools": ("nope",)}, "names the tools nope, and the agent given to the runner has look; name the same ones"),
         ({"tools": ("look", "nope")}, "names the tools look, nope"),
-        ({"capabilities": ("planning",)}, "names the capabilities planning, .* Leave capabilities out"),
+        ({"capabilities": ("planning",)}, "names the capabilities planning of .* Leave capabilities out"),
     ],
 )
 def test_what_a_given_agent_does_not_have_is_refused_by_name(

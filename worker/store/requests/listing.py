@@ -38,7 +38,7 @@ def page(context: StoreContext, wanted: RequestFilter, limit: int, cursor: str |
     chosen = (found for found in source if _matches(wanted, found) and _position(found.summary) > after)
     found = list(islice(chosen, limit + 1))
     more = len(found) > limit
-    return RequestPage(tuple(found[:limit]), _cursor_of(found[limit - 1].summary) if more else None)
+    return RequestPage(requests=tuple(found[:limit]), cursor=_cursor_of(found[limit - 1].summary) if more else None)
 
 
 def count_open(context: StoreContext) -> OpenCount:

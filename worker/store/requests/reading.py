@@ -191,10 +191,12 @@ _PARTICIPLES = {
 def journal_key(scope: SessionScope, replies: Sequence[Reply]) -> str:
     """The key of the journal that belongs to the replies to `StoredRequests.reads`.
 
+    A session that has had no execution has no journal: a key of this name is never written.
+
     Raises:
         SessionNotFound: There is no such session, or it has expired.
     """
     control, (version, _executions) = ControlFields.read(replies[0]), replies[1]
-    if version is None or not control.execution:
+    if version is None:
         raise missing_error(scope.context, scope.session_id)
     return scope.keys.journal(control.execution, control.step)

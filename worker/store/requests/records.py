@@ -16,6 +16,7 @@ from ...state import (
     RequestStatus,
     RequestSummary,
 )
+from ..pages import PageOf
 from ..records import StepRef
 
 CheckAnswer = Callable[[Request, GivenAnswer], GivenAnswer]
@@ -94,15 +95,19 @@ class RequestFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestPage:
-    """A page of requests, oldest first.
+class RequestPage(PageOf[FoundRequest]):
+    """A page of requests, oldest first. A loop over it goes on with the pages that follow.
 
     Attributes:
-        cursor: Give it back for the next page; None at the end.
+        requests: Those of this page.
     """
 
-    requests: tuple[FoundRequest, ...]
-    cursor: str | None = None
+    requests: tuple[FoundRequest, ...] = ()
+
+    @property
+    def entries(self) -> tuple[FoundRequest, ...]:
+        """The requests of this page."""
+        return self.requests
 
 
 @dataclass(frozen=True, slots=True)

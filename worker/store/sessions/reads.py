@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import StateUnreadable
 from ...state import DEFAULT, ExecutionStatus
-from .. import fields
+from .. import decoding, fields
 from ..context import StoreContext
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..event_records import Event
 from ..events import parse_events
-from ..keys import SessionKeys, joined_field
+from ..keys import SessionKeys, ShardKeys, joined_field
+from ..records import Operation
 from ..session_records import Header, Result, SessionState, SessionSummary
 from .marks import missing_error
 
 _BATCH: Final = 5_000
+# With more due sessions than this, the listing of all is read instead: the due index has no order by update.
+_MOST_ACTIVE: Final = 20_000
 _FIRST_CHARS: Final = 200
 _HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
@@ -40,36 +44,93 @@ def header(context: StoreContext, session_id: str) -> Header:
 
 
 def headers(
-    context: StoreContext, *, index: str, newest_ms: int | None, oldest_ms: int | None, limit: int
+    context: StoreContext,
+    *,
+    index: str,
+    newest_ms: int | None,
+    oldest_ms: int | None,
+    limit: int,
+    status: str | None = None,
 ) -> tuple[list[Header], int | None]:
     """Read a page of sessions by last update, newest first, and where the next page begins (ms; None at the end).
 
     Args:
-        index: "sessions", or "failed" for those whose last execution failed.
+        index: "sessions"; "failed" for those whose last execution failed; "active" for those whose execution runs or
+            waits, which are found in the due index.
         newest_ms: Begin at this update time (inclusive). None: the newest.
         oldest_ms: Nothing older than this. None: no bound.
-        limit: Most sessions.
+        limit: Most sessions that are looked at.
+        status: Only those with this status. Of the others nothing but the status is read. None: all.
     """
-    scored: list[tuple[int, str]] = []
-    damaged: set[str] = set()
+    bounds = _Bounds(newest_ms, oldest_ms, limit + 1)
+    scored: list[tuple[int, bytes]] = []
+    is_by_due = index == "active" and _count_due(context) <= _MOST_ACTIVE
     for shard in context.shards:
-        key = shard.failed if index == "failed" else shard.sessions
-        upper = "+inf" if newest_ms is None else newest_ms
-        lower = "-inf" if oldest_ms is None else oldest_ms
-        (reply,) = context.database.pipeline(
-            "list", [("ZREVRANGEBYSCORE", key, upper, lower, "WITHSCORES", "LIMIT", 0, limit + 1)]
-        )
-        for member, score in zip(reply[::2], reply[1::2], strict=True):
-            name = fields.name(member)
-            scored.append((fields.score_ms(score), name))
-            if name.encode() != member:
-                damaged.add(name)
-    scored.sort(reverse=True)
-    page, rest = scored[:limit], scored[limit:]
-    found = read_headers(context, [context.keys(name) for _, name in page if name not in damaged])
+        if is_by_due:
+            scored += _active_entries(context, shard, bounds)
+        else:
+            scored += _entries(context, shard.failed if index == "failed" else shard.sessions, bounds)
+    named = sorted(((at_ms, fields.name(member)) for at_ms, member in scored), reverse=True)
+    damaged = {fields.name(member) for _, member in scored if fields.name(member).encode() != member}
+    page, rest = named[:limit], named[limit:]
+    whole = [context.keys(name) for _, name in page if name not in damaged]
+    found = read_headers(context, whole if status is None else _with_status(context, whole, status))
     no_id = StateUnreadable("the listing", "an entry is no session id")
     unreadable = [_unreadable_header(name, b"", no_id) for _, name in page if name in damaged]
     return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Which entries of an index are read: updated between these times, and at most so many."""
+
+    newest_ms: int | None
+    oldest_ms: int | None
+    count: int
+
+    def holds(self, at_ms: int) -> bool:
+        """Whether a time is within the bounds."""
+        return (self.newest_ms is None or at_ms <= self.newest_ms) and (
+            self.oldest_ms is None or at_ms >= self.oldest_ms
+        )
+
+
+def _entries(context: StoreContext, index: str, bounds: _Bounds) -> list[tuple[int, bytes]]:
+    """Entries of an index by update time, newest first."""
+    upper: Word = "+inf" if bounds.newest_ms is None else bounds.newest_ms
+    lower: Word = "-inf" if bounds.oldest_ms is None else bounds.oldest_ms
+    (reply,) = context.database.pipeline(
+        "list", [("ZREVRANGEBYSCORE", index, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count)]
+    )
+    return [(fields.score_ms(score), member) for member, score in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def _count_due(context: StoreContext) -> int:
+    return sum(context.database.pipeline("list.due.count", [("ZCARD", shard.due) for shard in context.shards]))
+
+
+def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) -> list[tuple[int, bytes]]:
+    """The sessions of the due index, which holds each whose execution runs or waits, with their update times."""
+    (members,) = context.database.pipeline("list.due", [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
+    scores = context.database.pipeline("list.updated", [("ZSCORE", shard.sessions, member) for member in members])
+    found = [
+        (at_ms, member)
+        for score, member in zip(scores, members, strict=True)
+        if score is not None and bounds.holds(at_ms := fields.score_ms(score))
+    ]
+    return sorted(found, reverse=True)[: bounds.count]
+
+
+def _with_status(context: StoreContext, sessions: Sequence[SessionKeys], status: str) -> Sequence[SessionKeys]:
+    """Filter sessions by their status; all of them where only their headers tell."""
+    if status == SessionState.UNREADABLE or not sessions:
+        return sessions
+    try:
+        stored = context.database.pipeline("headers.status", [("HGET", keys.session, "status") for keys in sessions])
+    except StateUnreadable:  # a key of another type, which is told with its header
+        return sessions
+    wanted = status.encode()
+    return [keys for keys, found in zip(sessions, stored, strict=True) if found == wanted]
 
 
 def find_matching(context: StoreContext, prefix: str, limit: int) -> list[str]:
@@ -292,6 +353,18 @@ def watch_many(context: StoreContext, positions: Mapping[str, str], block_ms: in
     (reply,) = context.database.pipeline("watch.many", [command])
     found = [(names[fields.name(name)], entries) for name, entries in reply or ()]
     return {session_id: parse_events(session_id, entries) for session_id, entries in found}
+
+
+def waiting_operations(context: StoreContext, session_id: str) -> tuple[Operation, ...]:
+    """Read what waits for the step that runs, the oldest first.
+
+    Raises:
+        StateUnreadable: An entry is damaged.
+    """
+    keys = context.keys(session_id)
+    reads: list[Command] = [("LRANGE", keys.inbox, 0, -1), ("HGET", keys.session, "ops")]
+    entries, known = context.database.pipeline("inbox", reads)
+    return decoding.inbox(entries, fields.strings(known))
 
 
 def list_dead(context: StoreContext, limit: int) -> list[dict[str, str]]:

@@ -190,6 +190,10 @@ class SessionActions:
         """
         return step_facts.step_facts(self._context, session_id)
 
+    def waiting_operations(self, session_id: str) -> tuple[Operation, ...]:
+        """Read the messages and changes that wait for the step that runs, the oldest first."""
+        return reads.waiting_operations(self._context, session_id)
+
     def latest_events(self, session_id: str, limit: int = 10) -> list[Event]:
         """Read the newest events, the oldest of them first."""
         return reads.latest_events(self._context, session_id, limit)
@@ -203,10 +207,23 @@ class SessionActions:
         return reads.find_matching(self._context, prefix, limit)
 
     def headers(
-        self, *, index: str = "sessions", newest_ms: int | None = None, oldest_ms: int | None = None, limit: int = 50
+        self,
+        *,
+        index: str = "sessions",
+        newest_ms: int | None = None,
+        oldest_ms: int | None = None,
+        limit: int = 50,
+        status: str | None = None,
     ) -> tuple[list[Header], int | None]:
-        """Read a page of sessions, newest first, and where the next page begins."""
-        return reads.headers(self._context, index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit)
+        """Read a page of sessions, newest first, and where the next page begins.
+
+        Args:
+            limit: Most sessions that are looked at.
+            status: Only those with this status; the page may be empty where others follow. None: all.
+        """
+        return reads.headers(
+            self._context, index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit, status=status
+        )
 
     def definition(self, session_id: str) -> dict[str, Any]:
         """Read the agent's definition that is stored with the session."""

@@ -1,0 +1,92 @@
+"""Listing sessions by status: the same as the listing of all, at the price of those that have the status."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_agents.tasks.client.inputs import STATUSES
+from celery_agents.tasks.client.listing import INDEXES, Filter, iterate_headers, read_page
+from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.store import StepRef
+from celery_agents.worker.store.database import Database
+
+from support.asking import a_request, ask
+from support.store import Bench, step_transition
+
+pytestmark = pytest.mark.leaves_keys("executions wait, run and are parked")
+
+
+@pytest.fixture
+def bench(database: Database) -> Bench:
+    """A store with sessions of every status, and some of them twice."""
+    found = Bench(database)
+    for number, status in enumerate(
+        ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked") * 2
+    ):
+        found.session, found.execution = f"s{number}", f"e{number}"
+        found.submit(queue=None if status == "pending" and number else "")
+        make(found, status)
+    return found
+
+
+def make(bench: Bench, status: str) -> None:
+    """Bring a new session to a status."""
+    if status == "in_progress":
+        bench.commit(bench.claim())
+    elif status == "waiting":
+        ask(bench, a_request(bench))
+    elif status == "completed":
+        bench.commit(bench.claim(), final=True)
+    elif status == "stopped":
+        bench.store.sessions.stop(bench.session, None, stop_transition)
+    elif status == "failed":
+        claimed = bench.claim()
+        transition = step_transition(claimed, final=True, failed=True)
+        bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+    elif status == "parked":
+        bench.store.steps.park(StepRef(bench.session, bench.execution, 1), "broken")
+
+
+def listed(bench: Bench, status: str | None, limit: int = 100) -> list[str]:
+    page = read_page(bench.store, Filter(status=status, agent=None, oldest_ms=None), limit, None)
+    return [header.session_id for header in page]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_each_status_lists_the_sessions_that_have_it_in_the_order_of_all(bench: Bench, limit: int) -> None:
+    everything = list(iterate_headers(bench.store, "sessions", None))
+    assert len(everything) == 14
+    seen: set[str] = set()
+    for status in STATUSES:
+        expected = [header.session_id for header in everything if header.status == status]
+        assert listed(bench, status, limit) == expected, status
+        assert status == "unreadable" or len(expected) == 2, status
+        seen.update(expected)
+    assert seen == {header.session_id for header in everything}
+
+
+@pytest.mark.parametrize("status", ["pending", "in_progress", "waiting", "failed"])
+def test_an_indexed_status_does_not_read_the_sessions_without_it(bench: Bench, status: str) -> None:
+    assert INDEXES[status]
+    bench.spy.sent.clear()
+    assert len(listed(bench, status)) == 2
+    touched = {str(command[1]) for _, commands in bench.spy.sent for command in commands}
+    idle = [f"s{number}" for number in range(14) if number % 7 in (3, 4, 6)]  # completed, stopped, parked
+    assert not [key for key in touched if any(key.endswith((f":s:{name}", f":s:{name}:ctl")) for name in idle)]
+
+
+def test_times_bound_a_listing_by_status_too(bench: Bench) -> None:
+    everything = list(iterate_headers(bench.store, "sessions", None))
+    middle = everything[len(everything) // 2].updated_ms
+    for status in STATUSES:
+        index = INDEXES.get(status, "sessions")
+        for oldest, newest in ((middle, None), (None, middle), (middle, middle)):
+            found = iterate_headers(bench.store, index, oldest, newest, status=status)
+            expected = [
+                header.session_id
+                for header in everything
+                if header.status == status
+                and (oldest is None or header.updated_ms >= oldest)
+                and (newest is None or header.updated_ms <= newest)
+            ]
+            assert [header.session_id for header in found] == expected
