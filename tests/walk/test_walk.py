@@ -179,8 +179,10 @@ def test_agents_beside_a_neighbour_with_pickle_on_the_same_database(newcomer: Ne
     newcomer.export("export CELERY_AGENTS_AGENTS=helping_agents")
     (newcomer.home / "helping_agents.py").write_text(HELPING_AGENTS)
     (newcomer.home / "neighbour.py").write_text(NEIGHBOUR)
-    celery = f"env -i PATH={newcomer.environment['PATH']} CELERY_BROKER_URL={own_redis.url()} celery -A neighbour"
-    newcomer.open_terminal(f"{celery} worker --pool=solo --task-events -n neighbour@%h -l INFO", until="ready.")
+    celery = f"env -i C_FORCE_ROOT=1 PATH={newcomer.environment['PATH']} CELERY_BROKER_URL={own_redis.url()} celery -A neighbour"
+    neighbour = newcomer.open_terminal(
+        f"{celery} worker --pool=solo --task-events -n neighbour@%h -l INFO", until="ready."
+    )
     worker = newcomer.open_terminal("celery-agents worker", until="ready.")
 
     said = newcomer.type('celery-agents submit orders "Where is order 7?" --wait')
@@ -188,7 +190,8 @@ def test_agents_beside_a_neighbour_with_pickle_on_the_same_database(newcomer: Ne
     session = json.loads(newcomer.type("celery-agents submit refunds 'My refund?' --json"))["session_id"]
     asked = lambda: "refund" in newcomer.type("celery-agents requests")  # noqa: E731
     wait_until(asked, "the refund waits for an approval", timeout=30, interval=0.5)
-    newcomer.type(f"{celery} control shutdown")
+    newcomer.type(f"{celery} control shutdown || true")  # whoever shuts down does not answer
+    neighbour.wait_for_text("Got shutdown from remote", 30)
     newcomer.type(f"celery-agents approve {session}")
     newcomer.type(f"celery-agents watch {session}")
     assert "done: refunded 900" in newcomer.type(f"celery-agents show {session}")
