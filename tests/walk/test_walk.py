@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 else:
     Newcomer = Any
 
-pytestmark = pytest.mark.timeout(600)
+# Without the installation, which the first test waits for.
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 SLOW_AGENTS = '''
 import time
