@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, TypeVar
 
+from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -17,6 +18,7 @@ from .problems import HttpProblem, problem_of_validation
 from .responses import JSON
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 MOST_VALUES: Final = 50_000
 """Values in a body, those within others too."""
@@ -26,6 +28,7 @@ _RETRY_AFTER_SECONDS: Final = "2"
 # What a value takes once it is parsed, and what a text takes that is stored, at most.
 _VALUE_BYTES: Final = 600
 _COPIES: Final = 3
+_SHORT_BYTES: Final = 64_000
 _STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
 _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xff]|\\u")
 
@@ -46,6 +49,7 @@ class RequestBodies:
         self._most = most_bytes
         self._budget = MemoryBudget(most_bytes_of_all)
         self._seconds = seconds
+        self._line = asyncio.Semaphore(1)
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request, model: type[Model] | None, access: Access) -> AsyncGenerator[Model | None]:
@@ -69,7 +73,7 @@ class RequestBodies:
                 raise HttpProblem(408, "body-too-slow", detail) from None
             except ClientDisconnect:
                 raise HttpProblem(400, "body-cut-off", "The connection ended before the body did.") from None
-            body = self._parse(request, raw, model, held)
+            body = await self._parse(request, raw, model, held)
             del raw  # it would be kept as long as the caller uses the body
             yield body
 
@@ -82,22 +86,25 @@ class RequestBodies:
             self._grow(held, len(raw))
         return raw
 
-    def _parse(self, request: Request, raw: bytearray, model: type[Model], held: Held) -> Model:
+    async def _parse(self, request: Request, raw: bytearray, model: type[Model], held: Held) -> Model:
         if not raw and all(not each.is_required() for each in model.model_fields.values()):
             return model()
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != JSON:  # a form of another site cannot send this one without being asked first
             raise HttpProblem(415, "unsupported-media-type", f"Send the body as {JSON}.")
-        values = count_values(raw)
+        values, width = await self._compute(raw, lambda: _weigh(raw))
         if values > MOST_VALUES:
             detail = f"The body has more than {MOST_VALUES} values. Send less in one request."
             raise HttpProblem(413, "too-many-values", detail)
-        width = 4 if _FOUR_BYTES.search(raw) else 1 if raw.isascii() else 2
         self._grow(held, len(raw) * width * _COPIES + values * _VALUE_BYTES)
-        try:
-            return model.model_validate_json(raw, strict=False)
-        except ValidationError as error:
-            raise _problem_of(error) from None
+        return await self._compute(raw, lambda: _validate(model, raw))
+
+    async def _compute(self, raw: bytearray, work: Callable[[], T]) -> T:
+        """Do what takes long for a long body in a thread, for one body at a time, so that other requests go on."""
+        if len(raw) <= _SHORT_BYTES:
+            return work()
+        async with self._line:
+            return await to_thread.run_sync(work)
 
     def _grow(self, held: Held, size: int) -> None:
         if not held.fits(size):
@@ -119,6 +126,18 @@ def count_values(raw: bytes | bytearray) -> int:
     """Count the values of a JSON text before it is parsed, or a few more."""
     found = _count_separators(raw)
     return found if found <= MOST_VALUES else _count_separators(_STRING.sub(b"", raw))
+
+
+def _weigh(raw: bytearray) -> tuple[int, int]:
+    """The number of values of a body, and the most bytes that a character of it takes in memory."""
+    return count_values(raw), 4 if _FOUR_BYTES.search(raw) else 1 if raw.isascii() else 2
+
+
+def _validate(model: type[Model], raw: bytearray) -> Model:
+    try:
+        return model.model_validate_json(raw, strict=False)
+    except ValidationError as error:
+        raise _problem_of(error) from None
 
 
 def _count_separators(raw: bytes | bytearray) -> int:
