@@ -152,13 +152,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         lambda d, s: children.spend(d, 100, s, kills=30, timeout=1800),
         "kill -9 while trees of 40 sessions want several times the $1 of their root",
         {"kills": "kills", "trees": "trees", "sessions stopped by their share": "stopped_by_cost"},
-        ("trees", "stopped_by_cost"),
+        ("trees", "stopped_by_cost", "children_made_late"),
     ),
     "children-simulated": Scenario(
         lambda d, s: trees.search(s * 5000, 5000),
         "simulated trees: workers die between any two round trips, replies are lost, people stop, hold and write",
         {"trees": "trees", "sessions": "sessions", "workers died": "worker died", "replies lost": "reply lost"},
-        ("worker died", "reply lost", "passed w4", "passed w5", "ends without an answer", "client stop"),
+        ("worker died", "reply lost", "passed w4", "passed w5", "ends without an answer", "client stop",
+         "children made after others had ended", "children refused"),
     ),
     "children-stops": Scenario(
         lambda d, s: children.stop_trees(d, 10),

@@ -30,3 +30,4 @@ def test_a_tree_spends_no_more_than_its_budget_and_the_calls_in_flight(tmp_path:
     assert not verdict.violations, str(verdict)
     assert verdict.counts["kills"] == 2
     assert verdict.counts["trees"] >= 2
+    assert verdict.counts["children_made_late"]

@@ -12,6 +12,10 @@ from fault.sim.trees import search
 
 SEEDS = 25
 MUTANT_SEEDS = 100
+SEEN = (
+    "worker died", "reply lost", "passed w4", "passed w5", "beyond half of the budget",
+    "children made after others had ended", "children refused",
+)  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -19,7 +23,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def test_no_simulated_tree_breaks_an_invariant() -> None:
     verdict = search(0, SEEDS)
     assert not verdict.violations, str(verdict)
-    assert not verdict.vacuous(("worker died", "reply lost", "passed w4", "passed w5", "beyond half of the budget"))
+    assert not verdict.vacuous(SEEN)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_no_tree_of_a_thousand_spends_beyond_its_budget_and_the_calls_in_flight() -> None:
+    verdict = search(0, 1_000)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(SEEN)
+    assert verdict.counts["trees"] == 1_000
 
 
 @pytest.mark.long

@@ -60,7 +60,7 @@ def trouble(server: MCPServer) -> str:
         ("/404", "cannot be used: HTTP 404 Not Found"),
         ("/429", "is away: HTTP 429 Too Many Requests"),
         ("/503", "is away: HTTP 503 Service Unavailable"),
-        ("/200", "cannot be used: Unexpected content type: text/html"),
+        ("/200", "cannot be used: it answers with HTTP 200 and text/html, which is no answer"),
         ("/200/json", "cannot be used: Failed to parse JSON response"),
         ("/302", "cannot be used: Redirect to https://login.example/ not followed"),
     ],

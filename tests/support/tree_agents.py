@@ -85,4 +85,5 @@ def _spend(state: AgentState) -> InferenceResponse:
     return InferenceResponse(content=f"level {level}, step {step}", tool_calls=calls, cost=cost)
 
 
-spender = Agent("spender", driver=_spend, tools=(weigh, AgentTool("spender", name="spend")))
+# Two at once: the third is made when one of them has ended, and has used more than its share.
+spender = Agent("spender", driver=_spend, tools=(weigh, AgentTool("spender", name="spend")), max_children=2)

@@ -6,6 +6,7 @@ These are functions of the run and its journal alone, so that every leg of a ste
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..state import (
     StopSignal,
     ToolOutcome,
     Value,
+    keep_closing_step,
     thaw,
 )
 from ..tools import MergeRules, UnusableResult
@@ -150,19 +152,31 @@ def find_failure(run: Run, request: Request) -> ErrorInfo | None:
     return ErrorInfo(kind="child_failed", message=_failure_text(request, read_end(run, request, answer)))
 
 
-def left_for_children(run: Run, now: datetime) -> ExecutionBudget:
-    """Compute what an execution has left, without the present step and what its children have used or reserved."""
+def left_for_children(run: Run, now: datetime, unmade: Collection[Request] = ()) -> ExecutionBudget:
+    """Compute what an execution has left, without the present step and what its children have used or reserved.
+
+    Args:
+        unmade: Requests whose reservations do not count.
+    """
     execution = charge_execution(run, run.execution)
     left = execution.budget.remaining_from(execution, now)
     response = run.response
     if response is not None:
         left = left.remaining(steps=1, tokens=response.usage.total, cost=response.cost or 0.0)
-    longest = 0.0
+    longest, ignored = 0.0, {each.id for each in unmade}
     for request in run.journal.child_requests:
+        if request.id in ignored:
+            continue
         used = used_by(run, request, reserved=True)
         left = left.remaining(steps=used.steps, tokens=used.usage.total, cost=used.cost or 0.0)
         longest = max(longest, used.seconds)
     return left.remaining(seconds=longest)
+
+
+def shared_with_children(run: Run, left: ExecutionBudget) -> ExecutionBudget:
+    """The part of what is left that the children of a step may get; the next step is taken to use as much as this."""
+    response = run.response
+    return left if response is None else keep_closing_step(left, response.usage.total, response.cost or 0.0)
 
 
 def merge_children(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:

@@ -19,15 +19,20 @@ from ..state import (
     AnswerRecord,
     AnswerVerb,
     ChildFailure,
+    ChildOrder,
     ErrorInfo,
+    ExecutionBudget,
     JoinRule,
     Message,
     ParentLink,
     Request,
+    Shortage,
     StopReason,
+    cover,
+    subtract,
 )
 from ..store import NO_CHILDREN, AgentQueues, ChildPlan, NewChild, NextState
-from .child_calls import EndingRecord, find_failure, is_won
+from .child_calls import EndingRecord, find_failure, is_won, left_for_children, shared_with_children
 from .child_context import first_messages
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
@@ -87,6 +92,10 @@ class Children:
     def plan(self, run: Run) -> tuple[Run, ChildPlan]:
         """The children that the next wait makes: as many as may work at the same time, in the order of the calls.
 
+        Each is made only while its reservation is covered: siblings that ended may have used more than theirs, by the
+        model calls that were in flight when they reached a limit. A child gets what is left then; where nothing is, it
+        waits for those that still work, or is refused.
+
         Returns:
             The run, and the plan. The run does not wait where a child could not be prepared: its call has an error.
         """
@@ -96,19 +105,32 @@ class Children:
         if not opened:
             return run, NO_CHILDREN
         unmade = [each for each in opened if each.place not in run.journal.made]
-        room = max(0, run.agent.max_children - (len(opened) - len(unmade)))
+        new, refused = self._prepare(run, unmade, working=len(opened) - len(unmade))
+        if refused:
+            return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
+        return run, ChildPlan(new=tuple(new), waits_for_all=len(new) == len(unmade) and _needs_all(run))
+
+    def _prepare(self, run: Run, unmade: Sequence[Request], *, working: int) -> tuple[list[NewChild], dict[str, str]]:
+        """Prepare the children that may work now; and say why others cannot be made at all."""
+        left = shared_with_children(run, left_for_children(run, moment(self._services.redis_ms(run)), unmade))
         new: list[NewChild] = []
         refused: dict[str, str] = {}
-        for request in unmade[:room]:
+        for request in unmade[: max(0, run.agent.max_children - working)]:
+            granted = cover(_order_of(request).budget, left)
+            if isinstance(granted, Shortage):
+                if working or new:
+                    break  # those that work may leave something
+                refused[request.id] = f"{_order_of(request).agent}: {granted.message}"
+                continue
             try:
-                new.append(self._new_child(run, request))
+                new.append(self._new_child(run, request, granted))
             except (StoreFull, StoreUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - a function of the user's chooses what the child sees
                 refused[request.id] = f"its messages could not be chosen: {describe_exception(error).message}"
-        if refused:
-            return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
-        return run, ChildPlan(new=tuple(new), waits_for_all=len(new) == len(unmade) and _needs_all(run))
+            else:
+                left = subtract(left, granted)
+        return new, refused
 
     def refuse(self, run: Run, refused: Mapping[str, str]) -> Run:
         """Answer the requests whose children cannot be made."""
@@ -168,9 +190,8 @@ class Children:
 
     # --- making -----------------------------------------------------------------------------------------------
 
-    def _new_child(self, run: Run, request: Request) -> NewChild:
-        order = request.child
-        assert order is not None
+    def _new_child(self, run: Run, request: Request, budget: ExecutionBudget) -> NewChild:
+        order = _order_of(request)
         parent, task_id = run.parent, run.ref.task_id
         link = ParentLink(
             session_id=run.ref.session_id,
@@ -189,8 +210,14 @@ class Children:
             max_depth=run.max_depth,
         )
         queue = self._queues.queue_of(order.agent)
-        start = partial(_first_state, run, request, first_messages(run, request, order.prompt))
+        start = partial(_first_state, run, request, budget, first_messages(run, request, order.prompt))
         return NewChild(request=request, link=link, queue=queue, start=start)
+
+
+def _order_of(request: Request) -> ChildOrder:
+    """The order of a request for a child."""
+    assert request.child is not None
+    return request.child
 
 
 def _needs_all(run: Run) -> bool:
@@ -240,14 +267,14 @@ def adopt_ending(run: Run, raw: bytes) -> Run:
 # --- what a child begins with -----------------------------------------------------------------------------------
 
 
-def _first_state(run: Run, request: Request, messages: Sequence[Message], now_ms: int) -> NextState:
-    order, now = request.child, moment(now_ms)
-    assert order is not None
+def _first_state(
+    run: Run, request: Request, budget: ExecutionBudget, messages: Sequence[Message], now_ms: int
+) -> NextState:
+    order, now = _order_of(request), moment(now_ms)
     state = AgentState.fresh(parent_agent_id=run.state.agent_id, now=now)
     *earlier, message = messages
     if earlier:
         state = state.with_messages_added(earlier, now=now)
     # A child that has no share of a limit, since its parent has none, is limited like any other execution.
-    budget = None if order.budget.is_empty() else order.budget
-    execution = FirstExecution(order.execution_id, request.id, budget)
+    execution = FirstExecution(order.execution_id, request.id, None if budget.is_empty() else budget)
     return first_state(state, message, execution, now)

@@ -20,7 +20,7 @@ from ..state import (
 )
 from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
 from .call_records import PlannedCall
-from .child_calls import left_for_children
+from .child_calls import left_for_children, shared_with_children
 from .request_opening import RequestOpener
 from .run import Run
 from .services import EngineServices
@@ -103,7 +103,8 @@ class Delegator:
     def _reserve(self, run: Run, wanted: Sequence[Wanted]) -> list[ExecutionBudget | Shortage]:
         now = moment(run.redis_ms(self._services.monotonic()))
         wishes = [BudgetWish(delegation.budget, delegation.limits) for _, delegation in wanted]
-        return reserve(left_for_children(run, now), wishes, now) if wishes else []
+        left = left_for_children(run, now)
+        return reserve(left, wishes, now, shared=shared_with_children(run, left)) if wishes else []
 
     def _request(
         self,

@@ -81,7 +81,7 @@ from .execution.requests import (
     arguments_digest,
     request_id,
 )
-from .execution.reservations import BudgetWish, Shortage, reserve
+from .execution.reservations import BudgetWish, Shortage, cover, keep_closing_step, reserve, subtract
 from .execution.signals import (
     NO_CONTINUATION,
     PRIORITIES,
@@ -278,10 +278,12 @@ __all__ = [
     "changes",
     "check_text",
     "child_ids",
+    "cover",
     "every_message",
     "freeze",
     "head_json",
     "join",
+    "keep_closing_step",
     "message_json",
     "read_head",
     "read_session_id",
@@ -293,6 +295,7 @@ __all__ = [
     "split",
     "step_json",
     "step_messages",
+    "subtract",
     "thaw",
     "unique_call_ids",
     "utcnow",

@@ -129,6 +129,8 @@ def _judge_spending(lab: Lab, verdict: Verdict, job: Any, paid: dict[str, list[f
     """I15 of one tree: it spent the root's budget at most, and the calls that were in flight when a limit was reached."""
     tree = lab.client.tree(job.session_id)
     nodes = list(tree.walk())
+    for node in nodes:
+        _judge_making(lab, verdict, node.session_id)
     spent, in_flight, lost = 0.0, 0, 0
     for node in nodes:
         execution = lab.client.show(node.session_id).state.execution
@@ -150,6 +152,30 @@ def _judge_spending(lab: Lab, verdict: Verdict, job: Any, paid: dict[str, list[f
     verdict.counts["tree_sessions"] += len(nodes)
     verdict.counts["stopped_by_cost"] += in_flight
     verdict.counts["answers_lost"] += lost
+
+
+def _judge_making(lab: Lab, verdict: Verdict, session_id: str) -> None:
+    """I15: each child was made while its reservation was covered by what its parent had left at that moment."""
+    execution = lab.client.show(session_id).state.execution
+    assert execution is not None
+    limit = execution.budget.max_cost
+    assert limit is not None, "every session of these trees has a share of the root's budget"
+    costs = [each.step.inference_response.cost or 0.0 for each in execution.step_executions]
+    children: dict[str, float] = {}
+    has_ended = False
+    for event in lab.client.store.sessions.events(session_id):
+        child = str(event.data.get("session", ""))
+        if event.type == "child_ended":
+            has_ended = True
+            children[child] = float(event.data.get("cost") or 0.0)
+        elif event.type == "child_started":
+            made = lab.client.show(child).state.execution
+            assert made is not None
+            children[child] = made.budget.max_cost or 0.0
+            taken = sum(costs[: event.step]) + sum(children.values())
+            why = f"{child} was made when {taken:.4f} of {limit:.4f} were taken"
+            verdict.expect(taken <= limit + 1e-6, "I15", why)
+            verdict.counts["children_made_late"] += has_ended
 
 
 def stop_trees(directory: Path, trees: int) -> Verdict:

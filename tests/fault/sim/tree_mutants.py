@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from celery_agents.worker.engine import applied_step, child_charges, delegating
+from celery_agents.worker.engine import applied_step, child_calls, child_charges, children
 from celery_agents.worker.engine.children import Children
 from celery_agents.worker.store.children import ending
 from celery_agents.worker.store.steps import commits, waits
@@ -39,8 +39,9 @@ class TreeMutant:
             yield
 
 
-def _leave_reservations(run: Any, now: Any) -> Any:
-    return run.execution.budget.remaining_from(run.execution, now)
+def _leave_reservations(run: Any, request: Any, *, reserved: bool) -> Any:
+    del reserved
+    return child_charges.used_by(run, request, reserved=False)
 
 
 def _charge_nothing(run: Any, execution: Any, *, reserved: bool = False) -> Any:
@@ -62,9 +63,10 @@ def _wait_for_one_more(plan: Any, opened: Any) -> Any:
 
 
 TREE_MUTANTS: dict[str, TreeMutant] = {
-    "siblings get the same money": TreeMutant("I15", delegating, "left_for_children", _leave_reservations),
+    "siblings get the same money": TreeMutant("I15", child_calls, "used_by", _leave_reservations),
     "children are not charged": TreeMutant("I15", applied_step, "charge_children", _charge_nothing),
     "children are charged twice": TreeMutant("I15", applied_step, "charge_children", _charge_twice),
+    "children are made whatever is left": TreeMutant("I15", children, "cover", lambda budget, left: budget),
     "the end of a child wakes nobody": TreeMutant("I13", commits, "answer_parent", _tell_nobody),
     "the last end wakes nobody": TreeMutant("I13", waits, "remaining_ends_field", _wait_for_one_more),
     "an end leaves its children at work": TreeMutant("I14", Children, "stop_unwanted", lambda self, run: run, 25),

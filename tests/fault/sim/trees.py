@@ -149,6 +149,8 @@ class TreeSimulation:
         self.turns = turns
         self.verdict = TreeVerdict(seed)
         self.root = ""
+        self.known: set[str] = set()
+        self.children: dict[tuple[str, int], list[str]] = {}
         self.bench = Bench(self._agent())
         rates = self.chance.choice(((0.0, 0.0), (0.01, 0.01), (0.03, 0.02), (0.0, 0.05)))
         inner = self.bench.store.context.database
@@ -276,8 +278,29 @@ class TreeSimulation:
             self.database.is_armed = False
         if self.database.is_dead:
             self._start_worker()
+        self._check_covered(due)
         if self.bench.store.sessions.step_facts(due.session_id).claimed:
             self.bench.clock.go_on(self.bench.settings.lease_seconds + self.bench.settings.lease_grace_seconds + 0.1)
+
+    def _check_covered(self, due: StepRef) -> None:
+        """I15: a child is made only while its reservation is covered by what its parent has left at that moment."""
+        known = self.known
+        made = [each for each in children_of(self.bench, self.root) if each not in known]
+        known.update(made)
+        step = self.children.setdefault((due.execution_id, due.step), [])
+        earlier, step[:] = list(step), [*step, *made]
+        limit = self.bench.execution(due.session_id).budget.max_cost
+        if not made or limit is None:
+            return
+        execution = self.bench.execution(due.session_id)
+        paid = self.verdict.paid.get((due.execution_id, due.step), [0.0])[-1]
+        taken = (execution.cost or 0.0) + (paid if execution.step_count < due.step else 0.0)
+        for child in [*earlier, *made]:
+            below = self.bench.execution(child)
+            taken += (below.cost or 0.0) if below.status.is_terminal() else below.budget.max_cost or 0.0
+        self.verdict.expect(taken <= limit + 1e-6, f"I15: a child was made when {taken:.4f} of {limit:.4f} were taken")
+        self.verdict.counts["children made"] += len(made)
+        self.verdict.counts["children made after others had ended"] += len(made) if earlier else 0
 
     def _interfere(self, everybody: list[str]) -> None:
         """Do what people do: stop a session, hold it, write to it."""
@@ -349,6 +372,7 @@ class TreeSimulation:
                 continue
             self.verdict.expect(not asked, f"order: {len(asked)} calls without a result")
             asked = [each.id for each in message.tool_calls]
+        self.verdict.counts["children refused"] += sum("are left for it" in each.content for each in messages)
         self.verdict.expect(not asked, f"order: {len(asked)} calls without a result at the end")
 
 

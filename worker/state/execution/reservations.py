@@ -1,8 +1,9 @@
 """Reservations: how the children of a step share what their parent has left.
 
-Each limit that adds up over children (steps, tokens, cost) is shared by itself. Children that bring a limit of their
-own take it first, in the order of their calls; the rest is split evenly among the others. So siblings never get the
-same money twice. Time is not shared, since children run side by side: each may take what is left.
+Each limit that adds up over children (steps, tokens, cost) is shared by itself. Limits that were given for a child are
+taken first, in the order of the calls; the rest is split evenly among the others. The limits of a child's agent cap its
+share, and what it leaves goes to the others. So siblings never get the same money twice. The parent keeps what the step
+needs that uses the results. Time is not shared, since children run side by side: each may take what is left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, Final
 
 from .budget import UNLIMITED, ExecutionBudget
@@ -26,7 +28,7 @@ class BudgetWish:
 
     Attributes:
         wanted: Limits given for this child; more than is left is refused. None: none were given.
-        limits: Limits of the child's agent; they are capped by what is left.
+        limits: Limits of the child's agent; they cap its share.
     """
 
     wanted: ExecutionBudget | None = None
@@ -49,11 +51,41 @@ class Shortage:
     message: str
 
 
-def reserve(left: ExecutionBudget, wishes: Sequence[BudgetWish], now: datetime) -> list[ExecutionBudget | Shortage]:
+def keep_closing_step(left: ExecutionBudget, tokens: int, cost: float) -> ExecutionBudget:
+    """The part of what is left that children may get, when their parent keeps a step that uses their results.
+
+    Args:
+        tokens, cost: What a step of the parent uses; half of what is left is kept at most, so that children get some.
+    """
+    return left.remaining(
+        steps=1,
+        tokens=tokens if left.max_tokens is None else min(tokens, left.max_tokens // 2),
+        cost=cost if left.max_cost is None else min(cost, left.max_cost / 2),
+    )
+
+
+def cover(reservation: ExecutionBudget, left: ExecutionBudget) -> ExecutionBudget | Shortage:
+    """Cap a reservation by what its parent has left when the child is made: siblings may have used more than theirs."""
+    limits: dict[str, Any] = {name: getattr(left, name) for name in _SHARED}
+    granted = reservation.capped_by(ExecutionBudget(**limits))
+    short = next((name for name in _SHARED if getattr(granted, name) == 0), None)
+    return granted if short is None else Shortage(f"no {_UNITS[short]} are left for it: the calls before it used them")
+
+
+def subtract(left: ExecutionBudget, taken: ExecutionBudget) -> ExecutionBudget:
+    """Take a reservation away from what is left."""
+    return left.remaining(steps=taken.max_steps or 0, tokens=taken.max_tokens or 0, cost=taken.max_cost or 0.0)
+
+
+def reserve(
+    left: ExecutionBudget, wishes: Sequence[BudgetWish], now: datetime, *, shared: ExecutionBudget | None = None
+) -> list[ExecutionBudget | Shortage]:
     """Share what a parent has left among children, in the order of their calls.
 
     Args:
-        left: What the parent has left, without what is reserved for other children.
+        left: What the parent has left, without what is reserved for other children. A limit given for a child that is
+            above it is refused.
+        shared: The part of it that children may get; see `keep_closing_step`. None: all of it.
     Returns:
         For each wish the reservation, or why there is none.
     """
@@ -64,41 +96,42 @@ def reserve(left: ExecutionBudget, wishes: Sequence[BudgetWish], now: datetime) 
         if shortage is not None:
             found[number] = shortage
         else:
-            taken = _less(taken, _own_share(taken, wish.own))
+            taken = subtract(taken, ExecutionBudget(**_given_share(taken, wish)))
     fitting = [number for number in range(len(wishes)) if number not in found]
     shares: dict[int, dict[str, Any]] = {number: {} for number in fitting}
+    shared = left if shared is None else shared
     for name in _SHARED:
-        _share(name, left, {number: wishes[number].own for number in fitting}, shares)
+        _share(name, shared, {number: wishes[number] for number in fitting}, shares)
     deadline = _earlier(left.deadline, now)
     for number in fitting:
         own = wishes[number].own
         time = ExecutionBudget(max_seconds=left.max_seconds, deadline=deadline)
         granted = ExecutionBudget(**shares[number]).capped_by(time)
         granted = granted.capped_by(ExecutionBudget(max_seconds=own.max_seconds, deadline=own.deadline))
-        found[number] = _shortage_of(granted, left, now) or granted
+        found[number] = _shortage_of(granted, shared, now) or granted
     return [found[number] for number in range(len(wishes))]
 
 
-def _share(
-    name: str, left: ExecutionBudget, owns: dict[int, ExecutionBudget], shares: dict[int, dict[str, Any]]
-) -> None:
-    """Share one limit: own limits first, the rest evenly; a whole number's remainder goes to the first ones."""
+def _share(name: str, left: ExecutionBudget, wishes: dict[int, BudgetWish], shares: dict[int, dict[str, Any]]) -> None:
+    """Share one limit: given ones first, the rest evenly; a whole number's remainder goes to the first ones."""
     rest = getattr(left, name)
-    others: list[int] = []
-    for number, own in owns.items():
-        wanted = getattr(own, name)
-        if wanted is None:
-            others.append(number)
+    caps: dict[int, Any] = {}
+    for number, wish in wishes.items():
+        wanted = None if wish.wanted is None else getattr(wish.own, name)
+        if wanted is None or getattr(wish.wanted, name) is None:
+            caps[number] = getattr(wish.limits, name)
             continue
         shares[number][name] = wanted if rest is None else min(wanted, rest)
         rest = None if rest is None else rest - shares[number][name]
-    if rest is None:
-        return
-    for place, number in enumerate(others):
-        count = len(others) - place
-        share = -(-rest // count) if isinstance(rest, int) else rest / count
-        shares[number][name] = share
-        rest -= share
+    # The lowest caps first: what they leave of an even share goes to all others.
+    ordered = sorted(caps, key=lambda number: inf if caps[number] is None else caps[number])
+    for place, number in enumerate(ordered):
+        count, cap = len(ordered) - place, caps[number]
+        share = cap if rest is None else -(-rest // count) if isinstance(rest, int) else rest / count
+        if share is None:
+            continue
+        shares[number][name] = share if cap is None else min(share, cap)
+        rest = None if rest is None else rest - shares[number][name]
 
 
 def _shortage(left: ExecutionBudget, wanted: ExecutionBudget | None) -> Shortage | None:
@@ -122,18 +155,14 @@ def _shortage_of(granted: ExecutionBudget, left: ExecutionBudget, now: datetime)
     return None
 
 
-def _own_share(left: ExecutionBudget, own: ExecutionBudget) -> ExecutionBudget:
-    """Compute how much a child with limits of its own takes of what is left."""
+def _given_share(left: ExecutionBudget, wish: BudgetWish) -> dict[str, Any]:
+    """Compute how much a child with limits given for it takes of what is left."""
     limits: dict[str, Any] = {}
-    for name in _SHARED:
-        limit, rest = getattr(own, name), getattr(left, name)
-        if limit is not None:
+    for name in _SHARED if wish.wanted is not None else ():
+        limit, rest = getattr(wish.own, name), getattr(left, name)
+        if getattr(wish.wanted, name) is not None:
             limits[name] = limit if rest is None else min(limit, rest)
-    return ExecutionBudget(**limits)
-
-
-def _less(left: ExecutionBudget, taken: ExecutionBudget) -> ExecutionBudget:
-    return left.remaining(steps=taken.max_steps or 0, tokens=taken.max_tokens or 0, cost=taken.max_cost or 0.0)
+    return limits
 
 
 def _earlier(deadline: datetime | None, now: datetime) -> datetime | None:
