@@ -9,6 +9,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Outcome
 from celery_agents.worker.state import AgentState
+from celery_agents.worker.tools import AgentTool
 
 from .engine import Bench
 
@@ -68,3 +69,38 @@ def answering(
         return text(asked[-1])
 
     return Agent(name, driver=driver, **fields)
+
+
+def a_tree(
+    new_bench: Callable[..., Bench], *agents: Agent, message: str = "hello", **options: Any
+) -> tuple[Bench, str]:
+    """A bench that knows these agents, and a session of the first one."""
+    budget = options.pop("budget", None)
+    bench = new_bench(*agents, **options)
+    register(bench)
+    return bench, bench.submit(message, agent=agents[0], budget=budget)
+
+
+def tool_messages(bench: Bench, session_id: str) -> list[str]:
+    """What the provider sees of the calls, in order."""
+    return [
+        message.content
+        for message in bench.state(session_id).store.section("messages").messages
+        if message.role.value == "tool"
+    ]
+
+
+def calls_of(bench: Bench, session_id: str) -> list[Any]:
+    """The records of the calls of the first step."""
+    return list(bench.execution(session_id).step_executions[0].step.tool_executions)
+
+
+def nested(depth_of: int = 3) -> Agent:
+    """An agent that asks itself for ever."""
+
+    def driver(state: AgentState) -> Any:
+        if not state.step_count:
+            return asking("ask_deep", "again")
+        return state.messages[-1].content
+
+    return Agent("deep", driver=driver, tools=[AgentTool(agent="deep")], max_depth=depth_of)

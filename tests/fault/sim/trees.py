@@ -372,7 +372,9 @@ class TreeSimulation:
                 continue
             self.verdict.expect(not asked, f"order: {len(asked)} calls without a result")
             asked = [each.id for each in message.tool_calls]
-        self.verdict.counts["children refused"] += sum("are left for it" in each.content for each in messages)
+        self.verdict.counts["children refused"] += sum(
+            "are left for it: the calls before it used them" in each.content for each in messages
+        )
         self.verdict.expect(not asked, f"order: {len(asked)} calls without a result at the end")
 
 
