@@ -120,6 +120,10 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
+        if self.model_settings:
+            from .drivers.pydantic_ai.setting_names import refuse_background  # most agents write no settings
+
+            refuse_background(f"agent {self.name!r}: model_settings", self.model_settings)
         if self.profile is not None:
             from .capabilities.smart.profiles import find_profile  # an agent without a profile does without
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..drivers.pricing import TokenPrice
+from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..errors import ConfigurationError
 from ..guards import Guard
 from ..state import ExecutionBudget, FrozenDict, freeze
@@ -92,6 +93,8 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     internals.check_installed()
     (options,) = given
     _check_options(agent.name, options)
+    refuse_background(f"agent {agent.name!r}: model_settings", agent.model_settings)
+    refuse_background(f"agent {agent.name!r}: settings of its model", getattr(agent.model, "settings", None))
     _check_capabilities(agent.name, options, capabilities)
     options.effect = checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
     known = _known_tools(agent, options.effect)

@@ -17,6 +17,7 @@ from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from ..drivers.pydantic_ai.provider_rules import rules_of
 from ..drivers.pydantic_ai.received import check_stream_end, receive
 from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
+from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
 from ..state import ExecutionBudget
 from ..tools.effect import Effect
@@ -58,11 +59,15 @@ class CeleryDurability(AbstractCapability[Any]):
         """Make the request acceptable to its provider, and bound the bytes of its answer.
 
         In a worker; `agent.run` in the own process is left alone.
+
+        Raises:
+            ConfigurationError: Its settings ask for a background job.
         """
         if not is_limited():
             return request_context
         model = request_context.model
         limit_model(model)
+        refuse_background("settings of the request", request_context.model_settings)
         given = AcceptableRequest(
             request_context.messages, request_context.model_settings, request_context.model_request_parameters
         )

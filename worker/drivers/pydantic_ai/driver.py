@@ -25,7 +25,7 @@ from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
 from .received import receive
 from .response_limit import response_limit
-from .setting_names import check_setting_names
+from .setting_names import check_setting_names, refuse_background
 from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class PydanticAIDriver:
         self.name = model
         self._target = Target(model, base_url)
         self._settings = dict(settings or {})
+        refuse_background("model_settings", self._settings)
         self._output_type = None if output_type is None or output_type is str else OutputType(output_type)
         self._price = price
         self._clients = ModelClients()
@@ -196,7 +197,9 @@ class PydanticAIDriver:
         return self._output_type.shape if self._output_type and not request.purpose else None
 
     def _merged_settings(self, config: LLMConfig | None) -> dict[str, Any]:
-        merged: dict[str, Any] = {**self._settings, **(thaw(config.settings) if config else {})}
+        own: dict[str, Any] = thaw(config.settings) if config else {}
+        refuse_background("the settings of the session's model", own)
+        merged: dict[str, Any] = {**self._settings, **own}
         return {name: value for name, value in merged.items() if name not in _OURS}
 
     def _cost(self, response: ModelResponse, target: Target) -> float | None:

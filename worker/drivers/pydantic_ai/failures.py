@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ....config.routes import describe_route
 from ...errors import CeleryAgentsError, ConfigurationError, DriverError, UnusableAnswer
 from ...redaction import redact
+from .request_paths import request_path
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
@@ -43,6 +44,17 @@ _BY_CATEGORY: Final[tuple[tuple[str, _Kind], ...]] = (
     ("ModelRequestRejectedError", _Kind("rejected", False, "refused the request itself; check settings and tools")),
 )
 """Categories of pydantic-ai, the narrower before the wider."""
+
+_TOO_LARGE: Final = _Kind(
+    "request_too_large",
+    False,
+    "says that the request is too large: the conversation is too long, or holds too much media",
+)
+"""HTTP 413, whatever its body says."""
+
+_STATUS_TOO_LARGE: Final = 413
+_NAMES_PLACES: Final = frozenset({400, 404, 413, 422})
+"""Statuses of answers about something in the request."""
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
 _OTHER_STATUS: Final = _Kind("http_error", False, "refused the request")
@@ -90,11 +102,15 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
 def _of_status(error: ModelHTTPError, model: str) -> DriverError:
     transient = error.status_code in _TRANSIENT_STATUS or error.status_code >= 500
     kind = _category(error) or (_OTHER_TRANSIENT if transient else _OTHER_STATUS)
+    if error.status_code == _STATUS_TOO_LARGE and kind.name != "context_window":
+        kind = _TOO_LARGE
     code, request_id = _code(error), _request_id(error.headers)
+    place = request_path(error.body) if error.status_code in _NAMES_PLACES else None
+    places = [f"at {place}"] if place else []
     return _driver_error(
         kind,
         model,
-        detail=", ".join([f"HTTP {error.status_code}", *_references(code, request_id)]),
+        detail=", ".join([f"HTTP {error.status_code}", *places, *_references(code, request_id)]),
         status=error.status_code,
         code=code,
         request_id=request_id,

@@ -1,11 +1,12 @@
-"""The names of settings that pydantic-ai takes; it ignores any other without a word."""
+"""Checks settings of models: names that pydantic-ai would ignore, and what a step cannot keep."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from typing import cast
 
 from ...errors import ConfigurationError
 
@@ -34,6 +35,26 @@ def check_setting_names(field: str, names: Iterable[str], prefixes: Collection[s
         close = get_close_matches(name, [*known, *common], 1)
         advice = f"did you mean {close[0]}" if close else f"known are {', '.join(sorted(common))}"
         raise ConfigurationError(f"{field}.{name}: there is no such setting; {advice}")
+
+
+def refuse_background(field: str, settings: object) -> None:
+    """Refuse the setting that starts a job at the provider: a step would start one with each request and read none.
+
+    Args:
+        field: Where the settings were written, for the error.
+        settings: Settings of a model; anything else holds none.
+    Raises:
+        ConfigurationError: They ask for a background job.
+    """
+    given: Mapping[str, object] = cast("Mapping[str, object]", settings) if isinstance(settings, Mapping) else {}
+    body = given.get("extra_body")
+    if given.get("openai_background"):
+        name = "openai_background"
+    elif isinstance(body, Mapping) and cast("Mapping[str, object]", body).get("background"):
+        name = "extra_body.background"
+    else:
+        return
+    raise ConfigurationError(f"{field}.{name}: a step waits for its answer and reads no background jobs; leave it out")
 
 
 @cache
