@@ -31,6 +31,7 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 from fault.real import (  # noqa: E402
+    answers,
     capable,
     children,
     inputs,
@@ -233,6 +234,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "NUL, a hundred thousand levels, 10 MiB, flipped and missing bytes",
         {"examples": "examples_*", "sessions parked": "state_Parked", "submits refused": "submit_refused"},
         inputs.WANTED,
+    ),
+    "answers": Scenario(
+        lambda d, s: answers.everything(20_000, s),
+        "models answer with odd ids, names, arguments, texts, reasons and cut streams, to providers that refuse what the real "
+        "ones refuse",
+        {"sessions": "runs_*", "answers cut": "cut_answers", "calls run": "calls_run", "followed and not": "compared"},
+        answers.WANTED,
     ),
     "hostile": Scenario(
         lambda d, s: messages.hostile(d, 50_000, s),

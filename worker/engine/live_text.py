@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..drivers import Delta
 from ..errors import InvalidInput
 from ..known_secrets import SecretStream, redact_known
+from ..redaction import whole_unicode
 from ..store import Attempt, Claimed, NewEvent
 from .active_lease import ActiveLease
 from .live_writer import AttemptText, LiveWriter
@@ -54,7 +55,7 @@ class RunText:
 
         def emit(delta: Delta) -> None:
             if delta.text:
-                self._writer.add(self._text, call, delta.part, delta.text)
+                self._writer.add(self._text, call, delta.part, whole_unicode(delta.text))
 
         return emit
 

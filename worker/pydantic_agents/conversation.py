@@ -361,7 +361,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             ]
     ids = [] if answer is None else _call_ids(answer)
     for message in since:
-        if message.role is Role.TOOL and message.name != ANSWER_AGAIN:
+        if message.role is Role.TOOL and not (message.name == ANSWER_AGAIN and is_rejected(kept)):
             result = _PARSED.of(message, read_result)
             parts = _pair_with_calls(result.parts, ids)
             found.by_call[getattr(parts[0], "tool_call_id", "")] = parts
@@ -374,6 +374,11 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
             found.results.append(SystemPromptPart(content=message.content))
     found.results = _without_repetitions(found.results)
     return found
+
+
+def is_rejected(kept: Mapping[str, Any] | None) -> bool:
+    """Whether the one call of an answer stands for its rejected output; a model may write such a name, too."""
+    return kept is not None and bool(kept.get("rejected"))
 
 
 def _call_ids(answer: Message) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from pydantic_ai.usage import UsageLimits
 from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from ..drivers.pydantic_ai.provider_rules import rules_of
-from ..drivers.pydantic_ai.received import check_stream_end, receive
+from ..drivers.pydantic_ai.received import check_is_whole, receive
 from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
@@ -82,10 +82,10 @@ class CeleryDurability(AbstractCapability[Any]):
         """Read the answer as storage can hold it.
 
         Raises:
-            DriverError: It was streamed, and the stream ended before it was whole.
+            DriverError: It is not whole.
         """
         if not is_limited():
             return response
-        if request_context.streaming:
-            check_stream_end(response, rules_of(request_context.model), request_context.model.model_id)
+        model = request_context.model
+        check_is_whole(response, rules_of(model), model.model_id, streamed=request_context.streaming)
         return receive(response, request_context.model_request_parameters)

@@ -20,6 +20,7 @@ from .conversation import (
     Counters,
     KeptMessages,
     call_part,
+    is_rejected,
     make_call_ids_unique,
     read_conversation,
     write_result,
@@ -82,7 +83,7 @@ class PydanticTool:
 
         from .deferring import Suspended, needs_of
 
-        if self.name == ANSWER_AGAIN:
+        if self.name == ANSWER_AGAIN and ctx.provider is not None and is_rejected(thaw(ctx.provider[KEY])):
             return "The output was rejected; the model is asked again."
         try:
             return await self._call(ctx, bound)
@@ -160,7 +161,7 @@ class PydanticToolSet(ToolSet):
             agent=self._agent,
             options=self._options,
             name=name,
-            effect=Effect.PURE if name == ANSWER_AGAIN else options.effect,
+            effect=Effect.PURE if name == ANSWER_AGAIN and known is None else options.effect,
             sequential=options.sequential,
             **described,
         )

@@ -18,7 +18,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
 from celery_agents.worker.drivers.pydantic_ai.provider_rules import RULES, STRICTEST, rules_of
-from celery_agents.worker.drivers.pydantic_ai.received import check_stream_end, make_storable
+from celery_agents.worker.drivers.pydantic_ai.received import check_is_whole, make_storable
 from celery_agents.worker.errors import DriverError
 
 HALF = "half \ud83d"
@@ -81,16 +81,16 @@ def test_details_and_names_are_whole_too() -> None:
 )
 def test_a_stream_is_whole_when_its_provider_says_so(rules: str, response: ModelResponse, is_whole: bool) -> None:
     if is_whole:
-        check_stream_end(response, RULES[rules], "m")
+        check_is_whole(response, RULES[rules], "m", streamed=True)
         return
     with pytest.raises(DriverError) as raised:
-        check_stream_end(response, RULES[rules], "m")
+        check_is_whole(response, RULES[rules], "m", streamed=True)
     assert (raised.value.kind, raised.value.transient) == ("interrupted", True)
 
 
 def test_no_reason_is_asked_of_models_of_unknown_interfaces() -> None:
-    check_stream_end(answer(TextPart("all of it")), STRICTEST, "m")
-    check_stream_end(answer(TextPart("all of it")), None, "m")
+    check_is_whole(answer(TextPart("all of it")), STRICTEST, "m", streamed=True)
+    check_is_whole(answer(TextPart("all of it")), None, "m", streamed=True)
 
 
 def test_rules_are_those_of_the_interface() -> None:
@@ -111,3 +111,9 @@ def test_every_row_names_a_model_of_pydantic_ai() -> None:
     folder = Path(pydantic_ai.models.__file__).parent
     sources = "".join(source.read_text() for source in folder.rglob("*.py"))
     assert [name for name in RULES if f"class {name}(" not in sources] == []
+
+
+def test_a_whole_answer_needs_a_reason_only_where_every_one_has() -> None:
+    check_is_whole(answer(TextPart("all of it")), RULES["OpenAIChatModel"], "m", streamed=False)
+    with pytest.raises(DriverError):
+        check_is_whole(answer(TextPart("half of")), RULES["AnthropicModel"], "m", streamed=False)

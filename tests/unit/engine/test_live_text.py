@@ -338,3 +338,19 @@ def test_a_full_redis_delays_and_fails_no_step(new_bench: NewBench) -> None:
     bench.run(session_id)
     assert bench.record(session_id).final_response == "one two"
     assert found(bench, session_id) == []
+
+
+class Halving(Talking):
+    """Emits half a character, as a stream that was cut between two."""
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        assert request.emit is not None
+        request.emit(Delta("half \ud83d "))
+        return super().infer(request)
+
+
+def test_half_a_character_does_not_end_the_writer_for_all(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=Halving("two")))
+    session_id = watched(bench)
+    bench.run(session_id)
+    wait_for_text(bench, session_id, "half � two")

@@ -165,8 +165,8 @@ class _History:
             return None
         call_id, name = waiting.pop(0), self.names.of_tool(part.tool_name)
         content = part.content
-        if isinstance(content, str):
-            content = _words(content, NO_OUTPUT)
+        if content is None or isinstance(content, str):
+            content = _words(content or "", NO_OUTPUT)
         if call_id == part.tool_call_id and name == part.tool_name and content is part.content:
             return part
         return replace(part, tool_call_id=call_id, tool_name=name, content=content)

@@ -23,7 +23,7 @@ from .history import model_messages
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
-from .received import receive
+from .received import check_is_whole, receive
 from .response_limit import response_limit
 from .setting_names import check_setting_names, refuse_background
 from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
@@ -63,6 +63,7 @@ class _Question:
                 response = await ask_streaming(self.model, (self.messages, settings, self.parameters), text)
             else:
                 response = await self.model.request(self.messages, settings, self.parameters)
+                check_is_whole(response, rules_of(self.model), self.model.model_id, streamed=False)
         return receive(response, self.parameters)
 
 

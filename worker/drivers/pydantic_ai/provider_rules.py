@@ -82,6 +82,7 @@ class ProviderRules:
         call_id: The ids of calls.
         property_name: The names at the top level of a tool's arguments; None for any.
         ends_streams: A stream that is whole says why it ended; without a reason it was cut.
+        ends_answers: So does an answer that nobody follows: pydantic-ai may ask for that one as a stream, too.
         invents_reason: Pydantic-ai reads "stop" where the provider gave no reason.
     """
 
@@ -89,6 +90,7 @@ class ProviderRules:
     call_id: NameRule
     property_name: NameRule | None = None
     ends_streams: bool = True
+    ends_answers: bool = False
     invents_reason: bool = False
 
 
@@ -115,9 +117,10 @@ RULES: Final[dict[str, ProviderRules]] = {
         # "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'", top level only
         # (aws-solutions-library-samples/accelerated-intelligent-document-processing-on-aws#709)
         property_name=_PROPERTY,
+        ends_answers=True,
     ),
     # https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolUseBlock.html
-    "BedrockConverseModel": ProviderRules(NameRule(64), NameRule(64, empty="call"), _PROPERTY),
+    "BedrockConverseModel": ProviderRules(NameRule(64), NameRule(64, empty="call"), _PROPERTY, ends_answers=True),
     # "Must start with a letter or an underscore. … underscores (_), dots (.) or dashes (-), with a maximum length of
     # 64" (gemini-cli#2966); the ids of calls are the client's own
     "GoogleModel": ProviderRules(NameRule(64, "A-Za-z0-9_.-", "A-Za-z_"), NameRule(64, "", empty="call")),

@@ -92,11 +92,12 @@ def _escape_halves(text: str) -> str:
     return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in joined)
 
 
-def check_stream_end(response: ModelResponse, rules: ProviderRules | None, model: str) -> None:
-    """Check that a streamed answer is whole, as the provider says.
+def check_is_whole(response: ModelResponse, rules: ProviderRules | None, model: str, *, streamed: bool) -> None:
+    """Check that an answer is whole, as the provider says.
 
     Args:
         model: What was asked, for the error.
+        streamed: It was asked for as a stream.
     Raises:
         DriverError: It has no finish reason, and one of this provider always has.
     """
@@ -105,5 +106,6 @@ def check_stream_end(response: ModelResponse, rules: ProviderRules | None, model
     details = response.provider_details or {}
     is_ended = bool(details.get("finish_reason") or details.get("refusal"))
     is_ended = is_ended or (response.finish_reason is not None and not rules.invents_reason)
-    if response.state != "complete" or (rules.ends_streams and not is_ended):
+    needs_reason = rules.ends_streams if streamed else rules.ends_answers
+    if (streamed and response.state != "complete") or (needs_reason and not is_ended):
         raise interrupted_stream(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ from ...errors import DriverError
 from ..answers import answer_too_large
 from ..protocol import Delta, InferenceRequest
 from .provider_rules import rules_of
-from .received import INTERRUPTED, check_stream_end
+from .received import INTERRUPTED, check_is_whole
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -25,6 +26,9 @@ _MOST_MISSING: Final = 2
 
 _HAS_REASONS: Final = -(10**9)
 """The count of a model that has ended a stream with a reason: its streams without one were cut."""
+
+_HALF: Final = re.compile("[\ud800-\udbff]")
+"""The first half of a surrogate pair."""
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +59,7 @@ class EmittedText:
         self.has_begun = False
         self._last: dict[str, int] = {}
         self._of: dict[int, str] = {}
+        self._half: dict[int, str] = {}
 
     async def emit_all(self, events: AsyncIterable[Any]) -> None:
         """Emit what a stream of events tells, until its end.
@@ -75,6 +80,11 @@ class EmittedText:
         if not isinstance(text, str) or not text:
             return
         self._count(text)
+        text = self._half.pop(index, "") + text
+        if _HALF.fullmatch(text[-1]):  # the provider cut between the halves of a character
+            text, self._half[index] = text[:-1], text[-1]
+            if not text:
+                return
         kind = self._of.get(index, "")
         if kind not in self._kinds:
             return
@@ -107,7 +117,7 @@ async def ask_streaming(
             return await model.request(*asked)
         await text.emit_all(stream)
         response = stream.get()
-    check_stream_end(response, rules_of(model), model.model_id)
+    check_is_whole(response, rules_of(model), model.model_id, streamed=True)
     return response
 
 

@@ -1,0 +1,14 @@
+"""Odd answers of models, some of each kind; the campaign draws 20 000 sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from fault.real import answers
+
+
+@pytest.mark.timeout(300)
+def test_no_answer_of_a_model_ends_a_session_for_good() -> None:
+    verdict = answers.everything(60, 1)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(answers.WANTED), str(verdict)
