@@ -120,10 +120,6 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
-        if self.model_settings:
-            from .drivers.pydantic_ai.setting_names import refuse_background  # most agents write no settings
-
-            refuse_background(f"agent {self.name!r}: model_settings", self.model_settings)
         if self.profile is not None:
             from .capabilities.smart.profiles import find_profile  # an agent without a profile does without
 
@@ -316,6 +312,10 @@ def _check_kinds(agent: Any) -> None:
         kinds = int if name == "max_parallel_tools" else (int, float)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
             raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
+    if agent.model_settings:
+        from .drivers.pydantic_ai.setting_names import refuse_background  # most agents write no settings
+
+        refuse_background(f"agent {agent.name!r}: model_settings", agent.model_settings)
     check_child_limits(f"agent {agent.name!r}", agent.max_children, agent.max_depth)
     expected: tuple[tuple[str, object, bool], ...] = (
         ("model", "a text such as openai:gpt-5-mini", agent.model is None or isinstance(agent.model, str)),
