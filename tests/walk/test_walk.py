@@ -42,7 +42,7 @@ def look_long(seconds: float) -> str:
 
 def decide(state: AgentState) -> str | ToolCall:
     if not state.steps:
-        return ToolCall(id="1", name="look_long", args={"seconds": 4})
+        return ToolCall(id="1", name="look_long", args={"seconds": 12})
     return "looked"
 
 
