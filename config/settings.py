@@ -35,6 +35,13 @@ GROUP_MARK: Final = "@"
 """Begins the name of the queue of a worker group, so that no agent's queue has the same."""
 
 
+CONTROL_TASKS: Final = (
+    "submit", "send_message", "retry", "stop", "answer", "answer_by_token", "complete", "fail", "suspend", "resume",
+    "delete", "fork", "clear",
+)  # fmt: skip
+"""What callers may ask for by a Celery task, as `control_tasks` names it. `send_message` is part of the task submit."""
+
+
 class SettingsError(ValueError):
     """A setting is missing, unknown or wrong. The message names it, its value and what to do."""
 
@@ -65,6 +72,13 @@ class Settings(BaseSettings):
         "the common one. It offers no agent of another queue. Empty: the queues of all its agents.",
     )
     control_queue: str = Field("celery_agents.control", description="Queue of submit, retry and stop by task name.")
+    control_tasks: str = Field(
+        "submit,answer_by_token,complete,fail",
+        description="Control tasks that workers take from that queue, comma separated, or 'all': submit (new sessions "
+        "only), send_message (submit may also continue a session), answer_by_token, complete and fail (they need a "
+        "token), answer, retry, stop, suspend, resume, delete, fork, clear. Whoever may write to the queue does what "
+        "is named here to every session whose id he knows; workers put the other tasks into quarantine.",
+    )
     shards: int = Field(
         1, ge=1, le=1024, description="Hash slots in use. Fixed for the life of a Redis: stored there and compared."
     )
@@ -260,6 +274,14 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is no address; write it like 127.0.0.1:8080 or [::]:8080")
         return value
 
+    @field_validator("control_tasks")
+    @classmethod
+    def _check_control_tasks(cls, value: str) -> str:
+        for name in _split_names(value):
+            if name not in (*CONTROL_TASKS, "all"):
+                raise ValueError(f"{name!r} is no control task; choose from all, {', '.join(CONTROL_TASKS)}")
+        return value
+
     @field_validator("queues")
     @classmethod
     def _check_queues(cls, value: str) -> str:
@@ -304,6 +326,11 @@ class Settings(BaseSettings):
     def agent_modules(self) -> tuple[str, ...]:
         """Modules to import for agents, in order."""
         return _split_names(self.agents)
+
+    def takes_control(self, name: str) -> bool:
+        """Whether workers take a control task, by its name without the prefix, from the control queue."""
+        accepted = _split_names(self.control_tasks)
+        return "all" in accepted or name in accepted
 
     @property
     def chosen_queues(self) -> tuple[str, ...] | None:

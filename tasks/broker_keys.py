@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from celery import Celery
+from kombu import Queue
 
 from ..config.celery import queues, step_queue
 from ..config.settings import Settings
@@ -21,15 +22,20 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
     Args:
         names: Names of queues of agents besides the common one.
     """
+    types: dict[str, str] = {unacked_key(app): "hash", unacked_index_key(app): "zset"}
+    for queue in (*queues(settings), *(step_queue(settings, name) for name in names if name)):
+        types |= queue_key_types(app, queue)
+    return types
+
+
+def queue_key_types(app: Celery, queue: Queue) -> dict[str, str]:
+    """Return the keys of one queue: its list, those of the other priorities, and the set of its bindings."""
     options = _options(app)
     prefix, separator = _prefix(options), str(options.get("sep", _SEPARATOR))
     steps = list(options.get("priority_steps") or _PRIORITY_STEPS)[1:]
-    types: dict[str, str] = {unacked_key(app): "hash", unacked_index_key(app): "zset"}
-    for queue in (*queues(settings), *(step_queue(settings, name) for name in names if name)):
-        name = f"{prefix}{queue.name}"
-        types |= dict.fromkeys((name, *(f"{name}{separator}{step}" for step in steps)), "list")
-        types[f"{prefix}_kombu.binding.{queue.exchange.name}"] = "set"
-    return types
+    name = f"{prefix}{queue.name}"
+    types = dict.fromkeys((name, *(f"{name}{separator}{step}" for step in steps)), "list")
+    return {**types, f"{prefix}_kombu.binding.{queue.exchange.name}": "set"}
 
 
 def queue_key(app: Celery, queue: str) -> str:

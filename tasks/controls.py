@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from celery import Celery, Task
 from celery.exceptions import Ignore
@@ -17,12 +17,14 @@ from ..config.settings import Settings
 from ..worker.errors import ActionRefused, IdempotencyMismatch, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionBudget
 from .answer_controls import read_time, register_answers, register_holding
+from .consumer.refusals import ELEMENT, refusals
 from .lazy_client import LazyClient
-from .names import CLEAR, DELETE, FORK, RETRY, STOP, SUBMIT
+from .names import CLEAR, CONTROL, DELETE, FORK, PREFIX, RETRY, STOP, SUBMIT
 
 # No longer, since a worker has few slots for these tasks; then the task comes again.
 _DELETE_SECONDS: Final = 2.0
 _NAME_CHARS: Final = 64
+_PAYLOAD_CHARS: Final = 2_000
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,12 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         "queue": settings.control_queue, "acks_late": True, "ignore_result": True, "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
         "max_retries": 20,
+        # Celery gives shared tasks to each app of the process, in any order: the settings are those of this app.
+        "shared": False,
     }  # fmt: skip
-    _register_submit(app, client, options)
+    # First: of two tasks with one name, Celery keeps the first.
+    _register_refusals(app, settings, client, options)
+    _register_submit(app, settings, client, options)
     _register_retry(app, client, options)
     _register_stop(app, client, options)
     _register_delete(app, client, options)
@@ -43,7 +49,35 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     register_holding(app, client, options)
 
 
-def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+def _register_refusals(app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]) -> None:
+    """Put what the settings do not accept into quarantine: whoever may write to the queue may name any session."""
+    for name in CONTROL:
+        short = name.removeprefix(PREFIX)
+        if settings.takes_control(short):
+            continue
+
+        @app.task(name=name, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+        def refuse(self: Task[Any, Any], *args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+            """Refuse a control task that CELERY_AGENTS_CONTROL_TASKS does not name."""
+            task = str(self.name)
+            _quarantine(client, task, {"args": args, **kwargs} if args else kwargs, task.removeprefix(PREFIX))
+
+
+def _quarantine(client: LazyClient, task: str, kwargs: Mapping[str, Any], missing: str) -> NoReturn:
+    """Keep a control task that is not accepted where doctor shows it.
+
+    Raises:
+        Ignore: It is kept.
+    """
+    reason = f"{task} is not accepted: CELERY_AGENTS_CONTROL_TASKS does not name {missing}"
+    refusals.record(ELEMENT, reason)
+    client().store.housekeeping.quarantine(repr({"task": task, **kwargs})[:_PAYLOAD_CHARS], reason)
+    raise Ignore
+
+
+def _register_submit(app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]) -> None:
+    continues = settings.takes_control("send_message")
+
     @app.task(name=SUBMIT, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def submit(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any],
@@ -65,9 +99,11 @@ def _register_submit(app: Celery, client: LazyClient, options: Mapping[str, Any]
             job = client().submit(
                 agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget),
                 metadata=metadata, on_complete=on_complete, webhook=webhook, on_request=on_request,
-                request_webhook=request_webhook, start_at=read_time("start_at", start_at),
+                request_webhook=request_webhook, start_at=read_time("start_at", start_at), new_only=not continues,
             )  # fmt: skip
         except (InvalidInput, ActionRefused, IdempotencyMismatch) as error:
+            if isinstance(error, IdempotencyMismatch) and session_id is not None and not continues:
+                _quarantine(client, SUBMIT, {"session_id": session_id, "agent": agent}, "send_message")
             if _is_from_beat(self.request):  # nobody waits for the result of an entry
                 reason = f"an entry of beat for agent {str(agent)[:_NAME_CHARS]!r}: {error}"
                 client().store.housekeeping.quarantine(f"{SUBMIT} {self.request.id}", reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+PREFIX: Final = "celery_agents."
 STEP: Final = "celery_agents.step"
 SUBMIT: Final = "celery_agents.submit"
 RETRY: Final = "celery_agents.retry"

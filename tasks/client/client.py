@@ -75,6 +75,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         request_webhook: str | None = None,
         start_at: datetime | None = None,
         delay: timedelta | None = None,
+        new_only: bool = False,
     ) -> Job:
         """Hand a job to an agent: a new session, or the next message of an existing one of this agent.
 
@@ -94,10 +95,11 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             request_webhook: URL to which each request is posted, signed like the result.
             start_at: The first step of a new session begins at this time. None: at once.
             delay: The same as a time from now.
+            new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
             ActionRefused: The session belongs to another agent, or a budget is given while an execution of it runs.
-            IdempotencyMismatch: The key was used for something else.
+            IdempotencyMismatch: The key, or with `new_only` the session, was used for something else.
             StoreFull: Redis is full; nothing was written.
             StoreUnavailable: No answer. Ask again with the same idempotency key.
         """
@@ -117,9 +119,10 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             delay=delay,
         )
         queue = self._queues.queue_of(agent)
-        if session_id is not None and self._check_owner(submission.session, agent):
+        may_exist = session_id is not None and not new_only
+        if may_exist and self._check_owner(submission.session, agent):
             return self._send(submission)
-        job = self._submit_new(submission, agent, queue, may_exist=session_id is not None)
+        job = self._submit_new(submission, agent, queue, may_exist=may_exist)
         if job.notice:
             warnings.warn(job.notice, stacklevel=2)
         return job

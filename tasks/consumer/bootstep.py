@@ -14,6 +14,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from celery.worker import state as worker_state
 from kombu import Queue
 
+from ...config.brokers import is_redis
 from ...config.celery import is_our_queue, pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
@@ -27,6 +28,7 @@ from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
 from .command_checks import CommandChecks
 from .command_limits import limit_commands
+from .damaged_queues import DamagedQueues
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
 from .features import APPLY_TARGET, LOCAL_DELIVERY, MULTIPLEXING, TEMPLATE_CHECK
 from .fetching import enable_batch_fetch
@@ -88,6 +90,10 @@ class WorkerBootstep(bootsteps.StartStopStep):
         if not taken.all:
             return  # a worker of an existing project that has nothing to do with agents
         self._install_nets(taken.queues())
+        if is_redis(self._settings.broker):
+            damaged = DamagedQueues(self._app, taken, parent)
+            damaged.install()
+            self._closers.append(damaged.close)
         if not taken.steps:
             return
         self._runtime.settings = settings_as_started(self._settings, parent)

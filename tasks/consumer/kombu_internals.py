@@ -5,7 +5,8 @@ Nobody else touches it. `PROBES` lists what a worker looks for when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import kombu.transport.redis as kombu_redis
@@ -105,12 +106,38 @@ def has_no_ack_mark(message: Any) -> bool:
     return message.delivery_info.get("consumer_tag") in (marks or ())
 
 
+def key_type(channel: Any, key: str) -> str | None:
+    """Ask Redis for the type of a key; None where the user may not ask."""
+    try:
+        with channel.conn_or_acquire() as client:  # on the channel's own connection a BRPOP may wait
+            answer = client.type(key)
+    except channel.ResponseError:
+        return None
+    return answer.decode() if isinstance(answer, bytes) else str(answer)
+
+
 # --- redelivery ---------------------------------------------------------------------------------------------------
 
 
 def replace_redelivery(subclass: Callable[[Any], Any]) -> None:
     """Let channels of the Redis transport keep unacknowledged messages by a subclass of kombu's class for that."""
     _transport.Channel.QoS = subclass(_transport.Channel.QoS)
+
+
+def replace_binding_scripts() -> None:
+    """Let channels of the Redis transport keep the bindings of expiring queues by commands, and sweep none.
+
+    For a process whose Redis user may run no scripts. The workers sweep: each consumes an expiring queue of its own.
+    """
+    _transport.Channel._refresh_binding = property(lambda channel: _refresh_binding)
+    _transport.Channel.sweep_bindings = lambda channel, limit=100: 0
+
+
+def _refresh_binding(*, keys: Sequence[str], args: Sequence[Any], client: Any) -> None:
+    """Do what kombu's script does, for a client or for a pipeline, by this machine's clock."""
+    member, exchange, milliseconds = args
+    client.sadd(keys[0], member)
+    client.zadd(keys[1], {exchange: time.time() * 1000 + int(milliseconds)}, gt=True)
 
 
 def forget_locally(qos: Any, delivery_tag: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
@@ -69,6 +70,10 @@ class TakenQueues:
         """The declarations of these queues."""
         return [self._queues[name] for name in self.all]
 
+    def consumed(self) -> list[Queue]:
+        """The declarations of those that are not set aside."""
+        return [queue for queue in self.queues() if queue.name in self._queues.consume_from]
+
     @property
     def unacknowledged(self) -> tuple[str, ...]:
         """The broker's names of the queues that are consumed without acknowledgement."""
@@ -84,9 +89,9 @@ class TakenQueues:
         names = (name or DEFAULT_QUEUE for name in self.steps if not name.startswith(GROUP_MARK))
         return ", ".join(sorted(names))
 
-    def set_aside(self) -> list[str]:
-        """Let the worker begin without the queues of ours; gives their names, for `consume`."""
-        names = list(self.all)
+    def set_aside(self, chosen: Sequence[str] | None = None) -> list[str]:
+        """Let the worker go without queues of ours, None: without all of them; gives their names, for `consume`."""
+        names = list(self.all if chosen is None else chosen)
         self._queues.deselect(names)
         return names
 

@@ -44,10 +44,14 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
         raise MissingExtra("flower", "celery-agents flower")
     check_exposure(address, basic_auth)
     _check_port(address, port)
+    from ..consumer.kombu_internals import replace_binding_scripts, replace_redelivery
     from ..own_app import run_celery_command
     from .event_checks import check_events
 
     check_events()
+    # Its Redis user runs no scripts, and it has nothing to deliver again: kombu would look, and unlock by a script.
+    replace_redelivery(_without_redelivery)
+    replace_binding_scripts()
     for name in _OUR_OPTIONS:
         os.environ.pop(name, None)
     if basic_auth:
@@ -65,6 +69,14 @@ def flower_app(settings: Settings) -> Celery:
     if is_redis(settings.broker):
         conf.broker_transport_options = {**conf.broker_transport_options, **_OWN_KEYS}
     return app
+
+
+def _without_redelivery(stock: Any) -> Any:
+    class QoSWithoutRedelivery(stock):
+        def restore_visible(self, *args: Any, **options: Any) -> None:
+            """Look for nothing."""
+
+    return QoSWithoutRedelivery
 
 
 def check_exposure(address: str, basic_auth: str | None) -> None:

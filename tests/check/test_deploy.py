@@ -294,7 +294,7 @@ def test_every_secret_of_the_compose_file_is_made() -> None:
     made |= {
         f"{stem}-{user}"
         for stem in ("redis", "redis-url")
-        for user in ("producer", "submitter", "worker", "monitor", "http", "flower")
+        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator")
     }
     secrets = deployed.compose()["secrets"]
     assert {Path(secret["file"]).name for secret in secrets.values()} <= made
@@ -361,7 +361,7 @@ def rights(user: str) -> set[str]:
     """The commands that a user of users.acl may give."""
     lines = (DEPLOY / "redis" / "users.acl").read_text().replace("\\\n", " ").splitlines()
     (line,) = (each for each in lines if each.startswith(f"user {user} "))
-    return {word[1:].upper().replace("|", " ") for word in line.split() if word.startswith("+")}
+    return {word.strip("+)").upper().replace("|", " ") for word in line.split() if word.startswith("+")}
 
 
 def commands(*modules: str) -> set[str]:
@@ -455,7 +455,7 @@ def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
         made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
         assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 10
         assert all(value.strip() == value for value in made.values())
-        for user in ("producer", "submitter", "worker", "monitor", "http", "flower"):
+        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator"):
             url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url
             assert made[f"redis-{user}"] in url
         assert (home / "secrets").stat().st_mode & 0o777 == 0o700

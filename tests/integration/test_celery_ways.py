@@ -51,7 +51,7 @@ def running() -> Iterator[Callable[..., Process]]:
 def clerk(new_worker: Callable[..., WorkerProcess], tmp_path: Path) -> WorkerProcess:
     """A worker of ours with the agent `clerk`."""
     (tmp_path / "clerks.py").write_text(AGENTS, encoding="utf-8")
-    return new_worker(agents="clerks", env={"PYTHONPATH": str(tmp_path)})
+    return new_worker(agents="clerks", env={"PYTHONPATH": str(tmp_path), "CELERY_AGENTS_CONTROL_TASKS": "all"})
 
 
 def ended(client: AgentClient, session_id: str, status: str = "completed") -> None:

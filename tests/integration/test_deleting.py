@@ -36,7 +36,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with Lab(
         tmp_path_factory.mktemp("deleting") / "lab", agents="support.tree_agents,support.agents,support.waiting_agents"
     ) as lab:
-        lab.worker()
+        lab.worker(CELERY_AGENTS_CONTROL_TASKS="all")
         yield lab
 
 

@@ -102,7 +102,13 @@ def redis_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def worker(redis_of_all: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("speaking")
     (folder / "speaking.py").write_text(SPEAKING_AGENTS, encoding="utf-8")
-    started = WorkerProcess(folder, redis_of_all, "speaking", env={"PYTHONPATH": str(folder)}, arguments=("-c", "2"))
+    started = WorkerProcess(
+        folder,
+        redis_of_all,
+        "speaking",
+        env={"PYTHONPATH": str(folder), "CELERY_AGENTS_CONTROL_TASKS": "all"},
+        arguments=("-c", "2"),
+    )
     started.start()
     yield started
     started.end(patience=1.0)

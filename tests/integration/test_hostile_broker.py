@@ -82,7 +82,7 @@ class Attacker:
 def attacker(
     redis_url: str, redis_client: redis.Redis, new_worker: Callable[..., WorkerProcess], ledger: Any
 ) -> Attacker:
-    worker = new_worker(env={**ledger.env, "CELERY_AGENTS_SWEEP_SECONDS": "0.2"})
+    worker = new_worker(env={**ledger.env, "CELERY_AGENTS_SWEEP_SECONDS": "0.2", "CELERY_AGENTS_CONTROL_TASKS": "all"})
     return Attacker(redis_url, redis_client, worker)
 
 
@@ -112,7 +112,7 @@ def test_a_record_of_a_control_message_has_the_address_of_its_queue(
     redis_url: str, redis_client: redis.Redis, new_worker: Callable[..., WorkerProcess], ledger: Any
 ) -> None:
     """The wish waits for its time, so that its record can be looked at."""
-    worker = new_worker(env=ledger.env)
+    worker = new_worker(env={**ledger.env, "CELERY_AGENTS_CONTROL_TASKS": "all"})
     attacker = Attacker(redis_url, redis_client, worker)
     wish = attacker.wish("celery_agents.stop", session_id="nobody")
     wish["headers"]["eta"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 30))

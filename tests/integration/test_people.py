@@ -46,6 +46,7 @@ QUESTION = call("ask_user_question", questions=[{"question": "Which?", "options"
 def lab(tmp_path: Path) -> Iterator[Lab]:
     env = {
         "CELERY_AGENTS_TOKEN_SECRET": SECRET,
+        "CELERY_AGENTS_CONTROL_TASKS": "all",
         "CELERY_AGENTS_WEBHOOK_SECRET": "another-secret",
         "CELERY_AGENTS_WEBHOOK_ALLOW": "127.0.0.1",
     }

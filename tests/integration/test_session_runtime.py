@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no wo
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with Lab(tmp_path_factory.mktemp("runtime") / "lab") as started:
-        started.worker()
+        started.worker(CELERY_AGENTS_CONTROL_TASKS="all")
         yield started
 
 

@@ -17,6 +17,19 @@ EVERYBODY: list[tuple[Any, ...]] = [
     ("SUBSCRIBE", "somebody"), ("PSUBSCRIBE", "*"), ("PUBLISH", "somebody", "x"), ("SELECT", "1"), ("MODULE", "LIST"),
     ("SCRIPT", "FLUSH"), ("SCRIPT", "KILL"), ("OBJECT", "ENCODING", SESSION), ("RANDOMKEY",), ("SORT", STEPS),
 ]  # fmt: skip
+SCRIPTS: list[tuple[Any, ...]] = [
+    ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("SCRIPT", "EXISTS", "x"), ("EVAL_RO", "return 1", "0"),
+    ("FCALL", "x", "0"),
+]  # fmt: skip
+# What one of the users is for, and no other may.
+MAY: dict[str, list[tuple[Any, ...]]] = {
+    "operator": [
+        ("SCRIPT", "KILL"),
+        ("CLIENT", "LIST"),
+        ("CLIENT", "KILL", "TYPE", "normal"),
+        ("RENAME", SESSION, "ca:y"),
+    ],
+}
 MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
     "producer": [
         ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("LTRIM", "unacked", "0", "0"), ("INFO",),
@@ -37,7 +50,16 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("RPOP", STEPS), ("BRPOP", STEPS, "1"), ("PUBLISH", PIDBOX, "{}"),
         ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", EVENTS), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
         ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
-        ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"),
+        ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"), *SCRIPTS,
+    ],
+    "keda": [
+        ("HGETALL", SESSION), ("LPUSH", STEPS, "x"), ("ZADD", DUE, "1", "x"), ("LLEN", CONTROL), ("TYPE", SESSION), ("INFO",), ("MULTI",),
+        ("EVAL", "return redis.call('HGETALL', KEYS[1])", "1", SESSION), ("EVAL", "return redis.call('DEL', KEYS[1])", "1", DUE),
+        ("SCRIPT", "LOAD", "return 1"), ("EVALSHA", "0" * 40, "0"),
+    ],
+    "operator": [
+        ("HGETALL", SESSION), ("HSET", SESSION, "a", "b"), ("DEL", SESSION), ("LPUSH", STEPS, "x"), ("ZADD", DUE, "1", "x"), ("GET", "ca:shards"),
+        ("RENAME", SESSION, "elsewhere"), ("PUBLISH", PIDBOX, "{}"), *SCRIPTS,
     ],
     "http": [
         ("SET", LEASE, "me"), ("BRPOP", STEPS, "1"), ("RPOP", CONTROL), ("INFO",), ("PUBLISH", PIDBOX, "{}"), ("SUBSCRIBE", "ca:wake:x"),
@@ -48,7 +70,7 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("HGETALL", SESSION), ("HGET", SESSION, "state"), ("LRANGE", SESSION + ":m:messages:0", "0", "-1"), ("GET", "ca:shards"),
         ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("BRPOP", STEPS, "1"), ("LLEN", STEPS), ("DEL", SESSION),
         ("ZADD", DUE, "1", "x"), ("PUBLISH", "ca:wake:x", "x"), ("SUBSCRIBE", "ca:wake:x"), ("INFO",), ("XREAD", "STREAMS", "ca:x", "0"),
-        ("EVAL", "return redis.call('GET', 'ca:shards')", "0"), ("HSET", "unacked", "x", "y"), ("ZADD", "unacked_index", "1", "x"),
+        *SCRIPTS, ("HSET", "unacked", "x", "y"), ("ZADD", "unacked_index", "1", "x"),
         ("SET", "unacked_mutex", "x"), ("HGET", "unacked", "x"), ("SADD", "_kombu.binding.celery_agents.control", "x"), ("DEL", "unacked"),
     ],
 }  # fmt: skip

@@ -93,7 +93,7 @@ SUBSTITUTIONS: Final = st.builds(
 def everything(directory: Path, examples: int, seed: int, *, pools: Sequence[str] = ("greenlets",)) -> Verdict:
     """So many substitutions, in batches, while jobs of others run."""
     verdict = Verdict()
-    env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET}
+    env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET, "CELERY_AGENTS_CONTROL_TASKS": "all"}
     with Lab(directory, agents="support.agents,support.waiting_agents", env=env) as lab:
         workers = [lab.worker(CELERY_AGENTS_POOL=pool) for pool in pools]
         siege = Siege(lab, workers, verdict)

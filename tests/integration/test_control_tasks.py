@@ -1,0 +1,121 @@
+"""What somebody who may write to the control queue, and to nothing else, can do to the sessions of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from celery_agents import AgentClient
+from celery_agents.tasks.app import create_app
+from celery_agents.tasks.names import CONTROL
+
+from support.agents import call, plan
+from support.lab import Lab
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+QUEUE = "celery_agents.control"
+HOOK = "https://attacker.example/"
+
+pytestmark = [pytest.mark.leaves_keys("what was quarantined or damaged stays"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    env = {"CELERY_AGENTS_WEBHOOK_SECRET": "a-secret"}
+    with Lab(tmp_path / "lab", agents="support.asking_agents", env=env) as started:
+        yield started
+
+
+def send(lab: Lab, task: str, **kwargs: Any) -> None:
+    """As the Redis user `submitter` can: any task, in the control queue."""
+    create_app(lab.client.settings).send_task(f"celery_agents.{task}", kwargs=kwargs, queue=QUEUE)
+
+
+def quarantined(lab: Lab) -> list[str]:
+    return [entry["reason"] for entry in lab.client.store.housekeeping.list_dead(100)]
+
+
+def test_nobody_acts_on_the_sessions_of_others_by_a_task(lab: Lab) -> None:
+    lab.worker()
+    client = lab.client
+    job = client.submit("asking", plan([call("refund", work="a")]), session_id="chat-9")
+    wait_until(lambda: client.header("chat-9").status == "waiting", "it waits for an approval", 30)
+    (request,) = client.requests("chat-9").requests
+    before = client.show("chat-9")
+    attacks: dict[str, dict[str, Any]] = {
+        "answer": {"answers": {request.summary.id: {"approve": True}}, "by": "boss"}, "stop": {}, "retry": {},
+        "suspend": {"reason": "x"}, "resume": {}, "delete": {}, "fork": {}, "clear": {},
+        "submit": {"agent": "asking", "message": "mine", "webhook": HOOK, "request_webhook": HOOK},
+    }  # fmt: skip
+    assert {*attacks, "answer_by_token", "complete", "fail"} == {name.rpartition(".")[2] for name in CONTROL}
+    for task, kwargs in attacks.items():
+        send(lab, task, session_id="chat-9", **kwargs)
+    wait_until(lambda: len(quarantined(lab)) == len(attacks), "each is refused", 30, details=lab.workers[0].tail)
+    for task in attacks:
+        missing = "send_message" if task == "submit" else task
+        assert (
+            f"celery_agents.{task} is not accepted: CELERY_AGENTS_CONTROL_TASKS does not name {missing}"
+            in quarantined(lab)
+        )
+    assert client.show("chat-9") == before
+    assert client.header("chat-9").status == "waiting"
+    assert not [entry for entry in lab.ledger.entries() if entry.get("tool") == "refund"]
+    assert HOOK not in str(lab.redis.hgetall("ca:{0}:s:chat-9"))
+    client.stop(job.session_id)
+
+
+def test_a_new_session_is_made_once_however_often_its_task_comes(lab: Lab) -> None:
+    lab.worker()
+    for _ in range(2):
+        send(lab, "submit", agent="asking", message=plan(answer="done"), session_id="of-a-submitter")
+    wait_until(lambda: lab.redis.exists("ca:{0}:s:of-a-submitter"), "it is made", 30)
+    wait_until(lambda: lab.client.header("of-a-submitter").status == "completed", "it is done", 30)
+    wait_until(lambda: not lab.redis.llen(QUEUE) and not lab.redis.hlen("unacked"), "both are taken", 30)
+    assert lab.client.header("of-a-submitter").step == 1
+    assert quarantined(lab) == []
+
+
+def test_a_worker_that_is_told_so_takes_every_control_task(lab: Lab) -> None:
+    """The attacks above succeed where the setting names them."""
+    lab.worker(CELERY_AGENTS_CONTROL_TASKS="answer,send_message,submit")
+    client = lab.client
+    job = client.submit("asking", plan([call("refund", work="a")]), session_id="chat-9")
+    wait_until(lambda: client.header("chat-9").status == "waiting", "it waits for an approval", 30)
+    (request,) = client.requests("chat-9").requests
+    send(lab, "answer", session_id="chat-9", answers={request.summary.id: {"approve": True}})
+    wait_until(lambda: client.header("chat-9").status == "completed", "it was answered", 30)
+    send(lab, "submit", agent="asking", message=plan(answer="again"), session_id="chat-9")
+    wait_until(lambda: client.header("chat-9").execution_id != job.execution_id, "it goes on", 30)
+    assert quarantined(lab) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [(QUEUE, "set"), (f"{QUEUE}\x06\x163", "set"), (f"_kombu.binding.{QUEUE}", "list")],
+    ids=["queue", "priority", "binding"],
+)
+def test_a_control_queue_of_another_type_is_left_out_until_it_is_mended(
+    redis_url: str,
+    redis_client: redis.Redis,
+    new_worker: Callable[..., WorkerProcess],
+    ledger: Any,
+    key: str,
+    kind: str,
+) -> None:
+    (redis_client.sadd if kind == "set" else redis_client.lpush)(key, "x")
+    worker = new_worker(env=ledger.env)
+    client = AgentClient(redis_url)
+    assert client.submit("planned", plan(answer="fine")).result(timeout=20).status == "completed", worker.tail()
+    assert f"queue {QUEUE} is left out, and the others are consumed: key {key!r} is a {kind}" in worker.text()
+    wait_until(lambda: any(facts["refused"] for facts in client.store.registry.workers().values()), "doctor knows", 20)
+    redis_client.rename(key, "aside")
+    worker.wait_for_text(f"queue {QUEUE} is consumed again", 20)
+    create_app(client.settings).send_task(
+        "celery_agents.submit", kwargs={"agent": "planned", "message": plan(answer="x"), "session_id": "by-name"}
+    )
+    wait_until(lambda: redis_client.hget("ca:{0}:s:by-name", "status") == "completed", "it is taken", 20)

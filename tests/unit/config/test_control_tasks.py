@@ -1,0 +1,29 @@
+"""Which control tasks the settings let workers take."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_agents.config.settings import CONTROL_TASKS, Settings, SettingsError
+from celery_agents.tasks.names import CONTROL, PREFIX
+
+
+def test_only_what_harms_no_other_session_is_taken_by_default() -> None:
+    taken = {name for name in CONTROL_TASKS if Settings.build().takes_control(name)}
+    assert taken == {"submit", "answer_by_token", "complete", "fail"}
+
+
+def test_all_are_taken_or_those_that_are_named() -> None:
+    assert all(Settings.build(control_tasks="all").takes_control(name) for name in CONTROL_TASKS)
+    named = Settings.build(control_tasks=" stop, submit ")
+    assert [name for name in CONTROL_TASKS if named.takes_control(name)] == ["submit", "stop"]
+    assert not any(Settings.build(control_tasks="").takes_control(name) for name in CONTROL_TASKS)
+
+
+def test_each_control_task_has_a_name_in_the_setting() -> None:
+    assert {name.removeprefix(PREFIX) for name in CONTROL} == {*CONTROL_TASKS} - {"send_message"}
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(SettingsError, match=r"CONTROL_TASKS.*'aprove' is no control task; choose from all, submit"):
+        Settings.build(control_tasks="submit,aprove")
