@@ -119,8 +119,7 @@ class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             delay=delay,
         )
         queue = self._queues.queue_of(agent)
-        may_exist = session_id is not None and not new_only
-        if may_exist and self._check_owner(submission.session, agent):
+        if (may_exist := session_id is not None and not new_only) and self._check_owner(submission.session, agent):
             return self._send(submission)
         job = self._submit_new(submission, agent, queue, may_exist=may_exist)
         if job.notice:

@@ -129,8 +129,13 @@ def replace_binding_scripts() -> None:
 
     For a process whose Redis user may run no scripts. The workers sweep: each consumes an expiring queue of its own.
     """
-    _transport.Channel._refresh_binding = property(lambda channel: _refresh_binding)
-    _transport.Channel.sweep_bindings = lambda channel, limit=100: 0
+    _transport.Channel._refresh_binding = staticmethod(_refresh_binding)
+    _transport.Channel.sweep_bindings = _sweep_nothing
+
+
+def _sweep_nothing(channel: Any, limit: int = 100) -> int:
+    del channel, limit
+    return 0
 
 
 def _refresh_binding(*, keys: Sequence[str], args: Sequence[Any], client: Any) -> None:

@@ -453,7 +453,7 @@ def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
         moved = command.replace("/etc/celery-agents/secrets", "secrets")
         subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
         made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
-        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 10
+        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 12
         assert all(value.strip() == value for value in made.values())
         for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator"):
             url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url

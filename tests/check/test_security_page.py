@@ -22,9 +22,21 @@ DEFAULTS = {
 UNITS = {"kB": 1_000, "MB": 1_000_000}
 
 
+def rows_of(part: str) -> list[list[str]]:
+    """The rows of a table below its head, each split at its bars."""
+    rows = [row.split("|") for row in re.findall(r"^\| .* \|$", part, re.MULTILINE)][1:]
+    return [row for row in rows if not set(row[1]) <= {"-", " "}]
+
+
+def test_each_user_of_redis_has_a_row() -> None:
+    table = SECURITY.partition("## Users of Redis")[2].partition("\n## ")[0]
+    told = {name for row in rows_of(table) for name in re.findall(r"`(\w+)`", row[1])}
+    users = (ROOT / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")
+    assert told == set(re.findall(r"^user (\w+) ", users, re.MULTILINE))
+
+
 def test_each_item_holds_with_a_test_or_says_why_not() -> None:
-    rows = [row.split("|") for row in re.findall(r"^\| .* \|$", SECURITY, re.MULTILINE)][1:]
-    rows = [row for row in rows if not set(row[1]) <= {"-", " "}]
+    rows = rows_of(SECURITY.partition("## Users of Redis")[0])
     assert len(rows) >= ITEMS
     for _, item, verdict, shown, _ in rows:
         assert verdict.strip() in ("holds", "not promised", "not applicable"), item
