@@ -79,7 +79,10 @@ def test_a_submitter_gives_no_key_another_type_where_redis_can_refuse_it(users: 
 
 
 def test_an_operator_ends_a_script_that_blocks_redis(users: Deployment) -> None:
-    blocked = users.client("worker")
+    # Without retries, which would begin the script anew.
+    password = (users.secrets / "redis-worker").read_text()
+    retry = Retry(NoBackoff(), 0)
+    blocked = redis.Redis(port=users.port, username="worker", password=password, retry=retry, socket_timeout=60)
     endless = threading.Thread(target=_expect_an_end, args=(blocked,), daemon=True)
     endless.start()
     try:
@@ -89,7 +92,7 @@ def test_an_operator_ends_a_script_that_blocks_redis(users: Deployment) -> None:
         endless.join(20)
         blocked.close()
     assert not endless.is_alive()
-    assert users._redis_answers()
+    wait_until(users._redis_answers, "Redis answers again", 20)
 
 
 def _expect_an_end(client: redis.Redis) -> None:

@@ -49,7 +49,7 @@ MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
         ("HSET", SESSION, "a", "b"), ("DEL", SESSION), ("SET", "ca:shards", "2"), ("ZADD", DUE, "1", "x"), ("ZREM", DUE, "x"),
         ("LPUSH", STEPS, "x"), ("LPUSH", CONTROL, "x"), ("RPOP", STEPS), ("BRPOP", STEPS, "1"), ("PUBLISH", PIDBOX, "{}"),
         ("PUBLISH", "ca:wake:x", "x"), ("PSUBSCRIBE", EVENTS), ("PEXPIRE", SESSION, "1"), ("XTRIM", "ca:{0}:dead", "MAXLEN", "0"),
-        ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("MULTI",), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
+        ("SADD", "_kombu.binding.x", "x"), ("HDEL", "ca:workers", "x"), ("PERSIST", SESSION), ("HSET", "unacked", "x", "y"),
         ("HGETALL", "flower.unacked"), ("HDEL", "unacked", "x"), *SCRIPTS,
     ],
     "keda": [
