@@ -13,6 +13,7 @@ from ..worker import crash_points
 MESSAGE: Final = "message"
 """The point at which a worker receives a message."""
 
+_CRASH_POINTS: Final = {**crash_points.POINTS, **crash_points.WAITING_POINTS, **crash_points.CHILD_POINTS}
 _TRIPS: Final = ("before ", "after ")
 _PAUSES_SECONDS: Final = (2.0, 8.0, 14.0, 30.0)
 
@@ -55,7 +56,7 @@ class Fault:
     """One fault: it strikes when any worker passes a point for the n-th time in a run.
 
     Attributes:
-        point: `c0` to `c9` (see `crash_points.POINTS`), `before …` or `after …` with the name of a round trip to the
+        point: `c0` to `c9`, `w0` to `w5` of a job that waits (see `crash_points`), `before …` or `after …` with the name of a round trip to the
             store, or `message`.
         nth: Counted from 1.
         seconds: Length of a pause; 0 for other kinds.
@@ -67,10 +68,10 @@ class Fault:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        known = self.point in crash_points.POINTS or self.point == MESSAGE or self.point.startswith(_TRIPS)
+        known = self.point in _CRASH_POINTS or self.point == MESSAGE or self.point.startswith(_TRIPS)
         if not known or self.nth < 1:
             raise ValueError(
-                f"Fault(point={self.point!r}, nth={self.nth}): a point is one of {', '.join(crash_points.POINTS)}, "
+                f"Fault(point={self.point!r}, nth={self.nth}): a point is one of {', '.join(_CRASH_POINTS)}, "
                 f"{MESSAGE!r}, 'before <round trip>' or 'after <round trip>', counted from 1"
             )
         if self.kind not in kinds_at(self.point):
@@ -78,7 +79,7 @@ class Fault:
 
     def __str__(self) -> str:
         long = f" for {self.seconds:g} s" if self.seconds else ""
-        meaning = crash_points.POINTS.get(self.point)
+        meaning = _CRASH_POINTS.get(self.point)
         return f"{self.kind}{long} at {self.point} #{self.nth}" + (f" ({meaning})" if meaning else "")
 
 
@@ -114,7 +115,7 @@ class CrashPlan:
             return self.exactly
         places = _number_points(passed)
         rng = random.Random(self.seed)
-        first = [place for place in places if place[0] in crash_points.POINTS] or places
+        first = [place for place in places if place[0] in _CRASH_POINTS] or places
         chosen = {first[self.seed % len(first)]: FaultKind.KILL}
         for _ in range(rng.randrange(self.most)):
             place = rng.choice(places)

@@ -10,7 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from ..worker.tools import Effect, FunctionTool, Tool, ToolContext
+from ..worker.state import InferenceResponse
+from ..worker.tools import Effect, FunctionTool, Tool, ToolContext, ToolSet
 
 _OWN_CONTEXT: Final = "celery_agents_testing_context"
 _running: ContextVar[ToolRun | None] = ContextVar("celery_agents_testing_run", default=None)
@@ -192,6 +193,27 @@ class EffectLedger:
             if happened > alone:
                 found.append(f"{runs[0]}: the effect {what!r} happened {happened} times; {_advise(runs[0])}")
         return found
+
+
+class CountedToolSet(ToolSet):
+    """The tools of an agent, whose calls a ledger counts; those too that only a run or an answer knows."""
+
+    __slots__ = ("_ledger", "_tools")
+
+    def __init__(self, tools: ToolSet, ledger: EffectLedger) -> None:
+        self._tools, self._ledger = tools, ledger
+        super().__init__(ledger.wrap(tool) for tool in tools)
+
+    def get(self, name: str) -> Tool | None:
+        """See `ToolSet.get`."""
+        counted = super().get(name)
+        plain = self._tools.get(name) if counted is None else None
+        return counted if plain is None else self._ledger.wrap(plain)
+
+    def of_answer(self, response: InferenceResponse) -> ToolSet:
+        """See `ToolSet.of_answer`."""
+        tools = self._tools.of_answer(response)
+        return self if tools is self._tools else CountedToolSet(tools, self._ledger)
 
 
 class _CountedTool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from ..config.settings import Settings
 from ..worker import crash_points
@@ -15,17 +15,17 @@ from ..worker.drivers import InferenceRequest
 from ..worker.engine import EventLoopThread, FirstExecution, Outcome, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
 from ..worker.moments import moment
-from ..worker.state import AgentState, ExecutionState, Message, ToolOutcome
-from ..worker.store import NextState, QueueSnapshot, StepRef, Store
+from ..worker.requests import check_answer
+from ..worker.state import AgentState, AnswerNote, ExecutionState, GivenAnswer, Message, Request, ToolOutcome
+from ..worker.store import AnswerAction, NextState, QueueSnapshot, RequestFilter, StepRef, Store
 from ..worker.store.clock import RedisClock
 from ..worker.store.context import NoPublisher
 from ..worker.store.database import Database
 from ..worker.store.memory.database import MemoryDatabase
-from ..worker.tools import ToolSet
 from .databases import FaultyDatabase, RedisOnVirtualTime
 from .drivers import CountingDriver
 from .faults import MESSAGE, Fault, FaultKind
-from .ledger import EffectLedger
+from .ledger import CountedToolSet, EffectLedger
 from .workers import SimulatedWorker
 from .world import WorkerKilled, World
 
@@ -36,6 +36,7 @@ _IDLE_SECONDS: Final = 0.5
 _IDLE_MOST_SECONDS: Final = 60.0
 _LONGEST_SECONDS: Final = 2 * 86_400.0
 _MOST_TURNS: Final = 10_000
+_MOST_REQUESTS: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,21 @@ class _WorldClock(RedisClock):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job that is run.
+
+    Attributes:
+        metadata: Metadata of its session.
+        answer: Answers what it asks, as people and services would; None leaves a request open.
+    """
+
+    agent: Agent
+    message: str
+    metadata: Mapping[str, Any] | None = None
+    answer: Callable[[Request], GivenAnswer | None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulationSetup:
     """Setup that all runs of a job share.
 
@@ -88,8 +104,7 @@ class SimulationSetup:
         start_ms: Unix time in milliseconds at which every run starts.
     """
 
-    agent: Agent
-    message: str
+    job: Job
     ledger: EffectLedger
     settings: Settings
     loop: EventLoopThread
@@ -103,20 +118,21 @@ class Simulation:
     def __init__(self, setup: SimulationSetup, faults: Sequence[Fault]) -> None:
         self._world = World(setup.start_ms, faults)
         self._world.while_paused = self._work
-        self._message = setup.message
+        self._job = setup.job
         self._settings = setup.settings
         self._loop = setup.loop
         self._database: Database = setup.redis or MemoryDatabase(self._world.now_ms)
         if setup.redis is not None:
             setup.redis.enter(self._world)
         self._client = self._store(self._database)
-        self._driver = CountingDriver(setup.agent.answering, self._is_journaled)
-        self._agent = _instrument(setup.agent, self._driver, setup.ledger)
+        self._driver = CountingDriver(setup.job.agent.answering, self._is_journaled)
+        self._agent = _instrument(setup.job.agent, self._driver, setup.ledger)
         self._workers: list[SimulatedWorker] = []
         self._started = 0
         self._queue: list[StepRef] = []
         self._delivered: dict[StepRef, None] = {}
         self._turns = 0
+        self._answered = 0
 
     def run(self) -> Ending:
         """Run the job from submit until nothing is due, then deliver every message once more."""
@@ -137,8 +153,9 @@ class Simulation:
     def _submit(self) -> None:
         def transition(now_ms: int) -> NextState:
             now = moment(now_ms)
-            message = Message.user(self._message)
-            return first_state(AgentState.fresh(now=now), message, FirstExecution(_EXECUTION, "submit"), now)
+            state = AgentState.fresh(now=now, metadata=self._job.metadata or {})
+            message = Message.user(self._job.message)
+            return first_state(state, message, FirstExecution(_EXECUTION, "submit"), now)
 
         self._client.sessions.submit(_SESSION, self._agent.name, "", transition)
         self._world.record("submitted")
@@ -154,12 +171,33 @@ class Simulation:
             if self._queue:
                 self._deliver(self._queue.pop(0))
                 idle = _IDLE_SECONDS
+            elif self._answer_requests():
+                idle = _IDLE_SECONDS
             elif self._client.housekeeping.backlog()[0]:
                 self._world.advance(idle if until is None else min(idle, until - self._world.seconds))
                 idle = min(2 * idle, _IDLE_MOST_SECONDS)
                 self._sweep()
             else:
                 return
+
+    def _answer_requests(self) -> bool:
+        """Answer what the session asks, as the test says; False where nothing was answered."""
+        if self._job.answer is None:
+            return False
+        page = self._client.requests.page(RequestFilter(session_id=_SESSION), limit=_MOST_REQUESTS)
+        asked = [each.request for each in page.requests if each.request is not None]
+        given = {request.id: self._job.answer(request) for request in asked}
+        answers = {request_id: answer for request_id, answer in given.items() if answer is not None}
+        if not answers:
+            return False
+        self._answered += 1
+        note = AnswerNote(operation_id=f"answer-{self._answered}", by="test")
+        result = self._client.requests.answer(_SESSION, AnswerAction(answers=answers, about=note, check=check_answer))
+        tools = ", ".join(request.tool for request in asked if request.id in answers)
+        self._world.record(f"the test answers {tools}")
+        if result.publish is not None:
+            self._queue.append(result.publish)
+        return True
 
     def _sweep(self) -> None:
         for shard in range(self._settings.shards):
@@ -184,8 +222,8 @@ class Simulation:
             outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
             world.record(f"{worker.name}: {_describe(outcome)}")
             publish = getattr(outcome, "publish", None)
-            if publish is not None:
-                self._queue.append(publish)
+            if publish:  # a step, or those of children
+                self._queue += (publish,) if isinstance(publish, StepRef) else publish
                 world.at("c9")
         except WorkerKilled:
             world.record(f"{worker.name} is dead")
@@ -258,7 +296,7 @@ def _instrument(agent: Agent, driver: CountingDriver, ledger: EffectLedger) -> A
     budget = agent.budget.model_copy(update={"max_seconds": None, "deadline": None}) if agent.budget else None
     watched = replace(agent, model=None, base_url=None, driver=driver, budget=budget, step_timeout=None)
     # Those of its capabilities too, which are not among its own.
-    object.__setattr__(watched, "toolset", ToolSet(ledger.wrap(tool) for tool in agent.toolset))
+    object.__setattr__(watched, "toolset", CountedToolSet(agent.toolset, ledger))
     return watched
 
 

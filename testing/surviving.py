@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..config.settings import Settings
-from ..worker.agent import Agent
+from ..worker.agent import Agent, as_agent
 from ..worker.drivers import Driver
 from ..worker.engine import EventLoopThread
+from ..worker.errors import ConfigurationError
+from ..worker.state import GivenAnswer, Request
 from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger
-from .simulation import Ending, Simulation, SimulationSetup
+from .simulation import Ending, Job, Simulation, SimulationSetup
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as PydanticAgent
 
 _EVENTS_KEPT: Final = 100_000
 _SHOWN: Final = 60
@@ -65,9 +70,11 @@ class Survival:
 
 
 def assert_survives(
-    agent: Agent,
+    agent: Agent | PydanticAgent[Any, Any],
     message: str = "Begin.",
     *,
+    metadata: Mapping[str, Any] | None = None,
+    answer: Callable[[Request], GivenAnswer | None] | None = None,
     seeds: Iterable[int] = range(50),
     driver: Driver | Callable[..., Any] | None = None,
     ledger: EffectLedger | None = None,
@@ -86,10 +93,15 @@ def assert_survives(
     leases, and the time limits of the agent and of its budget do not apply. Plain tools of one step run in sequence.
 
     Args:
-        agent: Its tools are wrapped to count their runs; they really run.
+        agent: Its tools are wrapped to count their runs; they really run. A pydantic-ai agent has `CeleryDurability`,
+            and a model that answers without a provider, such as pydantic-ai's `TestModel` or `FunctionModel`.
         message: Message of the user.
+        metadata: Metadata of the session.
+        answer: Answers each request of the job, as a person or a service would: `lambda request: Approve()`. Where it
+            gives None, and without it, a request stays open; then the job ends as its expiry says, or waits.
         seeds: The same seed gives the same faults. As many seeds as a run passes crash points kill a worker at each.
-        driver: Answers instead of the agent's model, such as `script(…)`. None: the agent's own driver.
+        driver: Answers instead of the agent's model, such as `script(…)`. None: the agent's own driver, as always for a
+            pydantic-ai agent.
         ledger: Where the tools report effects; cleared before each run. None: only runs of tools are counted.
         reset: Called before each run: resets what tools change beside the ledger.
         observe: Called after each run; its value must be the same as after the undisturbed run.
@@ -105,10 +117,33 @@ def assert_survives(
         ConfigurationError: The Redis database is not empty, or the agent cannot be used as it is.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    subject = agent if driver is None else replace(agent, model=None, base_url=None, driver=driver)
-    with _open_setup(subject, message, ledger, steps_per_task=steps_per_task, redis_url=redis_url) as setup:
+    job = Job(agent=_find_subject(agent, driver), message=message, metadata=metadata, answer=answer)
+    with _open_setup(job, ledger, steps_per_task=steps_per_task, redis_url=redis_url) as setup:
         trial = _Trial(setup=setup, reset=reset, observe=observe, expect=expect, deterministic=deterministic)
         return trial.run_seeds(tuple(seeds), plan)
+
+
+def _find_subject(agent: object, driver: Driver | Callable[..., Any] | None) -> Agent:
+    """The agent that is run, with the driver that answers in place of its own.
+
+    Raises:
+        ConfigurationError: It is none, or a pydantic-ai agent with a driver.
+    """
+    subject = as_agent(agent, "given to assert_survives")
+    if subject is None:
+        kind = cast("type[Any]", type(agent)).__name__
+        raise ConfigurationError(
+            f"assert_survives: give an Agent, or an agent of pydantic-ai with capabilities=[CeleryDurability()]; this "
+            f"{kind} is neither"
+        )
+    if driver is None:
+        return subject
+    if subject is not agent:
+        raise ConfigurationError(
+            f"agent {subject.name!r}: driver= is for agents of ours; give an agent of pydantic-ai a model that answers "
+            "without a provider, such as TestModel() or FunctionModel(…)"
+        )
+    return replace(subject, model=None, base_url=None, driver=driver)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +203,12 @@ def _settings(steps_per_task: int) -> Settings:
 
 @contextmanager
 def _open_setup(
-    agent: Agent, message: str, ledger: EffectLedger | None, *, steps_per_task: int, redis_url: str | None
+    job: Job, ledger: EffectLedger | None, *, steps_per_task: int, redis_url: str | None
 ) -> Generator[SimulationSetup]:
     """Open what all runs share: the event loop, and the Redis database where there is one."""
     with _open_loop() as loop, _open_redis(redis_url) as redis:
         yield SimulationSetup(
-            agent=agent,
-            message=message,
+            job=job,
             ledger=ledger or EffectLedger(),
             settings=_settings(steps_per_task),
             loop=loop,
@@ -206,6 +240,8 @@ def _find_calm_problems(calm: Ending, expect: str) -> list[str]:
     if calm.status == expect:
         return list(calm.problems)
     why = f": {'; '.join(calm.errors)}" if calm.errors else ""
+    if calm.status == "waiting":
+        return ["it asks, and nothing answers: give answer=, such as lambda request: Approve()"]
     return [*calm.problems, f"it ends {calm.status}, not {expect}{why}"]
 
 
@@ -237,8 +273,8 @@ def _count(survival: Survival, ending: Ending, calm: Ending) -> Survival:
 
 def _describe_failure(setup: SimulationSetup, seed: int | None, problems: Sequence[str], ending: Ending) -> str:
     where = "without any fault" if seed is None else f"under seed {seed}"
-    replay = f"assert_survives({setup.agent.name}, {setup.message!r}, seeds=[{seed}])"
-    lines = [f"agent {setup.agent.name!r} goes wrong {where}:", *(f"  - {problem}" for problem in problems)]
+    replay = f"assert_survives({setup.job.agent.name}, {setup.job.message!r}, seeds=[{seed}])"
+    lines = [f"agent {setup.job.agent.name!r} goes wrong {where}:", *(f"  - {problem}" for problem in problems)]
     if seed is not None:
         lines += ["faults:", *(f"  - {fault}" for fault in ending.fired)]
         lines += [f"replay, with the other arguments as they are: {replay}"]

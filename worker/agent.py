@@ -464,10 +464,22 @@ def _agents_in(module: str) -> Iterator[Agent]:
             "Is it installed, or the worker started in the right folder?"
         ) from error
     for variable, value in vars(imported).items():
-        if isinstance(value, Agent):
-            yield value
-        elif (found := definition_of(value, f"{module}.{variable}")) is not None:
-            yield _durable_agent(found)
+        if (found := as_agent(value, f"{module}.{variable}")) is not None:
+            yield found
+
+
+def as_agent(value: object, place: str) -> Agent | None:
+    """The agent itself, or the one that stands for a pydantic-ai agent with `CeleryDurability`; None for others.
+
+    Args:
+        place: Where the value was found, for errors.
+    Raises:
+        ConfigurationError: The pydantic-ai agent cannot be durable; the text says why.
+    """
+    if isinstance(value, Agent):
+        return value
+    found = definition_of(value, place)
+    return None if found is None else _durable_agent(found)
 
 
 _durable_agents: dict[int, Agent] = {}

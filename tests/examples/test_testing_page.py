@@ -11,8 +11,8 @@ from pathlib import Path
 from support.documents import read_document
 
 
-def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_my_agent.py")
+def run_pytest(folder: Path, name: str = "test_my_agent.py") -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", name)
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -24,6 +24,20 @@ def test_the_page_s_test_passes(tmp_path: Path) -> None:
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout
     assert "Counter({'kill':" in done.stdout
+
+
+def test_the_page_s_test_of_a_pydantic_ai_agent_passes_and_finds_a_missing_key(tmp_path: Path) -> None:
+    name = "test_my_pydantic_agent.py"
+    read_document("docs/testing.md").write(tmp_path)
+    done = run_pytest(tmp_path, name)
+    assert done.returncode == 0, done.stdout
+    right = (tmp_path / name).read_text()
+    wrong = right.replace(', key=metadata["celery"]["idempotency_key"]', "")
+    assert wrong != right
+    (tmp_path / name).write_text(wrong)
+    done = run_pytest(tmp_path, name)
+    assert done.returncode == 1
+    assert "refund (declared keyed) in step 1, call 0: the effect 'refund' happened 2 times" in done.stdout
 
 
 def test_the_page_s_mistake_is_found_as_it_says(tmp_path: Path) -> None:

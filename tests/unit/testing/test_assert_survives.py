@@ -8,8 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import RunContext
+from pydantic_ai.models.test import TestModel
 
-from celery_agents import Agent, AgentState, ExecutionBudget, LookupResult, ToolContext, tool
+from celery_agents import (
+    Agent,
+    AgentState,
+    Approve,
+    CeleryDurability,
+    ExecutionBudget,
+    LookupResult,
+    Request,
+    ToolContext,
+    tool,
+)
 from celery_agents.testing import (
     CallTool,
     CrashPlan,
@@ -21,7 +34,7 @@ from celery_agents.testing import (
     script,
 )
 from celery_agents.worker import crash_points
-from celery_agents.worker.errors import DriverError
+from celery_agents.worker.errors import ConfigurationError, DriverError
 
 from support.counting_agents import Counted, CountSteps
 
@@ -297,3 +310,79 @@ def test_the_parts_of_a_capability_count_each_step_once_under_fire() -> None:
 
     agent = Agent("counting", driver=answer, tools=[look], capabilities=[CountSteps()])
     assert assert_survives(agent, "go").response == "counted 2"
+
+
+# --- agents of pydantic-ai, metadata, answers -------------------------------------------------------------------------
+
+
+def desk(effect: str, *, approve: bool = False, durable: bool = True) -> Any:
+    """An agent of pydantic-ai whose model calls each of its tools once."""
+    capabilities = [CeleryDurability(deps=lambda metadata: metadata["customer"])] if durable else []
+    agent: PydanticAgent[str, str] = PydanticAgent(TestModel(), name="desk", deps_type=str, capabilities=capabilities)
+
+    @agent.tool(metadata={"celery": {"effect": effect}}, requires_approval=approve)
+    def refund(ctx: RunContext[str], cents: int) -> str:
+        key = (ctx.metadata or {})["celery"]["idempotency_key"]
+        ledger.happened("refund", key="" if effect == "pure" else key)
+        return f"{ctx.deps} gets {cents}"
+
+    return agent
+
+
+def test_an_agent_of_pydantic_ai_survives_with_its_metadata() -> None:
+    survival = assert_survives(desk("keyed"), ledger=ledger, metadata={"customer": "Ada"}, seeds=range(20))
+    assert survival.response == '{"refund":"Ada gets 0"}'
+    assert survival.points["c2"]
+    assert survival.points["c5"]
+    assert ledger.count("refund") == 1
+
+
+def test_a_wrong_effect_class_of_a_pydantic_ai_tool_is_caught() -> None:
+    failure = told(desk("pure"), metadata={"customer": "Ada"})
+    assert "refund (declared pure)" in failure.problems[0]
+
+
+def test_an_unsafe_pydantic_ai_tool_may_stay_unknown_and_runs_once() -> None:
+    survival = assert_survives(desk("unsafe"), ledger=ledger, metadata={"customer": "Ada"}, seeds=range(20))
+    assert survival.interrupted > 0
+
+
+@pytest.mark.parametrize("kind", ["pydantic-ai", "ours"])
+def test_what_a_job_asks_is_answered_under_faults_too(kind: str) -> None:
+    @tool(effect="keyed", approval="always")
+    def refund(ctx: ToolContext, cents: int) -> str:
+        ledger.happened("refund", key=ctx.idempotency_key)
+        return f"Ada gets {cents}"
+
+    ours = Agent("asks", driver=script(CallTool("refund", cents=0), '{"refund":"Ada gets 0"}'), tools=[refund])
+    asked: list[str] = []
+
+    def answer(request: Request) -> Approve:
+        asked.append(request.tool)
+        return Approve()
+
+    survival = assert_survives(
+        desk("keyed", approve=True) if kind == "pydantic-ai" else ours,
+        ledger=ledger,
+        metadata={"customer": "Ada"},
+        answer=answer,
+        seeds=range(20),
+    )
+    assert survival.response == '{"refund":"Ada gets 0"}'
+    assert set(asked) == {"refund"}
+    assert len(asked) >= 21
+    assert ledger.count("refund") == 1
+
+
+@pytest.mark.parametrize("answer", [None, lambda request: None])
+def test_a_job_that_asks_without_an_answer_says_what_to_give(answer: Any) -> None:
+    failure = told(desk("keyed", approve=True), metadata={"customer": "Ada"}, answer=answer)
+    assert failure.seed is None
+    assert "answer=" in failure.problems[0]
+
+
+def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="driver= is for agents of ours"):
+        assert_survives(desk("keyed"), driver=script("Done."))
+    with pytest.raises(ConfigurationError, match="CeleryDurability"):
+        assert_survives(desk("keyed", durable=False))
