@@ -56,7 +56,8 @@ class Fault:
     """One fault: it strikes when any worker passes a point for the n-th time in a run.
 
     Attributes:
-        point: `c0` to `c9`, `w0` to `w5` of a job that waits (see `crash_points`), `before …` or `after …` with the name of a round trip to the
+        point: `c0` to `c9`, `w0` to `w5` of a job that waits (see `crash_points`), `before …` or `after …` with the
+            name of a round trip to the
             store, or `message`.
         nth: Counted from 1.
         seconds: Length of a pause; 0 for other kinds.
