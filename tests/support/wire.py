@@ -61,14 +61,22 @@ class Wire:
         blocks = [block for each in messages if isinstance(each["content"], list) for block in each["content"]]
         return [(block["tool_use_id"], block["content"]) for block in blocks if block["type"] == "tool_result"]
 
+    def answer_to(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The whole answer to a request."""
+        said, end = self._said_to(body)
+        whole: Callable[[Said, str], Any] = _openai if self.family == "openai" else _anthropic
+        return whole(said, _ENDS[end][self.family != "openai"])
+
+    def _said_to(self, body: dict[str, Any]) -> tuple[Said, str]:
+        said = self.answers[sum(each["role"] == "assistant" for each in body["messages"])]
+        return said, said.end or ("tool_calls" if said.calls else "stop")
+
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
         self.requests.append(body)
-        said = self.answers[sum(each["role"] == "assistant" for each in body["messages"])]
-        end = said.end or ("tool_calls" if said.calls else "stop")
-        whole: Callable[[Said, str], Any] = _openai if self.family == "openai" else _anthropic
         if not body.get("stream"):
-            return httpx2.Response(200, json=whole(said, _ENDS[end][self.family != "openai"]))
+            return httpx2.Response(200, json=self.answer_to(body))
+        said, end = self._said_to(body)
         events = _openai_events(said, _ENDS[end][0]) if self.family == "openai" else _anthropic_events(said, end)
         return httpx2.Response(200, text="".join(events), headers={"content-type": "text/event-stream"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,10 @@ from pydantic_core import from_json, to_json
 
 from ..drivers import InferenceRequest
 from ..drivers.answers import answer_too_large
+from ..drivers.pricing import is_priced
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
+from ..drivers.pydantic_ai.models import ModelClients, Target
 from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
@@ -104,6 +107,7 @@ class PydanticAgentDriver:
         self._options = options
         self._known = known or {}
         self._streams = StreamEnds()
+        self._clients = ModelClients()
         model: Any = agent.model
         self.name: str = model if isinstance(model, str) else str(getattr(model, "model_name", "pydantic-ai"))
 
@@ -139,15 +143,17 @@ class PydanticAgentDriver:
 
         from .deferring import RefusingWaiter
 
-        with external_event_scope(RefusingWaiter()):
+        with external_event_scope(RefusingWaiter()), self._prompt_of_session(request.state.system_prompt):
             return await self._ask_in_run(conversation, deps, request)
 
     async def _ask_in_run(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
         from pydantic_ai import CallToolsNode, ModelRequestNode, UnexpectedModelBehavior, UsageLimitExceeded
         from pydantic_ai.run import AgentRun
 
+        options = await self._options_of_session(request.settings)
         async with self._agent.iter(
             conversation.prompt,
+            **options,
             message_history=conversation.history or None,
             deps=deps,
             usage=conversation.usage,
@@ -168,9 +174,33 @@ class PydanticAgentDriver:
                     if text is not None and asks:
                         await _emit(node, run, text)
                     node = await run.next(node)
-                return await self._read_answer(run, node, conversation)
+                return await self._read_answer(run, node, conversation, options.get("model"))
             except (UnexpectedModelBehavior, UsageLimitExceeded) as error:
-                return self._read_failure(run, error)
+                return self._read_failure(run, error, options.get("model"))
+
+    async def _options_of_session(self, config: LLMConfig | None) -> dict[str, Any]:
+        """The model and the settings of a session that has its own, as options of a run; none otherwise.
+
+        Raises:
+            ConfigurationError: There is no such model.
+        """
+        if config is None:
+            return {}
+        options: dict[str, Any] = {"model_settings": thaw(config.settings)} if config.settings else {}
+        if config.model is not None or config.base_url is not None:
+            options["model"] = await self._clients.get(self._target_of_session(config))
+        return options
+
+    def _target_of_session(self, config: LLMConfig) -> Target:
+        """The model of a session that has one; the agent's own at another address, where it names an address alone."""
+        if config.model is not None:
+            return Target(config.model, config.base_url)
+        own: Any = self._agent.model
+        return Target(own if isinstance(own, str) else f"{own.system}:{own.model_name}", config.base_url)
+
+    def _prompt_of_session(self, prompt: str) -> AbstractContextManager[None]:
+        """Let the prompt of a session that has one take the place of the agent's instructions."""
+        return self._agent.override(instructions=prompt) if prompt else nullcontext()
 
     async def _begin(self, run: AgentRun[Any, Any], conversation: Conversation) -> Any:
         """The node with which a run begins, or goes on from the answer of an earlier step."""
@@ -185,8 +215,14 @@ class PydanticAgentDriver:
         internals.tool_manager_of(run, conversation.counters)
         return await internals.take_outputs_after(run, node, conversation.results)
 
-    async def _read_answer(self, run: AgentRun[Any, Any], node: Any, conversation: Conversation) -> dict[str, Any]:
-        """The answer as it is journaled: what the run has added, and how it goes on."""
+    async def _read_answer(
+        self, run: AgentRun[Any, Any], node: Any, conversation: Conversation, asked: Any
+    ) -> dict[str, Any]:
+        """The answer as it is journaled: what the run has added, and how it goes on.
+
+        Args:
+            asked: The model of the session that was asked; None for the agent's.
+        """
         kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
         if run.result is None:
             kept |= await self._go_on(run, node, conversation)
@@ -194,13 +230,15 @@ class PydanticAgentDriver:
             kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
         given = conversation.history[: conversation.known]
         messages = KeptMessages.of_run(given, run.all_messages(), run.run_id)
-        kept |= messages.to_json() | {_COST: self._cost_of(messages.added)}
+        kept |= messages.to_json() | {_COST: self._cost_of(messages.added, asked)}
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": dump_usage(run.usage)}
 
-    def _read_failure(self, run: AgentRun[Any, Any], error: UnexpectedModelBehavior | UsageLimitExceeded) -> Any:
+    def _read_failure(
+        self, run: AgentRun[Any, Any], error: UnexpectedModelBehavior | UsageLimitExceeded, asked: Any
+    ) -> dict[str, Any]:
         """The journaled form of an answer by which pydantic-ai ends the run, so that what it cost is counted.
 
         Raises:
@@ -212,13 +250,14 @@ class PydanticAgentDriver:
         said = {"kind": type(error).__name__, "message": redact(error.message)}  # its text can hold the whole answer
         return {
             "format": _FORMAT, _FAILED: said, "output": None, "final": False, "messages": dump_messages(answers),
-            _COST: self._cost_of(answers),
+            _COST: self._cost_of(answers, asked),
         }  # fmt: skip
 
-    def _cost_of(self, messages: Sequence[ModelMessage]) -> float | None:
+    def _cost_of(self, messages: Sequence[ModelMessage], asked: Any) -> float | None:
         """The cost of the answers among these messages; None where one is unknown, and where there is none."""
         answers = [message for message in messages if message.kind == "response"]
-        costs = [price_of(answer, self._agent.model, self._options.price) for answer in answers]
+        model, price = (self._agent.model, self._options.price) if asked is None else (asked, None)
+        costs = [price_of(answer, model, price) for answer in answers]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if answers and len(known) == len(costs) else None
 
@@ -304,11 +343,15 @@ class PydanticAgentDriver:
     """Where an agent of this driver gets its price, for the error about a cost limit."""
 
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """Whether answers will have a cost; a session cannot choose another model for such an agent."""
+        """Whether answers will have a cost; see `Driver.knows_price`."""
+        if settings is not None and settings.model is not None:
+            target = self._target_of_session(settings)
+            return is_priced(target.provider, target.name)
         return self._options.price is not None or has_price(self._agent.model)
 
     async def aclose(self) -> None:
-        """Nothing is open: pydantic-ai keeps the connections of its models."""
+        """Close the connections to models of sessions; pydantic-ai keeps those of the agent's own."""
+        await self._clients.aclose()
 
 
 def _repeat(messages: Sequence[Message], execution_id: str, repeated: Mapping[str, Any]) -> dict[str, Any]:
