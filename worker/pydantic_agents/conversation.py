@@ -126,6 +126,9 @@ def make_call_ids_unique(history: list[ModelMessage]) -> list[ModelMessage]:
     ids: list[tuple[str, str]] = []
     for place, message in enumerate(history):
         if message.kind == "response":
+            if len(message.parts) == 1 and getattr(message.parts[0], "tool_call_id", True):
+                ids = []  # most answers: this runs over the whole history in each step
+                continue
             unique = with_unique_call_ids(message)
             calls = () if unique is message else zip(message.tool_calls, unique.tool_calls, strict=True)
             ids = [(given.tool_call_id, made.tool_call_id) for given, made in calls]
