@@ -153,7 +153,7 @@ class Simulation:
     def _submit(self) -> None:
         def transition(now_ms: int) -> NextState:
             now = moment(now_ms)
-            state = AgentState.fresh(now=now, metadata=self._job.metadata or {})
+            state = AgentState.fresh(now=now, metadata=dict(self._job.metadata or {}))
             message = Message.user(self._job.message)
             return first_state(state, message, FirstExecution(_EXECUTION, "submit"), now)
 
