@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from ..config.settings import Settings
 from ..worker.agent import Agent, as_agent
@@ -19,9 +19,6 @@ from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger
 from .simulation import Ending, Job, Simulation, SimulationSetup
-
-if TYPE_CHECKING:
-    from pydantic_ai import Agent as PydanticAgent
 
 _EVENTS_KEPT: Final = 100_000
 _SHOWN: Final = 60
@@ -70,7 +67,7 @@ class Survival:
 
 
 def assert_survives(
-    agent: Agent | PydanticAgent[Any, Any],
+    agent: Agent | Any,
     message: str = "Begin.",
     *,
     metadata: Mapping[str, Any] | None = None,
