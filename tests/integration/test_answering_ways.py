@@ -44,7 +44,7 @@ def port() -> int:
 def lab(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Lab]:
     env = {"CELERY_AGENTS_TOKEN_SECRET": SECRET}
     with Lab(tmp_path_factory.mktemp("ways") / "lab", agents="support.asking_agents", env=env) as started:
-        started.worker(CELERY_AGENTS_METRICS_PORT=str(port))
+        started.worker(CELERY_AGENTS_METRICS_PORT=str(port), CELERY_AGENTS_CONTROL_TASKS="all")
         yield started
 
 
