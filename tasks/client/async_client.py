@@ -183,6 +183,7 @@ class AsyncAgentClient:
     revoke_grant = _run_in_thread(AgentClient.revoke_grant)
     token = _run_in_thread(AgentClient.token)
     session_token = _run_in_thread(AgentClient.session_token)
+    read_token = _run_in_thread(AgentClient.read_token)
     read_session_token = _run_in_thread(AgentClient.read_session_token)
     request_of_token = _run_in_thread(AgentClient.request_of_token)
     answer_by_token = _run_in_thread(AgentClient.answer_by_token)

@@ -74,7 +74,7 @@ FRONT = (
 # Described by Protocols that users implement rarely, in the pages on tools and drivers.
 NOT_AT_THE_ROOT = frozenset({
     "AgentRegistry", "Driver", "FunctionTool", "HookStack", "MessageCompiler", "Store", "Tool", "ToolSet", "Effect",
-    "ExecutionState",
+    "ExecutionState", "TokenPurpose",
 })  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.events import EventReceiver
 
 from celery_agents import AgentClient
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
@@ -233,8 +232,9 @@ def received_tasks(url: str) -> Iterator[dict[str, dict[str, Any]]]:
     def note(event: dict[str, Any]) -> None:
         found[event["uuid"]] = event
 
-    with Celery(broker=url).connection_for_read() as connection:
-        receiver = EventReceiver(connection, handlers={"task-received": note})
+    app = Celery(broker=url, changes={"event_exchange": "celery-agents.events"})
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"task-received": note})
         receiver.on_iteration = is_listening.set
         thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
         thread.start()

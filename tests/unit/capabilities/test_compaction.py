@@ -17,6 +17,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError, DriverError
 from celery_agents.worker.state import (
     AgentState,
+    ExecutionBudget,
     InferenceResponse,
     InferenceUsage,
     Message,
@@ -76,7 +77,13 @@ class Compacting(Asked):
 
 
 def agent(driver: Any, capability: Any = None, *tools: Any) -> Agent:
-    return Agent("a", driver=driver, tools=[look, *tools], capabilities=[capability or Summarization(LIMIT)])
+    return Agent(
+        "a",
+        driver=driver,
+        tools=[look, *tools],
+        capabilities=[capability or Summarization(LIMIT)],
+        budget=ExecutionBudget.unlimited(),
+    )
 
 
 def run(bench: Bench, message: str = "the task") -> AgentState:

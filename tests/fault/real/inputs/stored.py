@@ -205,7 +205,7 @@ def _victims(worker: Worker) -> list[Victim]:
     store.steps.begin_calls(claim, {0: 1000, 1: 1000}, claim.now_ms)
     store.steps.record_results(claim, {0: _record_of_a_call(store)})
     for operation in (
-        Operation("m1", InboxKind.MESSAGE, {"message": Message.user("more").to_dict(), "budget": {"max_steps": 9}}),
+        Operation("m1", InboxKind.MESSAGE, {"message": Message.user("more").to_dict()}),
         Operation("m2", InboxKind.METADATA, {"key": "b", "value": [1, {"c": None}]}),
         Operation("m3", InboxKind.SYSTEM_PROMPT, {"prompt": "Be brief."}),
         Operation("m4", InboxKind.MODEL, {"model": LLMConfig(model="a:b").to_dict()}),
