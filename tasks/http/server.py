@@ -77,7 +77,11 @@ class _Server(uvicorn.Server):
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         advice = "Choose another one with --address, or end what listens there."
         raise SettingsError(f"http_address {host}:{port} cannot be used: {error.strerror or error}. {advice}") from None
+    # asyncio sets it for sockets that it opens itself. A reply is written in two pieces; without it the second one waits
+    # 40 ms for the client's acknowledgement of the first. Accepted sockets inherit it.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

