@@ -81,7 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         advice = "Choose another one with --address, or end what listens there."
         raise SettingsError(f"http_address {host}:{port} cannot be used: {error.strerror or error}. {advice}") from None
-    # asyncio sets it for sockets that it opens itself. A reply is written in two pieces; without it the second one waits
-    # 40 ms for the client's acknowledgement of the first. Accepted sockets inherit it.
+    # asyncio sets it for sockets that it opens itself. A reply is written in two pieces, and without it the second one
+    # waits 40 ms for the client's acknowledgement of the first. Accepted sockets inherit it.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
