@@ -27,6 +27,8 @@ class CommittedStep:
         state: The session as it was committed, with the step's execution in it.
         parent: The place of the session in its tree; None for a root.
         weight: About the bytes of memory that the session took before the step; 0: unknown.
+        note_failed_sinks: Stores why sinks did not get the trace of the execution, by their names, for the case that no
+            commit follows. None: nothing stores it.
     """
 
     session_id: str
@@ -36,6 +38,7 @@ class CommittedStep:
     state: AgentState
     parent: ParentLink | None = None
     weight: int = 0
+    note_failed_sinks: Callable[[Mapping[str, str]], object] | None = None
 
 
 @dataclass(frozen=True)

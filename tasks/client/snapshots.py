@@ -68,7 +68,8 @@ class SnapshotVerbs(WholeSessionVerbs):
             raise ActionRefused(f"session {session} has had no execution; send it a message first")
         link = self.store.trees.link(session)
         found = make_trace(stored.state, session, stored.agent, parent=link, log_data=log_data)
-        return found.with_failures(read_report(stored.state)).in_thread(thread_id).redacted()
+        late = self.store.sessions.read_failed_sinks(session, stored.state.execution.execution_id)
+        return found.with_failures({**read_report(stored.state), **late}).in_thread(thread_id).redacted()
 
     def resume_snapshot(
         self,

@@ -19,7 +19,7 @@ from celery_agents.worker.trace_ids import derive_root_span_id, derive_trace_id
 from support.agents import call, plan
 from support.lab import Lab
 from support.post_receiver import PostReceiver
-from support.traced_agents import COLLECTOR, DIRECTORY, LOGS_DATA, POSTED_TO
+from support.traced_agents import COLLECTOR, DIRECTORY, LOGS_DATA, MODE, POSTED_TO
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore:no worker has registered")]
@@ -116,10 +116,11 @@ def test_a_trace_is_whole_at_each_sink_when_a_worker_is_killed_in_the_middle(
     collector.close()
 
 
+@pytest.mark.parametrize("mode", ["streaming", "batched"])
 def test_a_receiver_that_goes_away_makes_the_trace_partial_and_the_job_is_done(
-    tmp_path: Path, receiver: Receiver
+    tmp_path: Path, receiver: Receiver, mode: str
 ) -> None:
-    env = {DIRECTORY: str(tmp_path / "traces"), POSTED_TO: receiver.url, LOGS_DATA: "no"}
+    env = {DIRECTORY: str(tmp_path / "traces"), POSTED_TO: receiver.url, LOGS_DATA: "no", MODE: mode}
     with lab_with(tmp_path, **env) as lab:
         lab.worker()
         job = lab.client.submit("traced", steps(3, gate="held"))
@@ -135,8 +136,11 @@ def test_a_receiver_that_goes_away_makes_the_trace_partial_and_the_job_is_done(
         wait_until(is_partial, "the other sink knows", 60)
         trace = json.loads(file.read_text())
         assert list(trace["failed_sinks"]) == ["http 127.0.0.1"]
+        wait_until(lambda: lab.client.trace(job.session_id).status == "partial", "a reader of the session knows", 20)
+        assert list(lab.client.trace(job.session_id).failed_sinks) == ["http 127.0.0.1"]
         assert not [text for text in ("work 0", "all done") if text in file.read_text()]
-        assert not [text for text in ("work 0", "all done") if text in file.with_suffix(".jsonl").read_text()]
+        streamed = file.with_suffix(".jsonl").read_text() if mode == "streaming" else ""
+        assert not [text for text in ("work 0", "all done") if text in streamed]
 
 
 def test_a_receiver_that_is_busy_is_asked_again(tmp_path: Path, receiver: Receiver) -> None:

@@ -10,6 +10,7 @@ from celery_agents.worker.drivers import FunctionDriver
 from .agents import _follow, keyed, pure
 
 DIRECTORY, POSTED_TO, COLLECTOR, LOGS_DATA = "TRACES_IN", "TRACES_POSTED_TO", "TRACES_COLLECTED_BY", "TRACES_WITH_DATA"
+MODE = "TRACED_MODE"
 
 
 def _sinks() -> list[TraceSink]:
@@ -23,5 +24,5 @@ def _sinks() -> list[TraceSink]:
     return sinks
 
 
-_tracing = Tracing(_sinks(), mode="streaming", log_data=os.environ.get(LOGS_DATA) != "no")
+_tracing = Tracing(_sinks(), mode=os.environ.get(MODE, "streaming"), log_data=os.environ.get(LOGS_DATA) != "no")
 traced = Agent("traced", driver=FunctionDriver(_follow), tools=(keyed, pure), capabilities=[_tracing])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from .. import crash_points
@@ -12,6 +13,7 @@ from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, StopReason
 from ..store import Committed
+from ..store.sessions.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks
 from .inference import Inference
@@ -63,7 +65,7 @@ class StepCommitter:
                 run = self._wait_for_redis(run, error)
             else:
                 crash_points.at("c8")
-                return _decide(run, applied, committed, sent_at)
+                return _decide(run, applied, committed, sent_at, self._services.store.sessions)
         raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to commit step {run.ref.step}")
 
     def _commit_once(self, run: Run, applied: AppliedStep, policy: KeepClaimPolicy) -> Committed:
@@ -108,21 +110,21 @@ class StepCommitter:
         return run
 
 
-def _decide(run: Run, applied: AppliedStep, committed: Committed, sent_at: float) -> Run:
-    done = _done(run, applied, committed)
+def _decide(run: Run, applied: AppliedStep, committed: Committed, sent_at: float, sessions: SessionActions) -> Run:
+    done = _done(run, applied, committed, sessions)
     if committed.carried is None:
         return run.decide(done)
     return run.changed(outcome=done, next_claim=TimedClaim(committed.carried, sent_at, run.sticky_until))
 
 
-def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
+def _done(run: Run, applied: AppliedStep, committed: Committed, sessions: SessionActions) -> Done:
     state, after = applied.state, committed.state
     if after is not None and after.execution is not None and after.execution.execution_id == run.ref.execution_id:
         state = after  # a stop that came with the inbox has ended it
     execution = state.execution
     assert execution is not None
     for each in run.agent.commit_listeners:
-        _tell(each, run, state)
+        _tell(each, run, state, sessions)
     following = committed.next
     is_same_execution = following is not None and following.execution_id == run.ref.execution_id
     next_step = following.step if following is not None and is_same_execution else None
@@ -137,7 +139,7 @@ def _done(run: Run, applied: AppliedStep, committed: Committed) -> Done:
     )
 
 
-def _tell(capability: Capability, run: Run, state: AgentState) -> None:
+def _tell(capability: Capability, run: Run, state: AgentState, sessions: SessionActions) -> None:
     """Tell a capability that the step is committed; its error changes nothing."""
     ref = run.ref
     step = CommittedStep(
@@ -148,6 +150,7 @@ def _tell(capability: Capability, run: Run, state: AgentState) -> None:
         state=state,
         parent=run.parent,
         weight=run.loaded.session.weight,
+        note_failed_sinks=partial(sessions.note_failed_sinks, ref.session_id, ref.execution_id),
     )
     try:
         capability.committed(step)

@@ -70,6 +70,11 @@ def root_of(session_id: str) -> str:
     return session_id.partition(".")[0]
 
 
+def failed_sinks_field(execution_id: str) -> str:
+    """The field of a session that says why sinks failed at the trace of an execution after its last commit."""
+    return f"t:{execution_id}"
+
+
 def joined_field(operation_id: str) -> str:
     """The field of a session's hash with the execution that a message has joined."""
     return f"o:{operation_id}"

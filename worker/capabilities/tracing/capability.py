@@ -94,7 +94,7 @@ class Tracing(Capability):
         if self.mode == "streaming":
             self.delivery.stream(step.execution_id, step.step, make, size)
         if execution.status.is_terminal():
-            self.delivery.finish(step.execution_id, make, size)
+            self.delivery.finish(step.execution_id, make, size, step.note_failed_sinks)
 
     def close(self, seconds: float) -> None:
         """Wait until everything is sent."""

@@ -9,14 +9,17 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from ...redaction import describe_exception
 from .sinks import TraceSink
 from .trace import Trace
 
 log = logging.getLogger(__name__)
+
+NoteFailedSinks: TypeAlias = Callable[[Mapping[str, str]], object]
+"""Stores why sinks have failed, by their names."""
 
 MOST_WAITING: Final = 1_000
 """Jobs that wait for one sink; further ones are dropped, and the trace is partial."""
@@ -70,15 +73,19 @@ class Delivery:
         for sink_queue in self._queues:
             sink_queue.put(execution_id, functools.partial(sink_queue.append, execution_id, step, make), size)
 
-    def finish(self, execution_id: str, make: Callable[[], Trace], size: int) -> None:
+    def finish(
+        self, execution_id: str, make: Callable[[], Trace], size: int, note: NoteFailedSinks | None = None
+    ) -> None:
         """Send a whole trace; when a sink fails at it, the others get the trace once more, as a partial one.
 
         Args:
             size: About the bytes of memory that `make` keeps.
+            note: Stores which sinks have failed where the trace does not say it. None: nothing stores it.
         """
-        ending = _Ending(sinks=len(self._queues), failures=self.failures, make=make, size=size)
+        ending = _Ending(sinks=len(self._queues), failures=self.failures, make=make, size=size, note=note)
         for sink_queue in self._queues:
-            sink_queue.put(execution_id, functools.partial(ending.write, sink_queue), size)
+            if not sink_queue.put(execution_id, functools.partial(ending.write, sink_queue), size):
+                ending.leave_out()
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything is sent, for `seconds` at most; False when something is left."""
@@ -101,8 +108,11 @@ class _SinkQueue:
         self._thread: threading.Thread | None = None
         self._has_begun: OrderedDict[str, bool] = OrderedDict()
 
-    def put(self, execution_id: str, job: Callable[[], object], size: int) -> None:
-        """Add a job that keeps so many bytes; the thread begins with the first one, in the process that has it."""
+    def put(self, execution_id: str, job: Callable[[], object], size: int) -> bool:
+        """Add a job that keeps so many bytes; False where too much waits already.
+
+        The thread begins with the first job, in the process that has it.
+        """
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 if self._thread is None:
@@ -111,12 +121,14 @@ class _SinkQueue:
                 self._thread.start()
             if self._bytes and self._bytes + size > MOST_WAITING_BYTES:
                 self._failures.note(execution_id, self.sink.name, f"jobs of {self._bytes} bytes waited already")
-                return
+                return False
             try:
                 self._jobs.put_nowait((execution_id, job, size))
                 self._bytes += size
             except queue.Full:
                 self._failures.note(execution_id, self.sink.name, f"{MOST_WAITING} jobs waited already")
+                return False
+        return True
 
     def flush(self, ends: float) -> bool:
         """Wait for the end of all jobs; False when some are left at that time of `time.monotonic`."""
@@ -173,25 +185,40 @@ class _SinkQueue:
 class _Ending:
     """The end of one trace: the trace that each sink was sent, until all have the same."""
 
-    def __init__(self, sinks: int, failures: Failures, make: Callable[[], Trace], size: int) -> None:
+    def __init__(
+        self, sinks: int, failures: Failures, make: Callable[[], Trace], size: int, note: NoteFailedSinks | None
+    ) -> None:
         self._left = sinks
         self._failures = failures
         self._make = make
         self._size = size
+        self._note = note
         self._lock = threading.Lock()
         self._sent: list[tuple[_SinkQueue, Trace]] = []
 
     def write(self, sink_queue: _SinkQueue) -> None:
         """Send the whole trace to one sink; the last one corrects the traces that the others were sent."""
-        trace = self._make().redacted()
-        trace = trace.with_failures(self._failures.of(trace.execution_id))
+        made = self._make()
+        trace = made.redacted().with_failures(self._failures.of(made.execution_id))
         was_written = sink_queue.write(trace)
+        self._end_one((sink_queue, trace) if was_written else None, made)
+
+    def leave_out(self) -> None:
+        """Count a sink for which too much waits; the last sink tells the others."""
+        self._end_one(None, None)
+
+    def _end_one(self, sent: tuple[_SinkQueue, Trace] | None, made: Trace | None) -> None:
         with self._lock:
             self._left -= 1
-            if was_written:
-                self._sent.append((sink_queue, trace))
-            done = self._sent if not self._left else []
-        now = trace.with_failures(self._failures.of(trace.execution_id))
-        for other, sent in done:
-            if sent.failed_sinks != now.failed_sinks:
-                other.put(trace.execution_id, functools.partial(other.write, now), self._size)
+            if sent is not None:
+                self._sent.append(sent)
+            is_last, done = not self._left, list(self._sent)
+        if not is_last:
+            return
+        made = made or self._make()
+        now = made.redacted().with_failures(self._failures.of(made.execution_id))
+        if self._note is not None and now.failed_sinks != made.failed_sinks:
+            self._note({name: str(why) for name, why in now.failed_sinks.items()})
+        for other, trace in done:
+            if trace.failed_sinks != now.failed_sinks:
+                other.put(made.execution_id, functools.partial(other.write, now), self._size)

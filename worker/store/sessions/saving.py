@@ -20,7 +20,7 @@ from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
 from ..dead import DeadEntry
 from ..events import event_commands
-from ..keys import callback_note, fingerprint_field, joined_field
+from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
 from ..records import NextState, StepRef, recent_operations
 from ..session_records import REQUEST_KINDS, Result
 from .lists import append_commands, session_key_names
@@ -271,7 +271,7 @@ class SessionSave:
         for execution_id in self.bookkeeping.executions:
             if execution_id not in kept:
                 yield ("DEL", self.scope.keys.steps(execution_id))
-                yield ("HDEL", self.scope.keys.session, f"e:{execution_id}")
+                yield ("HDEL", self.scope.keys.session, f"e:{execution_id}", failed_sinks_field(execution_id))
 
     def _joined(self) -> Iterator[Word]:
         """The execution that the operations are part of now."""

@@ -9,7 +9,19 @@ from ..context import StoreContext
 from ..event_records import Event
 from ..records import ActionResult, NextState, Operation, Transition
 from ..session_records import Header, Result, SessionSummary, StepFacts
-from . import acting, deleting, holding, loading, reads, retrying, step_facts, stopping, submitting, whole_sessions
+from . import (
+    acting,
+    deleting,
+    failed_sinks,
+    holding,
+    loading,
+    reads,
+    retrying,
+    step_facts,
+    stopping,
+    submitting,
+    whole_sessions,
+)
 from .whole_sessions import Saved, WholeSession
 
 
@@ -236,6 +248,14 @@ class SessionActions:
     def records(self, session_id: str) -> list[Result]:
         """Read how the executions that are kept have ended, the oldest first."""
         return reads.records(self._context, session_id)
+
+    def note_failed_sinks(self, session_id: str, execution_id: str, failed: Mapping[str, str]) -> bool:
+        """Store why sinks have failed at the trace of an execution that has ended; see `failed_sinks`."""
+        return failed_sinks.note_failed_sinks(self._context, session_id, execution_id, failed)
+
+    def read_failed_sinks(self, session_id: str, execution_id: str) -> dict[str, str]:
+        """Read why sinks have failed at the trace of an execution, by their names."""
+        return failed_sinks.read_failed_sinks(self._context, session_id, execution_id)
 
     def read_joined(self, session_id: str, operation_id: str) -> str:
         """Read which execution a message has joined; "" while it waits behind a running step."""
