@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from yardstick.engine import Engine
@@ -67,24 +68,34 @@ def agents() -> tuple[Any, ...]:
 def main() -> None:
     import redis
 
-    from celery_agents import AgentClient
+    from celery_agents import AgentClient, ExecutionBudget, ExecutionStatus
 
     url = os.environ["BENCH_REDIS"]
     client = AgentClient(redis_url=url)
     store = redis.Redis.from_url(url, decode_responses=True)
     agent = os.environ["BENCH_AGENT"]
 
-    def run(load: Load) -> None:
+    def run(load: Load) -> Callable[[], None]:
         look = LOOK_AT_MANY if load.at_once and load.sessions > 1 else LOOK
         job = {"steps": load.steps, "latency": load.latency}
+        prompt = f"{load.steps} {load.latency}" if agent == "pydantic" else "Look it up."
+        submitted: list[str] = []
+
+        def submit(_: int) -> None:
+            submitted.append(client.submit(agent, prompt, metadata=job, budget=ExecutionBudget.unlimited()).session_id)
 
         def wait(_: int) -> None:
             # A session is in the due index as long as it has work.
             while store.zcard("ca:{0}:due"):
                 time.sleep(look)
 
-        prompt = f"{load.steps} {load.latency}" if agent == "pydantic" else "Look it up."
-        in_waves(load, lambda _: client.submit(agent, prompt, metadata=job) and None, wait)
+        def check() -> None:
+            execution = client.show(submitted[-1]).state.execution
+            assert execution is not None
+            assert (execution.status, execution.step_count) == (ExecutionStatus.COMPLETED, load.steps), execution
+
+        in_waves(load, submit, wait)
+        return check
 
     serve(run)
 

@@ -40,10 +40,11 @@ class Load:
         return f"{self.sessions} sessions {how}, K = {self.steps}{latency}"
 
 
-def serve(run: Callable[[Load], None]) -> None:
+def serve(run: Callable[[Load], Callable[[], None] | None]) -> None:
     """Answer loads from stdin until it is closed.
 
-    `run` returns when every session of the load has ended. What libraries print goes to stderr.
+    `run` returns when every session of the load has ended; what it returns, if anything, is called afterwards, untimed,
+    and checks that they were carried out in full. What libraries print goes to stderr.
     """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -51,8 +52,11 @@ def serve(run: Callable[[Load], None]) -> None:
     for line in sys.stdin:
         load = Load(**json.loads(line))
         started = time.perf_counter()
-        run(load)
-        replies.write(json.dumps({"seconds": time.perf_counter() - started}) + "\n")
+        check = run(load)
+        seconds = time.perf_counter() - started
+        if check is not None:
+            check()
+        replies.write(json.dumps({"seconds": seconds}) + "\n")
 
 
 def in_waves(load: Load, submit: Callable[[int], None], wait: Callable[[int], None]) -> None:
