@@ -6,7 +6,7 @@ one is published. A guard must not wait and must not change anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -106,6 +106,7 @@ _STEPS: Final = StopReason.STEPS_LIMIT_REACHED
 _TOKENS: Final = StopReason.TOKEN_LIMIT_REACHED
 _COST: Final = StopReason.COST_LIMIT_REACHED
 _TIME: Final = StopReason.TIME_LIMIT_REACHED
+_STEP_NAMES: Final = ("currentSteps", "maxSteps")
 _DEFAULT_STEPS: Final = (
     "limit of {} steps reached (default_max_steps): nobody gave a budget; give one, or ExecutionBudget.unlimited()"
 )
@@ -123,22 +124,66 @@ class BudgetGuard:
         return StopWith(signals) if signals else PROCEED
 
 
+@dataclass(frozen=True)
+class _Limit:
+    """One limit of an execution: what it is, what counts against it, and what the signal says when it is reached."""
+
+    reason: StopReason
+    limit: Callable[[ExecutionBudget, ExecutionState], float | None]
+    used: Callable[[ExecutionState, datetime], float]
+    names: tuple[str, str]
+    text: str
+
+
+# Looked at twice in each step: what is used is computed for the limits that are set alone.
+_LIMITS: Final = (
+    _Limit(
+        reason=_STEPS,
+        limit=lambda budget, _: budget.max_steps,
+        used=lambda execution, _: execution.steps_used,
+        names=_STEP_NAMES,
+        text="limit of {} steps reached",
+    ),
+    _Limit(
+        reason=_TOKENS,
+        limit=lambda budget, _: budget.max_tokens,
+        used=lambda execution, _: execution.usage.total,
+        names=("totalTokens", "maxTotalTokens"),
+        text="limit of {} tokens reached",
+    ),
+    _Limit(
+        reason=_COST,
+        limit=lambda budget, _: budget.max_cost,
+        used=lambda execution, _: execution.cost or 0.0,
+        names=("totalCost", "maxCost"),
+        text="limit of ${:g} reached",
+    ),
+    _Limit(
+        reason=_TIME,
+        limit=lambda budget, _: budget.max_seconds,
+        used=ExecutionState.elapsed_seconds,
+        names=("elapsedSeconds", "maxSeconds"),
+        text="limit of {:g} s reached",
+    ),
+    _Limit(
+        reason=_STEPS,
+        limit=lambda _, execution: execution.default_steps or None,
+        used=lambda execution, _: execution.step_count,
+        names=_STEP_NAMES,
+        text=_DEFAULT_STEPS,
+    ),
+)
+
+
 def budget_signals(budget: ExecutionBudget, execution: ExecutionState, now: datetime) -> Sequence[StopSignal]:
     """A signal for each limit that an execution has reached."""
-    elapsed = execution.elapsed_seconds(now)
-    cost = execution.cost or 0.0
-    used: list[tuple[StopReason, float | None, float, str, str]] = [
-        (_STEPS, budget.max_steps, execution.steps_used, "currentSteps maxSteps", "limit of {} steps reached"),
-        (_TOKENS, budget.max_tokens, execution.usage.total, "totalTokens maxTotalTokens", "limit of {} tokens reached"),
-        (_COST, budget.max_cost, cost, "totalCost maxCost", "limit of ${:g} reached"),
-        (_TIME, budget.max_seconds, elapsed, "elapsedSeconds maxSeconds", "limit of {:g} s reached"),
-        (_STEPS, execution.default_steps or None, execution.step_count, "currentSteps maxSteps", _DEFAULT_STEPS),
-    ]
-    signals = [
-        _signal(reason, dict(zip(names.split(), (amount, limit), strict=True)), text.format(limit))
-        for reason, limit, amount, names, text in used
-        if limit is not None and amount >= limit
-    ]
+    signals: list[StopSignal] = []
+    for each in _LIMITS:
+        limit = each.limit(budget, execution)
+        if limit is not None and (used := each.used(execution, now)) >= limit:
+            signals.append(
+                _signal(each.reason, dict(zip(each.names, (used, limit), strict=True)), each.text.format(limit))
+            )
     if budget.deadline is not None and now >= budget.deadline:
         context = {"deadline": budget.deadline.isoformat(), "now": now.isoformat()}
         signals.append(_signal(StopReason.TIME_LIMIT_REACHED, context, "deadline reached"))

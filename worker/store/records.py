@@ -216,6 +216,8 @@ def recent_operations(ids: Sequence[str], kept: int) -> tuple[str, ...]:
     Args:
         kept: Most ids of messages.
     """
+    if len(ids) <= min(kept, _CHANGES_KEPT):
+        return tuple(ids)
     changes = [each for each in ids if each.startswith(_CHANGE)]
     messages = [each for each in ids if not each.startswith(_CHANGE)]
     gone = {*changes[:-_CHANGES_KEPT], *messages[:-kept]}

@@ -53,9 +53,11 @@ class InferenceResponse(Value):
 
     def with_unique_call_ids(self) -> InferenceResponse:
         """The same answer, in which no two calls have the same id."""
-        ids = unique_call_ids(call.id for call in self.tool_calls)
-        calls = tuple(call.with_id(each) for call, each in zip(self.tool_calls, ids, strict=True))
-        return self if calls == self.tool_calls else self._with(tool_calls=calls)
+        given = tuple(call.id for call in self.tool_calls)
+        ids = unique_call_ids(given)
+        if ids == given:
+            return self
+        return self._with(tool_calls=tuple(map(ToolCall.with_id, self.tool_calls, ids)))
 
     def has_tool_calls(self) -> bool:
         """Tell whether the model asks for tool calls."""
