@@ -236,10 +236,11 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         inputs.WANTED,
     ),
     "answers": Scenario(
-        lambda d, s: answers.everything(20_000, s),
-        "models answer with odd ids, names, arguments, texts, reasons and cut streams, to providers that refuse what the real "
-        "ones refuse",
-        {"sessions": "runs_*", "answers cut": "cut_answers", "calls run": "calls_run", "followed and not": "compared"},
+        lambda d, s: answers.everything(20_000, s, d),
+        "models answer with odd ids, names, arguments, texts, reasons and cut streams, and agents have tools with odd names "
+        "and schemas, at providers that refuse what the real ones refuse; one session in a hundred in a worker process",
+        {"sessions": "runs_*", "answers cut": "cut_answers", "calls run": "calls_run", "followed and not": "compared",
+         "in worker processes": "in_worker_processes"},
         answers.WANTED,
     ),
     "hostile": Scenario(

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from .strict_schemas import anthropic_refusal, openai_refusal
+
 Body = dict[str, Any]
 
 
@@ -171,7 +173,6 @@ def _anthropic_events(reply: Reply) -> Iterator[bytes]:
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ANTHROPIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _ANTHROPIC_ID = re.compile(r"[A-Za-z0-9_-]+")
-_PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Refused(Exception):
@@ -205,7 +206,10 @@ def _no_constant(name: str) -> None:
 
 def _check_openai(body: Body) -> None:
     for number, each in enumerate(body.get("tools") or ()):
-        require(_NAME.fullmatch(each["function"]["name"]), f"tools[{number}].function.name: does not match")
+        function = each["function"]
+        require(_NAME.fullmatch(function["name"]), f"tools[{number}].function.name: does not match")
+        refusal = openai_refusal(function.get("parameters"), strict=bool(function.get("strict")))
+        require(refusal is None, f"tools[{number}]: Invalid schema for function {function['name']!r}: {refusal}")
     waiting: list[str] = []
     for number, message in enumerate(body["messages"]):
         place, role = f"messages[{number}]", message["role"]
@@ -254,8 +258,10 @@ def _check_content(content: Any, place: str) -> None:
 def _check_anthropic(body: Body) -> None:
     for number, each in enumerate(body.get("tools") or ()):
         require(_ANTHROPIC_NAME.fullmatch(each["name"]), f"tools.{number}.custom.name: {each['name']!r}")
-        keys = each["input_schema"].get("properties") or {}
-        require(all(map(_PROPERTY.fullmatch, keys)), f"tools.{number}.custom.input_schema.properties: {list(keys)}")
+        refusal = anthropic_refusal(each["input_schema"])
+        require(refusal is None, f"tools.{number}.custom.{refusal}")
+    names = [each["name"] for each in body.get("tools") or ()]
+    require(len(set(names)) == len(names), "tools: Tool names must be unique")
     seen: set[str] = set()
     asked: list[str] = []
     for number, message in enumerate(body["messages"]):

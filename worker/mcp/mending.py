@@ -1,12 +1,14 @@
-"""Mends the input schema of a server's tool into one that model providers accept.
+"""Mends the input schema of a tool into one that model providers accept: of a server's when its list is read, of any
+other before each request (`worker/drivers/pydantic_ai/sent_schemas.py`).
 
 A provider refuses a whole request for one tool whose schema it does not accept, so one odd tool would stop the agent.
 What is taken out of a schema here is not lost: the model reads the rules in the tool's description, and the arguments
 of a call are checked against the server's own schema. What is mended, and who refuses it:
 
     anyOf, oneOf, allOf, not, enum at the top    OpenAI and Anthropic refuse the request
-    an array without items                       OpenAI: "array schema missing items"
+    an array without items, tuples included      OpenAI: "array schema missing items" (PrefectHQ/fastmcp#2464)
     an object without properties at the top      OpenAI: "object schema missing properties"
+    a pattern that Python cannot read            OpenAI: "is not a 'regex'"
     a $ref that leads nowhere, or elsewhere      all of them; those to $defs stay
 
 Names that a provider refuses are no matter of the schema: each request is sent with others
@@ -24,7 +26,7 @@ from typing import Any, Final, cast
 
 from .schemas import describe_excess
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([A-Za-z0-9_.-]+)")
 _RULES_AT_TOP: Final = (
     "$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if", "then", "else", "dependentSchemas",
@@ -78,11 +80,12 @@ def as_object_schema(schema: Any) -> dict[str, Any]:
     return kept
 
 
-def mend(schema: Mapping[str, Any]) -> MendedSchema | str:
+def mend(schema: Mapping[str, Any], *, is_limited: bool = True) -> MendedSchema | str:
     """Make a schema fit for providers; a sentence where it becomes too large.
 
     Args:
         schema: A JSON Schema of an object.
+        is_limited: It comes from a server, and may be too large.
     """
     definitions = _definitions(schema)
     properties, required = _Fields(schema, definitions).collect()
@@ -96,14 +99,15 @@ def mend(schema: Mapping[str, Any]) -> MendedSchema | str:
         parameters["required"] = required
     if definitions:
         parameters["$defs"] = {name: mender.mend(each) for name, each in definitions.items()}
-    excess = describe_excess(parameters)
+    excess = describe_excess(parameters) if is_limited else None
     if excess is not None:
         return f"its input schema, made fit for model providers, {excess}"
     changes = (f"its rules {', '.join(rules)} are told in its description",) if rules else ()
-    return MendedSchema(parameters=parameters, rules=_describe_rules(rules), changes=changes)
+    return MendedSchema(parameters=parameters, rules=describe_rules(rules), changes=changes)
 
 
-def _describe_rules(rules: Mapping[str, Any]) -> str:
+def describe_rules(rules: Any) -> str:
+    """A sentence about rules that the schema for the model cannot have; "" without rules."""
     if not rules:
         return ""
     written = json.dumps(rules, ensure_ascii=False, default=str)
@@ -191,6 +195,8 @@ class _Mender:
             if name == "$ref":
                 if (target := _referred(value)) in self._definitions:
                     mended[name] = f"#/$defs/{target}"
+            elif name == "pattern":
+                mended |= {name: value} if _is_expression(value) else {}
             elif name not in _NOT_FOR_PROVIDERS and not (isinstance(value, float) and not math.isfinite(value)):
                 mended[name] = self._mend_rule(name, value)
         kind = mended.get("type")
@@ -204,8 +210,18 @@ class _Mender:
         if name in _LISTS_OF_SCHEMAS and isinstance(value, (list, tuple)):
             return [self.mend(each) for each in cast("list[Any]", value)]
         if name in _NAMED_SCHEMAS and isinstance(value, Mapping):
-            return {key: self.mend(each) for key, each in cast("Mapping[str, Any]", value).items()}
+            kept = cast("Mapping[str, Any]", value).items()
+            return {key: self.mend(each) for key, each in kept if name != "patternProperties" or _is_expression(key)}
         return _finite(value)
+
+
+def _is_expression(value: Any) -> bool:
+    """Whether a pattern can be read; those of other languages often cannot."""
+    try:
+        re.compile(value)
+    except (re.error, TypeError, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _finite(value: Any) -> Any:

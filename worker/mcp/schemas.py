@@ -65,7 +65,7 @@ def problem_of(schema: Mapping[str, Any], name: str = "its input schema") -> str
         return f"{name} {too_much}"
     if any(isinstance(each.get("$schema"), str) for each in _objects(schema) if each is not schema):
         return f"a part of {name} is of another dialect ($schema)"
-    problem = _problem_as_schema(schema)
+    problem = problem_as_schema(schema)
     return None if problem is None else f"{name} is no JSON Schema: {problem}"
 
 
@@ -148,7 +148,8 @@ def _has_patterns(schema: Mapping[str, Any]) -> bool:
     return any(name in each for each in _objects(schema) for name in _PATTERNS)
 
 
-def _problem_as_schema(schema: Mapping[str, Any]) -> str | None:
+def problem_as_schema(schema: Mapping[str, Any]) -> str | None:
+    """Say why a value is no JSON Schema; None where it is one."""
     from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
     try:

@@ -169,11 +169,12 @@ def _check_capabilities(agent: str, options: CeleryDurability, capabilities: Ite
 def _known_tools(agent: Agent[Any, Any], default: Effect) -> dict[str, KnownTool]:
     """The tools that the agent has without a run, by name."""
     definitions = {each.name: each for each in definitions_in(agent.toolsets)}
+    place = f"agent {agent.name!r}: tool"
     return {
         name: KnownTool(
             options=ToolOptions.of(agent.name, each, default),
             description=each.description or "",
-            parameters=cast("FrozenDict", freeze(each.parameters_json_schema, "parameters")),
+            parameters=cast("FrozenDict", freeze(each.parameters_json_schema, f"{place} {name}: parameters")),
         )
         for name, each in definitions.items()
     }

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
-from ..state import FrozenDict
+from ..state import FrozenDict, freeze
 from .approval import Approval, ExpiryRule, check_approval
 from .arguments import Arguments
 from .checks import check_effect, check_idempotent, check_lookup, check_max_result_chars, check_name, check_timeout
@@ -205,7 +205,7 @@ def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
         function=function,
         name=name,
         description=signature.description if options.description is None else options.description,
-        parameters=FrozenDict(arguments.schema),
+        parameters=cast("FrozenDict", freeze(arguments.schema, f"tool {name}: parameters")),
         effect=effect,
         timeout=check_timeout(name, options.timeout),
         lookup=check_lookup(name, effect, options.lookup),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
 from ..errors import ConfigurationError, UnknownTool
-from ..state import FrozenDict, InferenceResponse
+from ..state import FrozenDict, InferenceResponse, freeze
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .definition import FunctionTool, tool
 from .handoff import supports_handoff
@@ -94,7 +94,9 @@ class ToolSet:
 
 def _spec(each: Tool) -> ToolSpec:
     schema = each.parameters
-    parameters = schema if isinstance(schema, FrozenDict) else FrozenDict(schema)
+    if not isinstance(schema, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"tool {each.name}: parameters {schema!r:.80} must be a JSON Schema, a mapping")
+    parameters = cast("FrozenDict", freeze(schema, f"tool {each.name}: parameters"))
     return ToolSpec(name=each.name, description=each.description, parameters=parameters)
 
 
@@ -106,7 +108,10 @@ def _checked_tool(given: Tool | Callable[..., Any]) -> Tool:
         return tool(cast("Callable[..., Any]", given))
     each = as_tool(given)
     name = check_name(each.name)
-    check_lookup(name, check_effect(name, each.effect), each.lookup)
+    effect = check_effect(name, each.effect)
+    if effect is not each.effect:
+        raise ConfigurationError(f"tool {name}: effect {each.effect!r} must be Effect.{effect.name}")
+    check_lookup(name, effect, each.lookup)
     check_timeout(name, each.timeout)
     check_max_result_chars(name, each.max_result_chars)
     return each

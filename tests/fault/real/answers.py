@@ -12,28 +12,20 @@ model gives odd ids, names, arguments, texts and reasons, and streams that are c
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
-from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
-from pydantic_ai.tools import Tool
-
-from celery_agents import Agent, CeleryDurability
+from celery_agents import Job
 from celery_agents.worker.engine import Done, RetryLater
-from celery_agents.worker.state import ExecutionStatus
-from celery_agents.worker.tools import tool
+from celery_agents.worker.store import Result
 
+from support.answer_agents import PLAIN, own_agents, pydantic_agents
 from support.engine import Bench
+from support.lab import Lab as RealProcesses
+from support.odd_tools import HALF
 from support.pydantic_found import found
 from support.strict_provider import Body, Call, Reply, StrictProvider, is_anthropic
 from support.verdict import Verdict
@@ -41,14 +33,14 @@ from support.verdict import Verdict
 KINDS: Final = ("own_openai", "own_anthropic", "pai_openai", "pai_anthropic")
 WANTED: Final = (
     *(f"runs_{kind}_{how}" for kind in KINDS for how in ("streamed", "whole")),
-    "calls_run", "cut_answers", "continued_by_retry", "continued_by_message", "compared",
+    "calls_run", "cut_answers", "continued_by_retry", "continued_by_message", "compared", "in_worker_processes",
 )  # fmt: skip
-_RUNS_OF_A_LAB: Final = 400
+_RUNS_OF_A_LAB: Final = 40
+"""Few enough that many tools are drawn."""
 _MARK: Final = re.compile(r"run (\d+)")
 
-_HALF: Final = "\ud83d"
 _TEXTS: Final = (
-    None, "", " ", "\n\n", "ok", "ü 😀", f"half {_HALF}", f"{_HALF}\ude00", "\x00", "{", "NaN", "x" * 3000, "<|channel|>",
+    None, "", " ", "\n\n", "ok", "ü 😀", f"half {HALF}", f"{HALF}\ude00", "\x00", "{", "NaN", "x" * 3000, "<|channel|>",
 )  # fmt: skip
 _IDS: Final = (
     "same",
@@ -58,15 +50,15 @@ _IDS: Final = (
     "a b",
     "",
     "ü",
-    f"i{_HALF}",
+    f"i{HALF}",
     "i" * 90,
     "same_2",
     "x|y",
     "0",
 )
 _NAMES: Final = (
-    *("note",) * 8, "look", "look", "odd", "browser.tabs.open", "$note", "note<|channel|>json", "note ", "", "n" * 200,
-    "1", "ü", f"n{_HALF}", "final_result", "answer_again",
+    *("note",) * 12, "look", "look", *(f"odd {n}" for n in range(12)), "browser.tabs.open", "$note", "note<|channel|>json", "note ", "", "n" * 200,
+    "1", "ü", f"n{HALF}", "final_result", "answer_again",
 )  # fmt: skip
 _NUMBERS: Final = (
     "1",
@@ -112,15 +104,15 @@ def _end(body: Body) -> str:
 
 
 def _as_sent(call: Call, body: Body) -> Call:
-    """The tool with the odd names, as the request calls it."""
-    if call.name != "odd":
+    """A call of an odd tool by the names that the request has for it and its first argument."""
+    if not call.name.startswith("odd "):
         return call
-    for each in body.get("tools") or ():
-        given = each.get("function", each)
-        keys = list((given.get("parameters") or given.get("input_schema") or {}).get("properties", ()))
-        if given["name"].startswith("crm"):
-            return Call(call.id, given["name"], call.args.replace('"text"', json.dumps(keys[0])))
-    return call
+    tools = [each.get("function", each) for each in body.get("tools") or ()]
+    odd = [each for each in tools if each["name"] not in PLAIN]
+    given = odd[int(call.name.removeprefix("odd ")) % len(odd)]
+    keys = list((given.get("parameters") or given.get("input_schema") or {}).get("properties") or ["text"])
+    key = "text" if "text" in keys else keys[0]
+    return Call(call.id, given["name"], call.args.replace('"text"', json.dumps(key)))
 
 
 def draw_plan(draw: random.Random, number: int, *, anthropic: bool, odd_ends: bool) -> Plan:
@@ -148,7 +140,7 @@ def draw_plan(draw: random.Random, number: int, *, anthropic: bool, odd_ends: bo
 
 
 def _draw_call(draw: random.Random, mark: str) -> Call:
-    text = json.dumps(draw.choice((mark, mark, mark, f"{mark} {_HALF}", f" {mark}")))
+    text = json.dumps(draw.choice((mark, mark, mark, f"{mark} {HALF}", f" {mark}")))
     args = f'{{"text": {text}}}'
     if draw.random() < 0.3:
         args = f'{{"text": {text}, "n": {draw.choice(_NUMBERS)}}}'
@@ -159,70 +151,45 @@ def _draw_call(draw: random.Random, mark: str) -> Call:
     return Call(draw.choice(_IDS), draw.choice(_NAMES), args)
 
 
-class Lab:
-    """The four agents, on an engine and a provider of their own."""
+class _AskedProvider:
+    """The provider, which answers each session by its plan.
+
+    Attributes:
+        plans: By the number of the session.
+        ran: What the calls that ran were given.
+    """
 
     def __init__(self) -> None:
         self.plans: dict[int, Plan] = {}
         self.ran: list[str] = []
         self.provider = StrictProvider(self._answer, keeps_requests=False).__enter__()
-        os.environ.setdefault("OPENAI_API_KEY", "not-a-key")
-        os.environ.setdefault("ANTHROPIC_API_KEY", "not-a-key")
-        self.agents = dict(zip(KINDS, [*self._own(), *self._pydantic()], strict=True))
-        self.bench = Bench(*self.agents.values(), driver_attempts=3)
-
-    def close(self) -> None:
-        self.bench.close()
-        self.provider.__exit__()
 
     def _answer(self, body: Body) -> Reply:
         numbers = _MARK.findall(json.dumps(body["messages"]))
         return self.plans[int(numbers[-1])].next(body)
 
-    def _tools(self) -> list[Callable[..., Any]]:
-        ran = self.ran
+    def close(self) -> None:
+        self.provider.__exit__()
 
-        def note(text: str, n: Any = None) -> str:
-            """Write a note."""
-            ran.append(text)
-            return "noted" if len(text) % 3 else ""
 
-        def look(text: str, n: Any = None) -> Any:
-            """Look at something."""
-            ran.append(text)
-            return {"n": float("nan"), "half": _HALF}
+class Lab(_AskedProvider):
+    """The four agents on an engine in this process, with odd tools that are drawn by the seed."""
 
-        return [note, look]
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        url, draw = self.provider.url, random.Random(seed)
+        own = own_agents(url, self.ran.append, draw)
+        agents = [*own, *map(found, pydantic_agents(url, self.ran.append, draw))]
+        self.agents = dict(zip(KINDS, agents, strict=True))
+        self.bench = Bench(*self.agents.values(), driver_attempts=3)
+        self.record, self.retry, self.send = self.bench.record, self.bench.retry, self.bench.send
 
-    def _own(self) -> list[Agent]:
-        tools = [tool(effect="keyed")(each) for each in self._tools()]
-        openai, anthropic = "openai:gpt-5-mini", "anthropic:claude-haiku-4-5"
-        return [
-            Agent("own_openai", model=openai, base_url=f"{self.provider.url}/v1", tools=tools),
-            Agent("own_anthropic", model=anthropic, base_url=self.provider.url, tools=tools),
-        ]
+    def close(self) -> None:
+        self.bench.close()
+        super().close()
 
-    def _pydantic(self) -> list[Agent]:
-        # Retries of the clients' own would sleep.
-        openai = OpenAIProvider(openai_client=AsyncOpenAI(base_url=f"{self.provider.url}/v1", max_retries=0))
-        anthropic = AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=self.provider.url, max_retries=0))
-        models = {
-            "pai_openai": OpenAIChatModel("gpt-5-mini", provider=openai),
-            "pai_anthropic": AnthropicModel("claude-haiku-4-5", provider=anthropic),
-        }
-        return [found(self._pydantic_agent(name, model)) for name, model in models.items()]
-
-    def _pydantic_agent(self, name: str, model: Any) -> PydanticAgent:
-        def pay(**given: Any) -> str:
-            self.ran.append(given["user id"])
-            return "paid"
-
-        schema = {"type": "object", "properties": {"user id": {"type": "string"}, "n": {}}, "required": ["user id"]}
-        odd = Tool.from_schema(pay, name="crm_pay", description="Pay.", json_schema=schema)
-        tools = [*self._tools(), odd]
-        return PydanticAgent(model, name=name, tools=tools, capabilities=[CeleryDurability(effect="keyed")])
-
-    # --- one session ---------------------------------------------------------------------------------------------
+    def submit(self, kind: str, text: str) -> str:
+        return self.bench.submit(text, agent=self.agents[kind])
 
     def advance(self, session: str, *, streamed: bool) -> str | None:
         """Run steps until none is due; what went wrong with the engine, or None."""
@@ -237,6 +204,57 @@ class Lab:
             elif not isinstance(outcome, Done):
                 return f"a step came to {outcome!r}"[:300]
         return "it does not end"
+
+
+class RealLab(_AskedProvider):
+    """The same agents in a worker process, on a Redis."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        super().__init__()
+        self._file = directory.parent / f"{directory.name}.ran"
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("")
+        env = {
+            "TEST_ANSWERS_URL": self.provider.url,
+            "TEST_ANSWERS_RAN": str(self._file),
+            "TEST_ANSWERS_SEED": str(seed),
+            "CELERY_AGENTS_RETRY_LATER_SECONDS": "0.05",
+        }
+        self._lab = RealProcesses(directory, agents="support.answer_agents", env=env).__enter__()
+        self._worker = self._lab.worker()
+        for kind in KINDS:
+            self._lab.client.wait_for_agent(kind)
+        self._jobs: dict[str, Job] = {}
+
+    def close(self) -> None:
+        self._lab.__exit__()
+        super().close()
+
+    def submit(self, kind: str, text: str) -> str:
+        job = self._lab.client.submit(kind, text)
+        self._jobs[job.session_id] = job
+        return job.session_id
+
+    def retry(self, session: str) -> None:
+        self._jobs[session] = self._lab.client.retry(session)
+
+    def send(self, session: str, text: str) -> None:
+        self._jobs[session] = self._lab.client.send_message(session, text)
+
+    def advance(self, session: str, *, streamed: bool) -> str | None:
+        """Wait for the end of the newest execution; what went wrong, or None."""
+        if streamed:
+            self._lab.client.store.live.keep_followed(session)
+        try:
+            self._jobs[session].result(timeout=60)
+        except TimeoutError as late:
+            return str(late)
+        self.ran += map(json.loads, self._file.read_text().splitlines())
+        self._file.write_text("")
+        return None if self._worker.alive else "the worker has ended"
+
+    def record(self, session: str) -> Result:
+        return self._jobs[session].result(timeout=60)
 
 
 @dataclass(frozen=True)
@@ -257,7 +275,7 @@ class Run:
         number: Its mark in what is said.
     """
 
-    lab: Lab
+    lab: Lab | RealLab
     verdict: Verdict
     kind: str
     streamed: bool
@@ -270,9 +288,9 @@ class Run:
         lab.ran.clear()
         verdict.counts[f"runs_{self.kind}_{'streamed' if self.streamed else 'whole'}"] += 1
         verdict.counts["cut_answers"] += sum(each.cut is not None for each in plan.replies)
-        session = lab.bench.submit(f"run {self.number}", agent=lab.agents[self.kind])
+        session = lab.submit(self.kind, f"run {self.number}")
         self._advance(session)
-        first = lab.bench.record(session)
+        first = lab.record(session)
         finish = str(first.finish_reason)
         ended = Ended(first.status, first.final_response, finish, first.usage)
         self._continue(session, plan)
@@ -285,17 +303,17 @@ class Run:
         return ended
 
     def _continue(self, session: str, plan: Plan) -> None:
-        bench = self.lab.bench
-        if bench.execution(session).status is ExecutionStatus.FAILED:
+        lab = self.lab
+        if lab.record(session).status == "failed":
             plan.replies.clear()
-            bench.retry(session)
+            lab.retry(session)
             self._advance(session)
-            if bench.record(session).status == "completed":
+            if lab.record(session).status == "completed":
                 self.verdict.counts["continued_by_retry"] += 1
         plan.replies.clear()
-        bench.send(session, f"again, run {self.number}")
+        lab.send(session, f"again, run {self.number}")
         self._advance(session)
-        last = bench.record(session)
+        last = lab.record(session)
         self._expect(
             last.final_response == "done", "no dead session", f"{last.status} {last.errors} {last.final_response!r}"
         )
@@ -311,11 +329,18 @@ class Run:
         )
 
 
-def everything(runs: int, seed: int) -> Verdict:
-    """So many sessions; the same for the same seed."""
+def everything(runs: int, seed: int, directory: Path) -> Verdict:
+    """So many sessions, one in a hundred of them in a worker process; the same for the same seed."""
     verdict, number = Verdict(), seed * 10**6
+    for first in range(0, max(8, runs // 100), _RUNS_OF_A_LAB):
+        lab = RealLab(number + first, directory / f"answers-{first}")
+        try:
+            for each in range(first, min(first + _RUNS_OF_A_LAB, max(8, runs // 100))):
+                _one_real_plan(lab, verdict, number - 1 - each)
+        finally:
+            lab.close()
     while runs > 0:
-        lab = Lab()
+        lab = Lab(number)
         try:
             for _ in range(min(runs, _RUNS_OF_A_LAB) // 2 or 1):
                 number += 1
@@ -325,6 +350,14 @@ def everything(runs: int, seed: int) -> Verdict:
         if len(verdict.violations) > 20:
             break
     return verdict
+
+
+def _one_real_plan(lab: RealLab, verdict: Verdict, number: int) -> None:
+    draw = random.Random(number)
+    kind, streamed, odd_ends = draw.choice(KINDS), draw.random() < 0.5, draw.random() < 0.5
+    plan = draw_plan(draw, number, anthropic="anthropic" in kind, odd_ends=odd_ends)
+    Run(lab, verdict, kind, streamed, number).to_end(plan)
+    verdict.counts["in_worker_processes"] += 1
 
 
 def _one_plan(lab: Lab, verdict: Verdict, number: int) -> int:

@@ -18,6 +18,7 @@ from pydantic_core import from_json, to_json
 from ...redaction import whole_unicode
 from .provider_rules import ProviderRules
 from .sent_names import SentNames, rename_keys
+from .sent_schemas import fit_schemas
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
@@ -54,11 +55,12 @@ def make_acceptable(request: AcceptableRequest, rules: ProviderRules | None) -> 
     """
     if rules is None:
         return request
-    names = SentNames.of(request.parameters, rules)
+    parameters = fit_schemas(request.parameters)
+    names = SentNames.of(parameters, rules)
     messages = _History(rules, names).repair(request.messages)
     if names.is_empty:
-        return replace(request, messages=messages)
-    return AcceptableRequest(messages, names.settings(request.settings), names.parameters(request.parameters))
+        return replace(request, messages=messages, parameters=parameters)
+    return AcceptableRequest(messages, names.settings(request.settings), names.parameters(parameters))
 
 
 @dataclass(slots=True)

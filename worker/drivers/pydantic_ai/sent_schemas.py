@@ -1,0 +1,85 @@
+"""Schemas of tools as a request sends them: one tool whose schema a provider refuses would fail the whole request.
+
+What becomes of a schema, and who refuses what, says `worker/mcp/mending.py`. One that cannot be mended is told in the
+description, and the tool takes any arguments: it checks them itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ...mcp.mending import MendedSchema, as_object_schema, describe_rules, mend
+from ...mcp.schemas import problem_as_schema
+from ...redaction import whole_unicode
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+_TYPES: Final = ("type", "$ref", "anyOf")
+_STRICT: Final = frozenset(
+    {*_TYPES, "properties", "required", "additionalProperties", "items", "enum", "const", "$defs", "description"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern"}
+    | {"format", "title"}
+)
+"""The rules that OpenAI takes in a strict schema (its guide to structured outputs, "Supported schemas"), without
+`default`, for which pydantic-ai leaves strictness out."""
+
+
+def fit_schemas(parameters: ModelRequestParameters) -> ModelRequestParameters:
+    """The same parameters with schemas that providers take; the same object where all of them are."""
+    functions = [_fit(tool) for tool in parameters.function_tools]
+    outputs = [_fit(tool) for tool in parameters.output_tools]
+    given = [*parameters.function_tools, *parameters.output_tools]
+    if all(a is b for a, b in zip([*functions, *outputs], given, strict=True)):
+        return parameters
+    return replace(parameters, function_tools=functions, output_tools=outputs)
+
+
+def _fit(tool: ToolDefinition) -> ToolDefinition:
+    try:
+        written = whole_unicode(json.dumps(tool.parameters_json_schema, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError):  # no JSON; numbers of thousands of digits; in circles; too deep
+        written = "null"
+    fitted, is_strict = _fitted(written)
+    if fitted.parameters != tool.parameters_json_schema:
+        tool = replace(tool, parameters_json_schema=fitted.parameters)
+    description = "\n\n".join(filter(None, (whole_unicode(tool.description or ""), fitted.rules)))
+    if description != (tool.description or ""):
+        tool = replace(tool, description=description)
+    return tool if is_strict or tool.strict is not None else replace(tool, strict=False)
+
+
+@lru_cache(maxsize=2_000)
+def _fitted(written: str) -> tuple[MendedSchema, bool]:
+    """The schema as it is sent, and whether OpenAI can take it for a strict one.
+
+    Args:
+        written: The schema as JSON.
+    """
+    given: Any = json.loads(written)
+    try:
+        schema = as_object_schema(given)
+        mended = mend(schema, is_limited=False) if schema.get("type") == "object" else "it describes no object"
+        if not isinstance(mended, str) and problem_as_schema(mended.parameters) is None:
+            return mended, _is_strict(mended.parameters)
+    except (RecursionError, TypeError, AttributeError, ValueError):  # its rules are no rules of JSON Schema
+        pass
+    return MendedSchema({"type": "object", "properties": {}}, describe_rules(given)), False
+
+
+def _is_strict(schema: Mapping[str, Any], *, is_root: bool = True) -> bool:
+    """Whether each part of a schema says of which type it is, by rules that a strict schema can have."""
+    if not _STRICT.issuperset(schema) or not (is_root or any(name in schema for name in _TYPES)):
+        return False
+    parts: list[Any] = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
+    for name in ("properties", "$defs"):
+        parts += schema.get(name, {}).values()
+    kinds = schema.get("type", "")
+    if not isinstance(kinds, str) and {"object", "array"}.intersection(kinds):
+        return False  # pydantic-ai looks into those of one type only
+    return all(isinstance(each, dict) and _is_strict(cast("Any", each), is_root=False) for each in parts)
