@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from anyio import to_thread
@@ -23,7 +22,6 @@ from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result
 from .stream_items import StreamItem
-from .trees import TreeEvent
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -107,6 +105,35 @@ def _start_job(
     async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncJob:
         client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
         return AsyncJob(await threads.run(lambda: verb(client, *args, **kwargs)), threads)
+
+    return run
+
+
+def _get_each(
+    verb: Callable[Concatenate[AgentClient, P], Generator[T]],
+) -> Callable[Concatenate[AsyncAgentClient, P], AsyncGenerator[T]]:
+    """Make a method that gets each item of a verb in a thread, when its caller asks for it."""
+
+    @functools.wraps(verb)
+    async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T]:
+        client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
+        items = await threads.run(lambda: verb(client, *args, **kwargs))
+        while (item := await threads.run(lambda: next(items, None))) is not None:
+            yield item
+
+    return run
+
+
+def _get_each_job(
+    verb: Callable[Concatenate[AgentClient, P], Generator[Job]],
+) -> Callable[Concatenate[AsyncAgentClient, P], AsyncGenerator[AsyncJob]]:
+    """Make a method that gets each job of a verb in a thread, as an `AsyncJob`."""
+    get_each = _get_each(verb)
+
+    @functools.wraps(verb)
+    async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[AsyncJob]:
+        async for job in get_each(self, *args, **kwargs):
+            yield AsyncJob(job, self._threads)  # pyright: ignore[reportPrivateUsage]
 
     return run
 
@@ -199,24 +226,17 @@ class AsyncAgentClient:
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
 
-    async def retry_failed(
-        self,
-        *,
-        since: datetime | None = None,
-        agent: str | None = None,
-        dry_run: bool = False,
-        by: str | None = None,
-    ) -> AsyncGenerator[AsyncJob]:
-        """Retry all executions that failed, each when it is yielded; see `AgentClient.retry_failed`."""
-        jobs = self._client.retry_failed(since=since, agent=agent, dry_run=dry_run, by=by)
-        while (job := await self._threads.run(lambda: next(jobs, None))) is not None:
-            yield AsyncJob(job, self._threads)
-
-    async def tree_events(self, session_id: str, *, timeout: float | None = None) -> AsyncGenerator[TreeEvent]:
-        """Follow the events of a whole tree as one stream; see `AgentClient.tree_events`."""
-        events = await self._threads.run(lambda: self._client.tree_events(session_id, timeout=timeout))
-        while (event := await self._threads.run(lambda: next(events, None))) is not None:
-            yield event
+    retry_failed = _get_each_job(AgentClient.retry_failed)
+    tree_events = _get_each(AgentClient.tree_events)
+    suspend_all = _get_each(AgentClient.suspend_all)
+    resume_all = _get_each(AgentClient.resume_all)
+    delete_all = _get_each(AgentClient.delete_all)
+    job = _start_job(AgentClient.job)
+    show = _run_in_thread(AgentClient.show)
+    header = _run_in_thread(AgentClient.header)
+    agents = _run_in_thread(AgentClient.agents)
+    workers = _run_in_thread(AgentClient.workers)
+    wait_for_agent = _run_in_thread(AgentClient.wait_for_agent)
 
     def stream(
         self, session_id: str, after: str | None = None, *, timeout: float | None = None
@@ -226,53 +246,4 @@ class AsyncAgentClient:
         StreamPosition.read(after)
         return self._threads.follow(self._client.stream_batches(session_id, after, timeout))
 
-    async def suspend_all(
-        self,
-        *,
-        reason: str,
-        agent: str | None = None,
-        status: str | None = None,
-        by: str | None = None,
-        dry_run: bool = False,
-    ) -> AsyncGenerator[str]:
-        """Hold all sessions that run or wait, each when it is yielded; see `AgentClient.suspend_all`."""
-        suspended = await self._threads.run(
-            lambda: self._client.suspend_all(reason=reason, agent=agent, status=status, by=by, dry_run=dry_run)
-        )
-        while (session_id := await self._threads.run(lambda: next(suspended, None))) is not None:
-            yield session_id
-
-    async def resume_all(
-        self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
-    ) -> AsyncGenerator[str]:
-        """Let all held sessions go on, each when it is yielded; see `AgentClient.resume_all`."""
-        resumed = await self._threads.run(
-            lambda: self._client.resume_all(agent=agent, status=status, by=by, dry_run=dry_run)
-        )
-        while (session_id := await self._threads.run(lambda: next(resumed, None))) is not None:
-            yield session_id
-
-    async def delete_all(
-        self,
-        *,
-        before: datetime,
-        agent: str | None = None,
-        status: str | None = None,
-        by: str | None = None,
-        dry_run: bool = False,
-    ) -> AsyncGenerator[str]:
-        """Delete all sessions that ended before a time, each when it is yielded; see `AgentClient.delete_all`."""
-        deleted = self._client.delete_all(before=before, agent=agent, status=status, by=by, dry_run=dry_run)
-        while (session_id := await self._threads.run(lambda: next(deleted, None))) is not None:
-            yield session_id
-
-    job = _start_job(AgentClient.job)
-    show = _run_in_thread(AgentClient.show)
-    header = _run_in_thread(AgentClient.header)
-    list = _run_in_thread(AgentClient.list)
-    agents = _run_in_thread(AgentClient.agents)
-    workers = _run_in_thread(AgentClient.workers)
-
-    async def wait_for_agent(self, name: str, timeout: float = 30.0) -> None:
-        """Wait until a live worker offers an agent; see `AgentClient.wait_for_agent`."""
-        await self._threads.run(lambda: self._client.wait_for_agent(name, timeout))
+    list = _run_in_thread(AgentClient.list)  # last: in the class body, the name hides the type from here on

@@ -14,11 +14,11 @@ from ... import __version__
 from ...worker.errors import SessionNotFound, UnknownAgent
 from ...worker.state import GivenAnswer
 from ...worker.store import Event, EventType
-from . import bodies, replies
+from . import replies
 from .access import Scope
 from .agui_input import check_first, check_input, new_message, read_resume
 from .agui_run import AguiRun
-from .endpoints import Call, Endpoint, send
+from .endpoints import Call, endpoint, send
 from .event_streams import EventStream, while_sent
 from .request_endpoints import check_addressee
 from .session_endpoints import read_last_event_id
@@ -30,8 +30,18 @@ _DATA_END: Final = "\n"
 """The official client splits a stream at empty lines of this kind, and at no others."""
 
 
+@endpoint(
+    "POST",
+    "/agui/{agent}",
+    Scope.SUBMIT,
+    replies.NamedReply,
+    body=core.RunAgentInput,
+    session_field="thread_id",
+    headers={"Last-Event-ID": "Id of the last event seen; the same run goes on after it."},
+    is_stream=True,
+)
 async def run_agent(call: Call) -> Response:
-    """Run an agent for a user interface that speaks AG-UI: send a message, or answer what it asked, and follow it."""
+    """Run an agent for a user interface that speaks AG-UI, and follow the run as a stream."""
     given: core.RunAgentInput = call.body
     call.access.check(Scope.READ, given.thread_id)
     if given.resume:
@@ -64,6 +74,7 @@ def _size_of(event: core.BaseEvent) -> int:
     return len(str(getattr(event, "delta", None) or getattr(event, "content", None) or ""))
 
 
+@endpoint("GET", "/agui/{agent}", Scope.READ, replies.NamedReply)
 async def describe_agent(call: Call) -> Response:
     """Read what an agent can do, in AG-UI's words."""
     name = call.path["agent"]
@@ -162,28 +173,3 @@ async def _stored_events(call: Call, session_id: str) -> list[Event]:
         found += page
         if len(page) < _PAGE:
             return found
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/agui/{agent}",
-        scope=Scope.SUBMIT,
-        handler=run_agent,
-        summary="Run an agent for a user interface that speaks AG-UI, and follow the run as a stream.",
-        body=core.RunAgentInput,
-        session_field="thread_id",
-        headers={"Last-Event-ID": "Id of the last event seen; the same run goes on after it."},
-        replies={200: replies.NamedReply},
-        is_stream=True,
-    ),
-    Endpoint(
-        method="GET",
-        path="/agui/{agent}",
-        scope=Scope.READ,
-        handler=describe_agent,
-        summary="Read what an agent can do, in AG-UI's words.",
-        query=bodies.NoQuery,
-        replies={200: replies.NamedReply},
-    ),
-)

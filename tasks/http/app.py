@@ -20,7 +20,7 @@ from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
 from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, snapshot_endpoints, system_endpoints
 from .access import NOTHING, Access, AccessRules, allowed_origins
-from .endpoints import Call, Endpoint, read_query, send
+from .endpoints import Call, Endpoint, endpoints_of, read_query, send
 from .event_hub import EventHub
 from .memory import SessionReading
 from .openapi import describe
@@ -35,13 +35,8 @@ _log = logging.getLogger(__name__)
 _SERVICE_THREADS: Final = 64
 _VISITOR_THREADS: Final = 16
 
-ENDPOINTS: Final = (
-    *job_endpoints.ENDPOINTS,
-    *session_endpoints.ENDPOINTS,
-    *snapshot_endpoints.ENDPOINTS,
-    *request_endpoints.ENDPOINTS,
-    *system_endpoints.ENDPOINTS,
-    *agui_endpoints.ENDPOINTS,
+ENDPOINTS: Final = endpoints_of(
+    job_endpoints, session_endpoints, snapshot_endpoints, request_endpoints, system_endpoints, agui_endpoints
 )
 """All operations."""
 

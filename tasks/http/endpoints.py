@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +22,7 @@ from .problems import HttpProblem, problem_of_validation
 from .responses import JsonResponse
 
 _VERSION: Final = re.compile(r'"[0-9]{1,15}"')
+KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
 IF_MATCH: Final = {"If-Match": 'The version that the session must have: its ETag, such as `"12"`.'}
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -100,7 +102,6 @@ class Endpoint:
 
     Attributes:
         scope: What a token must allow. None: the token in the path is all that is needed.
-        summary: One sentence.
         replies: Models of the bodies of responses by status; None: without a body.
         body: None: a body is not read.
         session_field: The field of the body that names the session. None: the path does, or nothing.
@@ -114,7 +115,6 @@ class Endpoint:
     path: str
     scope: Scope | None
     handler: Handler
-    summary: str
     replies: Mapping[int, type[BaseModel] | None]
     body: type[BaseModel] | None = None
     session_field: str | None = None
@@ -129,6 +129,37 @@ class Endpoint:
     def name(self) -> str:
         """The name of the operation."""
         return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """One sentence: the first line of the handler's docstring."""
+        return (self.handler.__doc__ or "").splitlines()[0]
+
+
+def endpoint(
+    method: str,
+    path: str,
+    scope: Scope | None,
+    reply: type[BaseModel] | None = None,
+    *,
+    statuses: Sequence[int] = (),
+    **more: Any,
+) -> Callable[[Handler], Endpoint]:
+    """Make an operation of the function that handles it.
+
+    Args:
+        reply: The body of its responses. None: they have none.
+        statuses: Of its responses. Empty: 200, and 204 without a body.
+        more: Further attributes of `Endpoint`.
+    """
+    codes = statuses or ((204,) if reply is None else (200,))
+    replies = dict.fromkeys(codes, reply)
+    return lambda handler: Endpoint(method=method, path=path, scope=scope, handler=handler, replies=replies, **more)
+
+
+def endpoints_of(*modules: ModuleType) -> tuple[Endpoint, ...]:
+    """All operations that are defined in these modules, in the order of their definition."""
+    return tuple(each for module in modules for each in vars(module).values() if isinstance(each, Endpoint))
 
 
 def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JsonResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -12,15 +12,23 @@ from ...worker.store import EXECUTION_ENDS, Event
 from ..client.json_values import result_value
 from . import bodies, replies
 from .access import Scope
-from .endpoints import Call, Endpoint, send
+from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.async_client import AsyncJob
 
-_KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
 
-
+@endpoint(
+    "POST",
+    "/v1/agents/{agent}/jobs",
+    Scope.SUBMIT,
+    replies.JobReply,
+    statuses=(200, 202),
+    body=bodies.NewJob,
+    query=bodies.WaitQuery,
+    headers=KEY,
+)
 async def submit_job(call: Call) -> Response:
     """Hand a job to an agent: a new session, or the next message of an existing one."""
     body: bodies.NewJob = call.body
@@ -42,6 +50,17 @@ async def submit_job(call: Call) -> Response:
     return await _reply_to(call, job)
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/messages",
+    Scope.SUBMIT,
+    replies.JobReply,
+    statuses=(200, 202),
+    body=bodies.NewMessage,
+    query=bodies.WaitQuery,
+    headers=KEY,
+    for_chat=True,
+)
 async def send_message(call: Call) -> Response:
     """Send a further message. A running execution takes it up at its next step; else a new one starts."""
     body: bodies.NewMessage = call.body
@@ -58,6 +77,15 @@ async def send_message(call: Call) -> Response:
     return await _reply_to(call, job)
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/retry",
+    Scope.SUBMIT,
+    replies.JobReply,
+    statuses=(200, 202),
+    body=bodies.Retry,
+    query=bodies.WaitQuery,
+)
 async def retry_execution(call: Call) -> Response:
     """Continue a failed or stopped execution from the step it ended at."""
     body: bodies.Retry = call.body
@@ -68,6 +96,20 @@ async def retry_execution(call: Call) -> Response:
     return await _reply_to(call, job)
 
 
+@endpoint("GET", "/v1/sessions/{session_id}/executions", Scope.READ, replies.ExecutionsReply)
+async def list_executions(call: Call) -> Response:
+    """List the executions that are kept, with how they ended."""
+    found = await call.client.run(lambda client: client.store.sessions.records(call.session_id))
+    return send({"executions": [result_value(each) for each in found]})
+
+
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/executions/{execution_id}",
+    Scope.READ,
+    replies.ExecutionReply,
+    query=bodies.WaitQuery,
+)
 async def show_execution(call: Call) -> Response:
     """Read how an execution ended, and wait for its end if wanted."""
     execution_id = call.path["execution_id"]
@@ -81,12 +123,9 @@ async def show_execution(call: Call) -> Response:
     return send(value)
 
 
-async def list_executions(call: Call) -> Response:
-    """List the executions that are kept, with how they ended."""
-    found = await call.client.run(lambda client: client.store.sessions.records(call.session_id))
-    return send({"executions": [result_value(each) for each in found]})
-
-
+@endpoint(
+    "POST", "/v1/sessions/{session_id}/stop", Scope.STOP, replies.StopReply, statuses=(200, 202), body=bodies.Stop
+)
 async def stop_execution(call: Call) -> Response:
     """End the running execution, with all sessions below it. Its results so far are kept."""
     body: bodies.Stop = call.body
@@ -114,6 +153,14 @@ async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float
     return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/suspend",
+    Scope.STOP,
+    replies.ChangedReply,
+    body=bodies.Suspend,
+    reads_session=True,
+)
 async def suspend_session(call: Call) -> Response:
     """Hold a session: its running step ends, and nothing begins after it until it is resumed."""
     body: bodies.Suspend = call.body
@@ -123,6 +170,9 @@ async def suspend_session(call: Call) -> Response:
     return send({"changed": changed})
 
 
+@endpoint(
+    "POST", "/v1/sessions/{session_id}/resume", Scope.STOP, replies.ChangedReply, body=bodies.Resume, reads_session=True
+)
 async def resume_session(call: Call) -> Response:
     """Let a held session go on, with the answers that came meanwhile."""
     return send({"changed": await call.client.resume(call.session_id, by=call.access.name_caller(call.body.by))})
@@ -166,86 +216,3 @@ async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds:
                 if isinstance(event, Event) and event.type in EXECUTION_ENDS and (result := await read()) is not None:
                     return result
     return await read()
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/v1/agents/{agent}/jobs",
-        scope=Scope.SUBMIT,
-        handler=submit_job,
-        summary="Hand a job to an agent: a new session, or the next message of an existing one.",
-        body=bodies.NewJob,
-        query=bodies.WaitQuery,
-        headers=_KEY,
-        replies={200: replies.JobReply, 202: replies.JobReply},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/sessions/{session_id}/messages",
-        scope=Scope.SUBMIT,
-        for_chat=True,
-        handler=send_message,
-        summary="Send a further message. A running execution takes it up at its next step; else a new one starts.",
-        body=bodies.NewMessage,
-        query=bodies.WaitQuery,
-        headers=_KEY,
-        replies={200: replies.JobReply, 202: replies.JobReply},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/sessions/{session_id}/retry",
-        scope=Scope.SUBMIT,
-        handler=retry_execution,
-        summary="Continue a failed or stopped execution from the step it ended at.",
-        body=bodies.Retry,
-        query=bodies.WaitQuery,
-        replies={200: replies.JobReply, 202: replies.JobReply},
-    ),
-    Endpoint(
-        method="GET",
-        path="/v1/sessions/{session_id}/executions",
-        scope=Scope.READ,
-        handler=list_executions,
-        summary="List the executions that are kept, with how they ended.",
-        replies={200: replies.ExecutionsReply},
-    ),
-    Endpoint(
-        method="GET",
-        path="/v1/sessions/{session_id}/executions/{execution_id}",
-        scope=Scope.READ,
-        handler=show_execution,
-        summary="Read how an execution ended, and wait for its end if wanted.",
-        query=bodies.WaitQuery,
-        replies={200: replies.ExecutionReply},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/sessions/{session_id}/stop",
-        scope=Scope.STOP,
-        handler=stop_execution,
-        summary="End the running execution, with all sessions below it. Its results so far are kept.",
-        body=bodies.Stop,
-        replies={200: replies.StopReply, 202: replies.StopReply},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/sessions/{session_id}/suspend",
-        scope=Scope.STOP,
-        handler=suspend_session,
-        reads_session=True,
-        summary="Hold a session: its running step ends, and nothing begins after it until it is resumed.",
-        body=bodies.Suspend,
-        replies={200: replies.ChangedReply},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/sessions/{session_id}/resume",
-        scope=Scope.STOP,
-        handler=resume_session,
-        reads_session=True,
-        summary="Let a held session go on, with the answers that came meanwhile.",
-        body=bodies.Resume,
-        replies={200: replies.ChangedReply},
-    ),
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -12,20 +11,30 @@ from ...worker.store import FoundRequest
 from ..client.json_values import answer_value, found_value
 from . import bodies, replies
 from .access import Access, Scope
-from .endpoints import Call, Endpoint, send
+from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
 
 
+@endpoint("GET", "/v1/requests", Scope.READ, replies.RequestsReply, query=bodies.RequestsQuery)
 async def list_requests(call: Call) -> Response:
     """List open requests of all sessions, oldest first."""
     return await _list(call, None)
 
 
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/requests",
+    Scope.READ,
+    replies.RequestsReply,
+    query=bodies.RequestsQuery,
+    for_chat=True,
+)
 async def list_session_requests(call: Call) -> Response:
     """List requests of a session and of those below it, oldest first."""
     return await _list(call, call.session_id)
 
 
+@endpoint("GET", "/v1/sessions/{session_id}/requests/{request_id}", Scope.READ, replies.RequestReply, for_chat=True)
 async def show_request(call: Call) -> Response:
     """Read one request in full, and what became of it."""
     found = await call.client.request(call.session_id, call.path["request_id"])
@@ -45,6 +54,32 @@ def check_addressee(access: Access, found: FoundRequest) -> None:
         raise HttpProblem(403, "other-addressee", f"{name}: this token answers what is for {access.answer_to!r} only.")
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/requests/{request_id}/links",
+    Scope.ADMIN,
+    replies.TokenReply,
+    statuses=(201,),
+    body=bodies.NewLink,
+)
+async def create_link(call: Call) -> Response:
+    """Make a token whose bearer may answer this one request and do nothing else."""
+    found = await call.client.request(call.session_id, call.path["request_id"])
+    seconds = call.body.ttl_seconds
+    token = await call.client.token(found, None if seconds is None else timedelta(seconds=seconds))
+    return send({"token": token}, 201, {"Location": call.url(f"/v1/answers/{token}")})
+
+
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/answers",
+    Scope.ANSWER,
+    replies.AnswerReply,
+    body=bodies.Answers,
+    headers=KEY,
+    for_chat=True,
+    reads_session=True,
+)
 async def answer_requests(call: Call) -> Response:
     """Answer requests of a session: all of the given answers are stored, or none."""
     body: bodies.Answers = call.body
@@ -69,19 +104,34 @@ async def answer_requests(call: Call) -> Response:
     return send(answer_value(call.session_id, result))
 
 
-async def create_link(call: Call) -> Response:
-    """Make a token whose bearer may answer this one request and do nothing else."""
-    found = await call.client.request(call.session_id, call.path["request_id"])
-    seconds = call.body.ttl_seconds
-    token = await call.client.token(found, None if seconds is None else timedelta(seconds=seconds))
-    return send({"token": token}, 201, {"Location": call.url(f"/v1/answers/{token}")})
+@endpoint("GET", "/v1/sessions/{session_id}/grants", Scope.READ, replies.GrantsReply, reads_session=True)
+async def list_grants(call: Call) -> Response:
+    """List the remembered approvals that count now."""
+    return send({"grants": [grant.to_dict() for grant in await call.client.grants(call.session_id)]})
 
 
+@endpoint("DELETE", "/v1/sessions/{session_id}/grants/{grant_id}", Scope.ANSWER, reads_session=True)
+async def revoke_grant(call: Call) -> Response:
+    """Take a remembered approval back: from the next step on, calls of its tool ask again."""
+    await call.client.revoke_grant(call.session_id, call.path["grant_id"])
+    return Response(status_code=204)
+
+
+@endpoint("GET", "/v1/answers/{token}", None, replies.RequestReply, token=TokenPurpose.ANSWER)
 async def show_asked(call: Call) -> Response:
     """Read the request that a token answers."""
     return send(found_value(await call.client.request_of_token(call.path["token"])))
 
 
+@endpoint(
+    "POST",
+    "/v1/answers/{token}",
+    None,
+    replies.OutcomeReply,
+    token=TokenPurpose.ANSWER,
+    body=bodies.TokenAnswer,
+    reads_session=True,
+)
 async def answer_by_token(call: Call) -> Response:
     """Answer the one request that a token is for."""
     body: bodies.TokenAnswer = call.body
@@ -89,6 +139,15 @@ async def answer_by_token(call: Call) -> Response:
     return send({"outcome": result.outcome})
 
 
+@endpoint(
+    "POST",
+    "/v1/completions/{token}",
+    None,
+    replies.OutcomeReply,
+    token=TokenPurpose.COMPLETE,
+    body=bodies.Completion,
+    reads_session=True,
+)
 async def complete_call(call: Call) -> Response:
     """Bring the result of a call whose tool has handed out this completion token, or its error."""
     body: bodies.Completion = call.body
@@ -100,17 +159,6 @@ async def complete_call(call: Call) -> Response:
     return send({"outcome": result.outcome})
 
 
-async def list_grants(call: Call) -> Response:
-    """List the remembered approvals that count now."""
-    return send({"grants": [grant.to_dict() for grant in await call.client.grants(call.session_id)]})
-
-
-async def revoke_grant(call: Call) -> Response:
-    """Take a remembered approval back: from the next step on, calls of its tool ask again."""
-    await call.client.revoke_grant(call.session_id, call.path["grant_id"])
-    return Response(status_code=204)
-
-
 async def _list(call: Call, session_id: str | None) -> Response:
     query: bodies.RequestsQuery = call.query
     status = None if query.status == "all" else query.status
@@ -120,94 +168,3 @@ async def _list(call: Call, session_id: str | None) -> Response:
     sees_all = call.access.has(Scope.READ)
     shown = [each for each in page.requests if sees_all or call.access.may_answer(each.summary.kind, each.summary.to)]
     return send({"requests": [found_value(each) for each in shown], "cursor": page.cursor})
-
-
-def _endpoint(method: str, path: str, scope: Scope | None, handler: Any, **more: Any) -> Endpoint:
-    """An endpoint whose summary is the first line of its function's docstring."""
-    summary = (handler.__doc__ or "").splitlines()[0]
-    return Endpoint(method=method, path=path, scope=scope, handler=handler, summary=summary, **more)
-
-
-_SESSION: Final = "/v1/sessions/{session_id}"
-_KEY: Final = {"Idempotency-Key": "The same request with the same key is made once, however often it comes."}
-
-ENDPOINTS: Final = (
-    _endpoint(
-        "GET",
-        "/v1/requests",
-        Scope.READ,
-        list_requests,
-        query=bodies.RequestsQuery,
-        replies={200: replies.RequestsReply},
-    ),
-    _endpoint(
-        "GET",
-        f"{_SESSION}/requests",
-        Scope.READ,
-        list_session_requests,
-        for_chat=True,
-        query=bodies.RequestsQuery,
-        replies={200: replies.RequestsReply},
-    ),
-    _endpoint(
-        "GET",
-        f"{_SESSION}/requests/{{request_id}}",
-        Scope.READ,
-        show_request,
-        for_chat=True,
-        replies={200: replies.RequestReply},
-    ),
-    _endpoint(
-        "POST",
-        f"{_SESSION}/requests/{{request_id}}/links",
-        Scope.ADMIN,
-        create_link,
-        body=bodies.NewLink,
-        replies={201: replies.TokenReply},
-    ),
-    _endpoint(
-        "POST",
-        f"{_SESSION}/answers",
-        Scope.ANSWER,
-        answer_requests,
-        for_chat=True,
-        reads_session=True,
-        body=bodies.Answers,
-        headers=_KEY,
-        replies={200: replies.AnswerReply},
-    ),
-    _endpoint(
-        "GET", f"{_SESSION}/grants", Scope.READ, list_grants, reads_session=True, replies={200: replies.GrantsReply}
-    ),
-    _endpoint(
-        "DELETE", f"{_SESSION}/grants/{{grant_id}}", Scope.ANSWER, revoke_grant, reads_session=True, replies={204: None}
-    ),
-    _endpoint(
-        "GET",
-        "/v1/answers/{token}",
-        None,
-        show_asked,
-        token=TokenPurpose.ANSWER,
-        replies={200: replies.RequestReply},
-    ),
-    _endpoint(
-        "POST",
-        "/v1/answers/{token}",
-        None,
-        answer_by_token,
-        token=TokenPurpose.ANSWER,
-        reads_session=True,
-        body=bodies.TokenAnswer,
-        replies={200: replies.OutcomeReply},
-    ),
-    _endpoint(
-        "POST",
-        "/v1/completions/{token}",
-        None,
-        complete_call,
-        token=TokenPurpose.COMPLETE,
-        reads_session=True,
-        body=bodies.Completion,
-        replies={200: replies.OutcomeReply},
-    ),
-)

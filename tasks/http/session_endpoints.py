@@ -21,7 +21,7 @@ from ..observability.waiting_reasons import waiting_reason
 from . import bodies, replies
 from .access import Scope
 from .chat_view import chat_event, chat_header, chat_messages, is_chat_text
-from .endpoints import IF_MATCH, Call, Endpoint, send
+from .endpoints import IF_MATCH, Call, endpoint, send
 from .event_hub import Gap
 from .event_streams import EventStream, while_sent
 from .problems import HttpProblem
@@ -33,6 +33,7 @@ _RETRY_MS: Final = 1000
 _DELETE_SECONDS: Final = 20.0
 
 
+@endpoint("GET", "/v1/sessions", Scope.READ, replies.SessionsReply, query=bodies.SessionsQuery)
 async def list_sessions(call: Call) -> Response:
     """List sessions by last update, newest first."""
     query: bodies.SessionsQuery = call.query
@@ -47,14 +48,16 @@ async def list_sessions(call: Call) -> Response:
     return send(await call.client.run(read))
 
 
+@endpoint("GET", "/v1/sessions/{session_id}", Scope.READ, replies.SessionReply, for_chat=True)
 async def show_session(call: Call) -> Response:
-    """Read a session without its content, and why it waits."""
+    """Read a session without its content."""
     value = await call.client.run(lambda client: _read_session(client, call))
     return send(value, headers={"ETag": f'"{value["version"]}"'})
 
 
+@endpoint("GET", "/v1/sessions/{session_id}/state", Scope.READ, replies.StateReply, reads_session=True)
 async def show_state(call: Call) -> Response:
-    """Read a session with its whole state."""
+    """Read its whole state."""
 
     def read(client: AgentClient) -> dict[str, Any]:
         header = client.header(call.session_id)
@@ -64,8 +67,17 @@ async def show_state(call: Call) -> Response:
     return send(await call.client.run(read))
 
 
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/messages",
+    Scope.READ,
+    replies.MessagesReply,
+    query=bodies.MessagesQuery,
+    for_chat=True,
+    reads_session=True,
+)
 async def list_messages(call: Call) -> Response:
-    """Read the messages of the conversation, the oldest first."""
+    """Read the conversation."""
     query: bodies.MessagesQuery = call.query
     stored = await call.client.show(call.session_id)
     messages = stored.state.store.section().messages
@@ -74,15 +86,17 @@ async def list_messages(call: Call) -> Response:
     return send({"messages": shown[query.offset : query.offset + query.limit], "total": len(shown)})
 
 
+@endpoint("GET", "/v1/sessions/{session_id}/steps", Scope.READ, replies.StepsReply, reads_session=True)
 async def list_steps(call: Call) -> Response:
-    """Read the steps of the session's latest execution."""
+    """Read the latest execution's steps."""
     execution = (await call.client.show(call.session_id)).state.execution
     steps = () if execution is None else execution.step_executions
     return send({"steps": [step.to_dict() for step in steps]})
 
 
+@endpoint("GET", "/v1/sessions/{session_id}/tree", Scope.READ, replies.TreeReply)
 async def show_tree(call: Call) -> Response:
-    """Read a session with the sessions below it, what they have used, and why they have not ended."""
+    """Read it with the sessions below it."""
 
     def read(client: AgentClient) -> dict[str, Any]:
         found, workers = client.tree(call.session_id), client.store.registry.workers()
@@ -92,8 +106,18 @@ async def show_tree(call: Call) -> Response:
     return send(await call.client.run(read))
 
 
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/events",
+    Scope.READ,
+    replies.NamedReply,
+    query=bodies.EventsQuery,
+    for_chat=True,
+    is_stream=True,
+    headers={"Last-Event-ID": "Id of the last event seen; the stream goes on after it."},
+)
 async def follow_events(call: Call) -> Response:
-    """Follow the events of a session as a stream of Server-Sent Events."""
+    """Follow its events as a stream."""
     query: bodies.EventsQuery = call.query
     after = read_last_event_id(call) or query.after
     if query.live:
@@ -165,8 +189,9 @@ def read_last_event_id(call: Call) -> str | None:
     return after
 
 
+@endpoint("DELETE", "/v1/sessions/{session_id}", Scope.ADMIN, headers=IF_MATCH)
 async def delete_session(call: Call) -> Response:
-    """Delete a session and those below it; what runs is stopped first, unless a version is expected."""
+    """Delete it with the sessions below it; what runs is stopped first."""
     expected = call.expected_version
     try:
         await call.client.delete(call.session_id, expected_version=expected, timeout=_DELETE_SECONDS)
@@ -177,8 +202,17 @@ async def delete_session(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/fork",
+    Scope.ADMIN,
+    replies.ForkReply,
+    statuses=(201,),
+    reads_session=True,
+    headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
+)
 async def fork_session(call: Call) -> Response:
-    """Copy a session as it stands after its last commit."""
+    """Copy it as it stands after its last commit."""
     try:
         fork = await call.client.fork(
             call.session_id, idempotency_key=call.idempotency_key, expected_version=call.expected_version
@@ -188,8 +222,9 @@ async def fork_session(call: Call) -> Response:
     return send({"session_id": fork}, 201, headers={"Location": call.url(f"/v1/sessions/{fork}")})
 
 
+@endpoint("POST", "/v1/sessions/{session_id}/clear", Scope.ADMIN, headers=IF_MATCH, reads_session=True)
 async def clear_session(call: Call) -> Response:
-    """Remove the conversation of a session of which nothing runs."""
+    """Remove its conversation; prompt, model and metadata stay."""
     try:
         version = await call.client.clear(call.session_id, expected_version=call.expected_version)
     except SessionConflict as conflict:
@@ -197,25 +232,36 @@ async def clear_session(call: Call) -> Response:
     return Response(status_code=204, headers={"ETag": f'"{version}"'})
 
 
+@endpoint("PUT", "/v1/sessions/{session_id}/metadata/{key}", Scope.SUBMIT, body=bodies.Metadata, reads_session=True)
 async def write_metadata(call: Call) -> Response:
-    """Keep a JSON value with the session."""
+    """Keep a JSON value."""
     call.access.check_fields(metadata=True)
     await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
     return Response(status_code=204)
 
 
+@endpoint("PUT", "/v1/sessions/{session_id}/system-prompt", Scope.ADMIN, body=bodies.SystemPrompt, reads_session=True)
 async def change_system_prompt(call: Call) -> Response:
-    """Give the session a system prompt of its own."""
+    """Give it a prompt."""
     await call.client.change_system_prompt(call.session_id, call.body.prompt)
     return Response(status_code=204)
 
 
+@endpoint("PUT", "/v1/sessions/{session_id}/model", Scope.ADMIN, body=bodies.Model, reads_session=True)
 async def change_model(call: Call) -> Response:
-    """Give the session a model of its own, from its next step on."""
+    """Give it a model."""
     await call.client.change_model(call.session_id, call.body.value())
     return Response(status_code=204)
 
 
+@endpoint(
+    "POST",
+    "/v1/sessions/{session_id}/tokens",
+    Scope.ADMIN,
+    replies.TokenReply,
+    statuses=(201,),
+    body=bodies.NewSessionToken,
+)
 async def create_session_token(call: Call) -> Response:
     """Make a token with which a browser may use the interface for this session alone."""
     body: bodies.NewSessionToken = call.body
@@ -243,111 +289,3 @@ def _reason(client: AgentClient, header: Any) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=lambda other: other.isoformat())
-
-
-def _change(path: str, handler: Any, summary: str, body: type[bodies.Body], scope: Scope) -> Endpoint:
-    """An endpoint that changes what a session keeps."""
-    return Endpoint(
-        method="PUT",
-        path=path,
-        scope=scope,
-        handler=handler,
-        summary=summary,
-        body=body,
-        replies={204: None},
-        reads_session=True,
-    )
-
-
-def _read(
-    path: str, handler: Any, reply: type[replies.Reply], query: type[bodies.Body] = bodies.NoQuery, **more: Any
-) -> Endpoint:
-    """An endpoint that only reads."""
-    return Endpoint(
-        method="GET", path=path, scope=Scope.READ, handler=handler, query=query, replies={200: reply}, **more
-    )
-
-
-_SESSION: Final = "/v1/sessions/{session_id}"
-
-ENDPOINTS: Final = (
-    _read(
-        "/v1/sessions",
-        list_sessions,
-        replies.SessionsReply,
-        bodies.SessionsQuery,
-        summary="List sessions by last update, newest first.",
-    ),
-    _read(_SESSION, show_session, replies.SessionReply, summary="Read a session without its content.", for_chat=True),
-    _read(f"{_SESSION}/state", show_state, replies.StateReply, summary="Read its whole state.", reads_session=True),
-    _read(
-        f"{_SESSION}/messages",
-        list_messages,
-        replies.MessagesReply,
-        bodies.MessagesQuery,
-        summary="Read the conversation.",
-        for_chat=True,
-        reads_session=True,
-    ),
-    _read(
-        f"{_SESSION}/steps",
-        list_steps,
-        replies.StepsReply,
-        summary="Read the latest execution's steps.",
-        reads_session=True,
-    ),
-    _read(f"{_SESSION}/tree", show_tree, replies.TreeReply, summary="Read it with the sessions below it."),
-    Endpoint(
-        method="GET",
-        path=f"{_SESSION}/events",
-        scope=Scope.READ,
-        handler=follow_events,
-        for_chat=True,
-        summary="Follow its events as a stream.",
-        query=bodies.EventsQuery,
-        headers={"Last-Event-ID": "Id of the last event seen; the stream goes on after it."},
-        replies={200: replies.NamedReply},
-        is_stream=True,
-    ),
-    Endpoint(
-        method="DELETE",
-        path=_SESSION,
-        scope=Scope.ADMIN,
-        handler=delete_session,
-        summary="Delete it with the sessions below it; what runs is stopped first.",
-        headers=IF_MATCH,
-        replies={204: None},
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{_SESSION}/fork",
-        scope=Scope.ADMIN,
-        handler=fork_session,
-        reads_session=True,
-        summary="Copy it as it stands after its last commit.",
-        headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
-        replies={201: replies.ForkReply},
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{_SESSION}/clear",
-        scope=Scope.ADMIN,
-        handler=clear_session,
-        reads_session=True,
-        summary="Remove its conversation; prompt, model and metadata stay.",
-        headers=IF_MATCH,
-        replies={204: None},
-    ),
-    _change(f"{_SESSION}/metadata/{{key}}", write_metadata, "Keep a JSON value.", bodies.Metadata, Scope.SUBMIT),
-    _change(f"{_SESSION}/system-prompt", change_system_prompt, "Give it a prompt.", bodies.SystemPrompt, Scope.ADMIN),
-    _change(f"{_SESSION}/model", change_model, "Give it a model.", bodies.Model, Scope.ADMIN),
-    Endpoint(
-        method="POST",
-        path=f"{_SESSION}/tokens",
-        scope=Scope.ADMIN,
-        handler=create_session_token,
-        summary="Make a token with which a browser may use the interface for this session alone.",
-        body=bodies.NewSessionToken,
-        replies={201: replies.TokenReply},
-    ),
-)
