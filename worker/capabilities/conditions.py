@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import ConfigurationError, InvalidInput
+from ..run_state import RunState
 from ..state import AgentState, RunReason
 from ..state.values.field_types import utcnow
 from .observed_steps import has_called, last_text_mentions
@@ -359,11 +360,11 @@ class CustomCondition(Condition):
     """Holds when a function of the state says so.
 
     Attributes:
-        function: Answers True or False, or a pair of that and a reason. A reason of the closed set counts as that
+        function: Takes the run; answers True or False, or a pair of that and a reason. A reason of the closed set counts as that
             reason, any other text as `complete`. It is called again when a step runs again, and must change nothing.
     """
 
-    function: Callable[[AgentState], object]
+    function: Callable[[RunState], object]
 
     def __post_init__(self) -> None:
         if not callable(self.function) or inspect.iscoroutinefunction(self.function):
@@ -377,7 +378,7 @@ class CustomCondition(Condition):
             Exception: Any exception of the function.
         """
         del now
-        answer: Any = self.function(state)
+        answer: Any = self.function(RunState.of(state))
         if isinstance(answer, bool):
             return _result(answer, "custom", RunReason.COMPLETE)
         pair: tuple[Any, ...] = cast("tuple[Any, ...]", answer) if isinstance(answer, tuple) else ()

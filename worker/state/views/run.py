@@ -1,13 +1,14 @@
-"""`state.run`: the state under the names of Locus, with builders that give another `AgentState`."""
+"""`state.run`: the state under the names of Locus, with builders that give another state."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ...errors import InvalidInput
 from ..conversation.messages import DEFAULT, Message
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from ..agent_state import AgentState
 
 T = TypeVar("T")
+S = TypeVar("S")
 _CHARS_PER_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """One run of the agent: the current execution, or the last one.
+class RunFields(Generic[S]):
+    """The fields and the builders of a run; a subclass says what its builders give.
 
     Everything but the messages, the metadata and the agent's id belongs to the execution, and begins anew with the next
     one. A builder on a state without an execution begins the next one, as a submit would.
@@ -51,6 +53,10 @@ class RunView:
     """
 
     state: AgentState
+
+    @abstractmethod
+    def _give(self, state: AgentState) -> S:
+        """Return a changed state in the form that the builders give."""
 
     # --- identity and times ----------------------------------------------------------------------------------
 
@@ -220,15 +226,15 @@ class RunView:
 
     # --- builders --------------------------------------------------------------------------------------------
 
-    def with_message(self, message: Message, *, now: datetime | None = None) -> AgentState:
+    def with_message(self, message: Message, *, now: datetime | None = None) -> S:
         """Append a message."""
         return self.with_messages((message,), now=now)
 
-    def with_messages(self, messages: Iterable[Message], *, now: datetime | None = None) -> AgentState:
+    def with_messages(self, messages: Iterable[Message], *, now: datetime | None = None) -> S:
         """Append messages; `AgentState.with_messages` replaces them instead."""
-        return self.state.with_messages_added(tuple(messages), now=now)
+        return self._give(self.state.with_messages_added(tuple(messages), now=now))
 
-    def with_iteration(self, iteration: int, *, now: datetime | None = None) -> AgentState:
+    def with_iteration(self, iteration: int, *, now: datetime | None = None) -> S:
         """Count on from this iteration; the steps stay. No limit is checked here.
 
         Raises:
@@ -236,22 +242,22 @@ class RunView:
         """
         if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("with_iteration(iteration)", iteration, "give a whole number, from 0.")
-        return self.state.with_part(IterationShift(shift=iteration - self.state.step_count), now=now)
+        return self._give(self.state.with_part(IterationShift(shift=iteration - self.state.step_count), now=now))
 
-    def next_iteration(self, *, now: datetime | None = None) -> AgentState:
+    def next_iteration(self, *, now: datetime | None = None) -> S:
         """Count one iteration more."""
         return self.with_iteration(self.iteration + 1, now=now)
 
-    def with_tool_execution(self, execution: ToolExecution, *, now: datetime | None = None) -> AgentState:
+    def with_tool_execution(self, execution: ToolExecution, *, now: datetime | None = None) -> S:
         """Append an execution, and its tool to the history. No message is added."""
         recorded = RecordedExecution(step=self.state.step_count, execution=execution)
-        return self.state.with_part(self.state.part(RecordedExecutions).append(recorded), now=now)
+        return self._give(self.state.with_part(self.state.part(RecordedExecutions).append(recorded), now=now))
 
-    def with_reasoning_step(self, step: ReasoningStep, *, now: datetime | None = None) -> AgentState:
+    def with_reasoning_step(self, step: ReasoningStep, *, now: datetime | None = None) -> S:
         """Append a reasoning step."""
-        return self.state.with_part(self.state.part(ReasoningSteps).append(step), now=now)
+        return self._give(self.state.with_part(self.state.part(ReasoningSteps).append(step), now=now))
 
-    def with_confidence(self, confidence: float, *, now: datetime | None = None) -> AgentState:
+    def with_confidence(self, confidence: float, *, now: datetime | None = None) -> S:
         """Set the confidence, cut to 0 to 1, and append it to the history.
 
         Raises:
@@ -260,9 +266,9 @@ class RunView:
         value = min(1.0, max(0.0, _check_number("with_confidence(confidence)", confidence)))
         part = self.state.part(Confidence).replace(value=value)
         history = self.state.part(ConfidenceHistory).append(ConfidenceValue(value=value))
-        return self.state.with_part(part, now=now).with_part(history, now=now)
+        return self._give(self.state.with_part(part, now=now).with_part(history, now=now))
 
-    def adjust_confidence(self, delta: float, diminishing: bool = True, *, now: datetime | None = None) -> AgentState:
+    def adjust_confidence(self, delta: float, diminishing: bool = True, *, now: datetime | None = None) -> S:
         """Add to the confidence, or take from it.
 
         Args:
@@ -272,20 +278,18 @@ class RunView:
         """
         return self.with_confidence(self.confidence + diminish(delta, self.confidence, diminishing), now=now)
 
-    def with_error(self, message: str, *, now: datetime | None = None) -> AgentState:
+    def with_error(self, message: str, *, now: datetime | None = None) -> S:
         """Append an error. The execution does not fail by it; `AgentState.with_failure` fails it."""
         recorded = RecordedError(step=self.state.step_count, message=message)
-        return self.state.with_part(self.state.part(RecordedErrors).append(recorded), now=now)
+        return self._give(self.state.with_part(self.state.part(RecordedErrors).append(recorded), now=now))
 
-    def with_metadata(self, key: str, value: Any, *, now: datetime | None = None) -> AgentState:
+    def with_metadata(self, key: str, value: Any, *, now: datetime | None = None) -> S:
         """Set one entry of the metadata. Raises `InvalidInput`, with the path, when the value is no JSON."""
-        return self.state.with_metadata(key, value, now=now)
+        return self._give(self.state.with_metadata(key, value, now=now))
 
-    def with_token_usage(
-        self, prompt_tokens: int = 0, completion_tokens: int = 0, *, now: datetime | None = None
-    ) -> AgentState:
+    def with_token_usage(self, prompt_tokens: int = 0, completion_tokens: int = 0, *, now: datetime | None = None) -> S:
         """Add tokens to those used. Raises `InvalidInput` when one is no whole number from 0."""
-        return self.state.with_usage(InferenceUsage(input=prompt_tokens, output=completion_tokens), now=now)
+        return self._give(self.state.with_usage(InferenceUsage(input=prompt_tokens, output=completion_tokens), now=now))
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -296,6 +300,14 @@ class RunView:
     def _steps(self) -> Sequence[AgentStep]:
         current = self.state.current_step
         return self.state.steps if current is None else (*self.state.steps, current)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(RunFields["AgentState"]):
+    """One run of the agent: the current execution, or the last one. Its builders give an `AgentState`."""
+
+    def _give(self, state: AgentState) -> AgentState:
+        return state
 
 
 def diminish(delta: float, confidence: float, diminishing: bool = True) -> float:
