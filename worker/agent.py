@@ -6,8 +6,9 @@ import copy
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
@@ -36,7 +37,7 @@ from .tools import (
 )
 
 if TYPE_CHECKING:
-    from .capabilities import RuntimeProfile
+    from .capabilities import AgentLimits, ReasoningConfig, RuntimeProfile
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -73,6 +74,8 @@ class Agent:
         profile: `fast`, `balanced`, `deep`, `research`, or a `RuntimeProfile`: limits and a summarization, where the
             agent is not given its own. None: neither.
         mcp: MCP servers whose tools the agent may call, each with the server's name in front.
+        reasoning: How the model thinks and reflects, as by a capability `Reflection`. None: as its provider does.
+        limits: `AgentLimits`, as in `capabilities`. None: none.
         price: What the model's tokens cost, where no price list knows it; it comes before the list. None: the list's.
     """
 
@@ -100,13 +103,15 @@ class Agent:
     profile: str | RuntimeProfile | None = None
     mcp: Sequence[MCPServer] = ()
     price: TokenPrice | None = None
+    reasoning: InitVar[ReasoningConfig | None] = None
+    limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
     hook_stack: HookStack = field(init=False, repr=False)
     all_guards: tuple[Guard, ...] = field(init=False, repr=False)
     policies: tuple[CallPolicy, ...] = field(init=False, repr=False)
     notice: str = field(init=False, repr=False, default="")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, reasoning: ReasoningConfig | None, limits: AgentLimits | None) -> None:
         _check_name(self.name)
         _check_queue(self.name, self.queue)
         if (self.model is None) == (self.driver is None):
@@ -120,10 +125,8 @@ class Agent:
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
         _check_kinds(self)
-        if self.profile is not None:
-            from .capabilities.smart.profiles import find_profile  # an agent without a profile does without
-
-            object.__setattr__(self, "capabilities", find_profile(self.profile).capabilities(tuple(self.capabilities)))
+        if self.profile is not None or reasoning is not None or limits is not None:
+            object.__setattr__(self, "capabilities", _complete(self, reasoning, limits))
         check_capabilities(self.name, self.capabilities, self.tools)
         check_compilers(self.name, self.capabilities, self.compiler)
         given = self.capabilities
@@ -132,8 +135,8 @@ class Agent:
             raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
         tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
         for name in ("max_children", "max_depth"):
-            limits = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
-            object.__setattr__(self, name, min(limits, default=getattr(self, name)))
+            wanted = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
+            object.__setattr__(self, name, min(wanted, default=getattr(self, name)))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "mcp", check_servers(self.name, self.mcp))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
@@ -182,7 +185,7 @@ class Agent:
             name=name,
             description=description or self.description,
             budget=budget,
-            limits=self.limits,
+            limits=self.effective_budget,
             context=context,
             on_failure=on_failure,
             join=join,
@@ -247,7 +250,7 @@ class Agent:
         return any(each.holds_live_text() for each in self.capabilities)
 
     @cached_property
-    def limits(self) -> ExecutionBudget:
+    def effective_budget(self) -> ExecutionBudget:
         """Limits of an execution: its own, and those of its capabilities."""
         limits = self.budget or ExecutionBudget.unlimited()
         for each in self.capabilities:
@@ -258,7 +261,7 @@ class Agent:
     @property
     def has_budget(self) -> bool:
         """Whether the agent is limited, or said to be unlimited. If not, the default limit of steps holds."""
-        return self.budget is not None or not self.limits.is_empty()
+        return self.budget is not None or not self.effective_budget.is_empty()
 
     @cached_property
     def definition(self) -> Mapping[str, Any]:
@@ -271,7 +274,7 @@ class Agent:
             "base_url": self.base_url,
             "system_prompt": self.system_prompt,
             "tools": [_describe_tool(tool) for tool in self.toolset],
-            "budget": self.limits.to_dict(),
+            "budget": self.effective_budget.to_dict(),
             **servers,
         }
 
@@ -286,6 +289,32 @@ class Agent:
     def definition_hash(self) -> str:
         """Changes when the definition does."""
         return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_limits(agent: Agent) -> ExecutionBudget:
+    warnings.warn("Agent.limits: read Agent.effective_budget", DeprecationWarning, stacklevel=2)
+    return agent.effective_budget
+
+
+# Given once, both are among the capabilities: `dataclasses.replace` must not give them again.
+for _name in ("reasoning", "limits"):
+    del Agent.__dataclass_fields__[_name]
+    delattr(Agent, _name)
+Agent.limits = property(_read_limits)  # type: ignore[assignment]
+
+
+def _complete(agent: Agent, reasoning: Any, limits: Any) -> tuple[Capability, ...]:
+    """The capabilities of an agent with those that its reasoning, its limits and its profile stand for."""
+    from .capabilities import AgentLimits, ReasoningConfig, Reflection  # few agents need them
+    from .capabilities.smart.profiles import find_profile
+
+    for name, value, kind in (("reasoning", reasoning, ReasoningConfig), ("limits", limits, AgentLimits)):
+        if value is not None and not isinstance(value, kind):
+            advice = "; the limits of an ExecutionBudget are budget=" if isinstance(value, ExecutionBudget) else ""
+            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be {kind.__name__}{advice}")
+    further = (limits, None if reasoning is None else Reflection(reasoning))
+    given = (*agent.capabilities, *(each for each in further if each is not None))
+    return given if agent.profile is None else find_profile(agent.profile).capabilities(given)
 
 
 def _describe_tool(tool: Tool) -> dict[str, Any]:

@@ -1,23 +1,48 @@
-"""`RunState`: what Locus calls an agent's state, as a value of its own around an `AgentState`."""
+"""`RunState` and `SmartState`: what Locus and Cognipeer's SDK call an agent's state, as values of their own."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from .state import AgentState, ExecutionBudget, Message
+from .state import AgentState, ExecutionBudget, Message, SmartView
 from .state.views.run import RunFields
 
 DEFAULT_MAX_ITERATIONS: Final = 20
 """The limit of iterations that the source document gives a state."""
 
 
-class RunState(RunFields["RunState"]):
-    """One run of an agent, under the names of Locus. Immutable: every builder gives another one.
+class _AroundAgentState:
+    """A value around an `AgentState`; names of it that the value lacks are read from it, with a warning."""
 
-    Names of `AgentState` that it lacks are read from `agent_state`, with a warning.
-    """
+    __slots__ = ()
+    if TYPE_CHECKING:
+        state: AgentState
+
+    @classmethod
+    def of(cls, agent_state: AgentState) -> Self:
+        """Show a state under these names."""
+        made = cls.__new__(cls)
+        object.__setattr__(made, "state", agent_state)
+        return made
+
+    @property
+    def agent_state(self) -> AgentState:
+        """The state as the workers keep it."""
+        return self.state
+
+    def __getattr__(self, name: str) -> Any:
+        """Read a name of `AgentState`, which a condition that is written for one expects."""
+        kind = type(self).__name__
+        if name.startswith("_") or (not hasattr(AgentState, name) and name not in AgentState.model_fields):
+            raise AttributeError(f"{kind} has no {name!r}; agent_state is the whole state")
+        warnings.warn(f"{kind}.{name}: read agent_state.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(self.state, name)
+
+
+class RunState(_AroundAgentState, RunFields["RunState"]):
+    """One run of an agent, under the names of Locus. Immutable: every builder gives another one."""
 
     __slots__ = ()
 
@@ -37,7 +62,7 @@ class RunState(RunFields["RunState"]):
             agent_id: The agent's id, the same in each of its runs. None: a new one.
             run_id: The id of this run. None: a new one.
             messages: The conversation so far.
-            max_iterations: Limit of iterations; None is unlimited.
+            max_iterations: Limit of iterations; None is unlimited, 0 stops before the first.
             token_budget: Limit of tokens; None is unlimited.
             metadata: JSON that the application keeps with the run.
         Raises:
@@ -48,33 +73,27 @@ class RunState(RunFields["RunState"]):
         super().__init__(state.with_messages_added(tuple(messages)))
 
     @classmethod
-    def of(cls, agent_state: AgentState) -> Self:
-        """Show a state as a run: its current execution, or its last one."""
-        run = cls.__new__(cls)
-        RunFields.__init__(run, agent_state)  # pyright: ignore[reportUnknownMemberType]
-        return run
-
-    @classmethod
     def from_checkpoint(cls, checkpoint: Mapping[str, Any]) -> Self:
-        """Read what `to_checkpoint` gave.
-
-        Raises:
-            StateTooNew: A newer version of this package wrote it.
-            StateUnreadable: It names no schema version.
-        """
+        """Read what `to_checkpoint` gave; raises as `AgentState.from_dict` does."""
         return cls.of(AgentState.from_checkpoint(dict(checkpoint)))
-
-    @property
-    def agent_state(self) -> AgentState:
-        """The state as the workers keep it."""
-        return self.state
 
     def _give(self, state: AgentState) -> RunState:
         return RunState.of(state)
 
-    def __getattr__(self, name: str) -> Any:
-        """Read a name of `AgentState`, which a condition that is written for one expects."""
-        if name.startswith("_") or (not hasattr(AgentState, name) and name not in AgentState.model_fields):
-            raise AttributeError(f"RunState has no {name!r}; agent_state is the whole state")
-        warnings.warn(f"RunState.{name}: read agent_state.{name}", DeprecationWarning, stacklevel=2)
-        return getattr(self.state, name)
+
+class SmartState(_AroundAgentState, SmartView):
+    """The state of a long task, under the names of Cognipeer's SDK. Immutable; capabilities fill its other fields."""
+
+    __slots__ = ()
+
+    def __init__(self, *, messages: Iterable[Message] = (), ctx: Mapping[str, Any] | None = None) -> None:
+        """Begin a state.
+
+        Args:
+            messages: The conversation so far.
+            ctx: JSON of the application: the metadata of the session.
+        Raises:
+            InvalidInput: A value does not fit; the error names the field.
+        """
+        state = AgentState.fresh(metadata=dict(ctx or {}))
+        super().__init__(state.with_messages_added(tuple(messages)))

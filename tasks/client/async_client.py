@@ -206,6 +206,8 @@ class AsyncAgentClient:
     requests = _run_in_thread(AgentClient.requests)
     request = _run_in_thread(AgentClient.request)
     answer = _run_in_thread(AgentClient.answer)
+    resolve_tool_approval = _run_in_thread(AgentClient.resolve_tool_approval)
+    resolve_user_question = _run_in_thread(AgentClient.resolve_user_question)
     grants = _run_in_thread(AgentClient.grants)
     revoke_grant = _run_in_thread(AgentClient.revoke_grant)
     token = _run_in_thread(AgentClient.token)

@@ -43,7 +43,7 @@ from .inputs import (
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
-from .requests import RequestVerbs
+from .pending import ResolvingVerbs
 from .snapshots import SnapshotVerbs
 from .stream_items import StreamItem
 from .submission import Submission
@@ -51,7 +51,7 @@ from .submission import Submission
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(RequestVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
+class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.

@@ -130,6 +130,39 @@ class UserQuestionEvent:
     type: Literal["user_question"] = "user_question"
 
 
+class ResolvingVerbs(RequestVerbs):
+    """Resolves approvals and questions under the names of Cognipeer's agent SDK."""
+
+    def resolve_tool_approval(self, session_id: str, resolution: ToolApprovalResolution) -> AnswerResult:
+        """Approve or reject a call; it runs, or the model reads the comment.
+
+        Raises:
+            RequestNotFound: The session has no such approval.
+            RequestNotOpen: It was decided before; the error says by whom and when.
+            InvalidInput: The arguments do not fit the tool.
+        """
+        comment = resolution.comment or ""
+        answer = Approve(resolution.approved_args) if resolution.approved else Deny(comment)
+        note = comment if resolution.approved else ""
+        return self.answer(session_id, {resolution.id: answer}, by=resolution.decided_by, note=note)
+
+    def resolve_user_question(self, session_id: str, resolution: UserQuestionResolution) -> AnswerResult:
+        """Answer or cancel a question.
+
+        Raises:
+            RequestNotFound: The session has no such question.
+            RequestNotOpen: It was answered before; the error says by whom and when.
+            InvalidInput: An answer does not fit; the error names the question.
+        """
+        notes = resolution.notes or ""
+        answer = Deny(notes) if resolution.cancelled else Answer(dict(resolution.answers or {}))
+        return self.answer(session_id, {resolution.id: answer}, by=resolution.answered_by, note=notes)
+
+
+resolve_tool_approval = ResolvingVerbs.resolve_tool_approval
+resolve_user_question = ResolvingVerbs.resolve_user_question
+
+
 def pending_approvals(client: RequestVerbs, session_id: str) -> tuple[PendingToolApproval, ...]:
     """List the approvals of a session, oldest first, whatever became of them.
 
@@ -149,33 +182,6 @@ def pending_user_questions(client: RequestVerbs, session_id: str) -> tuple[Pendi
     state = client.store.sessions.load(session_id).state
     found = _list(client, session_id, RequestKind.QUESTION)
     return tuple(_question(each, state) for each in found if each.summary.tool == _ASK_USER)
-
-
-def resolve_tool_approval(client: RequestVerbs, session_id: str, resolution: ToolApprovalResolution) -> AnswerResult:
-    """Approve or reject a call; it runs, or the model reads the comment.
-
-    Raises:
-        RequestNotFound: The session has no such approval.
-        RequestNotOpen: It was decided before; the error says by whom and when.
-        InvalidInput: The arguments do not fit the tool.
-    """
-    comment = resolution.comment or ""
-    answer = Approve(resolution.approved_args) if resolution.approved else Deny(comment)
-    note = comment if resolution.approved else ""
-    return client.answer(session_id, {resolution.id: answer}, by=resolution.decided_by, note=note)
-
-
-def resolve_user_question(client: RequestVerbs, session_id: str, resolution: UserQuestionResolution) -> AnswerResult:
-    """Answer or cancel a question.
-
-    Raises:
-        RequestNotFound: The session has no such question.
-        RequestNotOpen: It was answered before; the error says by whom and when.
-        InvalidInput: An answer does not fit; the error names the question.
-    """
-    notes = resolution.notes or ""
-    answer = Deny(notes) if resolution.cancelled else Answer(dict(resolution.answers or {}))
-    return client.answer(session_id, {resolution.id: answer}, by=resolution.answered_by, note=notes)
 
 
 def user_question_event(client: RequestVerbs, event: Event) -> UserQuestionEvent | None:

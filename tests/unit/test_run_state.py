@@ -108,5 +108,5 @@ def test_a_condition_of_the_document_reads_the_run() -> None:
 
 
 def test_a_condition_that_reads_the_stored_state_still_works() -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="read agent_state.step_count"):
         assert CustomCondition(lambda s: s.step_count == 0).check(RunState().agent_state).stop

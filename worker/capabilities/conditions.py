@@ -360,8 +360,9 @@ class CustomCondition(Condition):
     """Holds when a function of the state says so.
 
     Attributes:
-        function: Takes the run; answers True or False, or a pair of that and a reason. A reason of the closed set counts as that
-            reason, any other text as `complete`. It is called again when a step runs again, and must change nothing.
+        function: Takes a `RunState`; answers True or False, or a pair of that and a reason. A reason of the closed set
+            counts as that reason, any other text as `complete`. It is called again when a step runs again, and must
+            change nothing.
     """
 
     function: Callable[[RunState], object]

@@ -78,7 +78,7 @@ class StepClaimer:
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
         default_steps = 0 if agent.has_budget else services.settings.default_max_steps
         state = start_execution(
-            loaded.state, agent.limits, started_at, resumed_at=claimed_at, default_steps=default_steps
+            loaded.state, agent.effective_budget, started_at, resumed_at=claimed_at, default_steps=default_steps
         )
         assert state.execution is not None
         left = time_left(state.execution, claimed_at)

@@ -87,7 +87,7 @@ class StepCommitter:
         started_at = moment(loaded.started_ms)
         state = start_execution(
             loaded.state,
-            run.agent.limits,
+            run.agent.effective_budget,
             started_at,
             resumed_at=run.resumed_at,
             default_steps=run.execution.default_steps or 0,

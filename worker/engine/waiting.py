@@ -90,7 +90,7 @@ def _wait_transition(run: Run) -> Transition:
     def transition(snapshot: Snapshot) -> NextState:
         state = start_execution(
             snapshot.state,
-            run.agent.limits,
+            run.agent.effective_budget,
             started_at=moment(run.loaded.started_ms),
             resumed_at=run.resumed_at,
             default_steps=run.execution.default_steps or 0,

@@ -6,6 +6,7 @@ memory and in files; `WorkerRunner` leaves it to the workers, for sessions in Re
 
 from __future__ import annotations
 
+from ..state import SessionId
 from .actions import (
     ChangeModel,
     ChangeSystemPrompt,
@@ -63,6 +64,7 @@ __all__ = [
     "SessionController",
     "SessionFactory",
     "SessionHookStack",
+    "SessionId",
     "SessionInfoList",
     "SessionLoadFailed",
     "SessionLoaded",

@@ -54,7 +54,7 @@ from .execution.answers import (
     RequestResolution,
     record_answer,
 )
-from .execution.budget import UNLIMITED, ExecutionBudget
+from .execution.budget import UNLIMITED, Budget, ExecutionBudget
 from .execution.children import (
     MAX_TREE_SESSIONS,
     ChildEnd,
@@ -187,6 +187,7 @@ __all__ = [
     "AnswerVerb",
     "Approve",
     "Assessment",
+    "Budget",
     "BudgetWish",
     "Cadence",
     "ChildEnd",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .agent_fields import AgentFields
 from .conversation.messages import MessageStore
+from .execution.budget import UNLIMITED, ExecutionBudget
 from .execution.execution import ExecutionStatus
 from .execution.signals import StopReason, StopSignal
 from .execution.steps import AgentStep, AgentStepType
 from .execution.usage import NO_USAGE, InferenceUsage
 from .values.error_info import ErrorInfo
 from .values.frozen import FrozenDict, Json
+
+if TYPE_CHECKING:
+    from .agent_state import AgentState
 
 
 class AgentView(AgentFields):
@@ -34,6 +38,11 @@ class AgentView(AgentFields):
         return self.context.system_prompt
 
     @property
+    def budget(self) -> ExecutionBudget:
+        """The limits of the execution; without one there are none."""
+        return self.execution.budget if self.execution else UNLIMITED
+
+    @property
     def status(self) -> ExecutionStatus | None:
         """The status of the execution; None without one."""
         return self.execution.status if self.execution else None
@@ -46,22 +55,23 @@ class AgentView(AgentFields):
     @property
     def steps(self) -> tuple[AgentStep, ...]:
         """The steps that are done, in order."""
-        return tuple(each.step for each in self.execution.step_executions) if self.execution else ()
+        state = cast("AgentState", self)
+        return tuple(each.step.shown_by(state) for each in self.execution.step_executions) if self.execution else ()
 
     @property
     def current_step(self) -> AgentStep | None:
         """The step being worked on; None between steps."""
-        return self.execution.current_step if self.execution else None
+        return self._show(self.execution.current_step if self.execution else None)
 
     @property
     def last_step(self) -> AgentStep | None:
         """The last step that is done."""
-        return self.execution.last_step if self.execution else None
+        return self._show(self.execution.last_step if self.execution else None)
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
         """The current step, or else the last one that is done."""
-        return self.execution.current_step_or_last if self.execution else None
+        return self._show(self._latest_step)
 
     @property
     def last_step_type(self) -> AgentStepType | None:
@@ -96,19 +106,19 @@ class AgentView(AgentFields):
     @property
     def final_response(self) -> str:
         """The answer; empty without one."""
-        step = self.current_step_or_last
+        step = self._latest_step
         return step.output_text if step is not None and step.has_final_response() else ""
 
     @property
     def current_response(self) -> str:
         """The answer, or else the text of the latest step."""
-        step = self.current_step_or_last
+        step = self._latest_step
         return step.output_text if step is not None else ""
 
     @property
     def final_output(self) -> Json:
         """The answer's structured output, when the agent asked for one; else None."""
-        step = self.current_step_or_last
+        step = self._latest_step
         return step.inference_response.output if step is not None and step.has_final_response() else None
 
     def has_errors(self) -> bool:
@@ -117,7 +127,7 @@ class AgentView(AgentFields):
 
     def has_final_response(self) -> bool:
         """Tell whether the latest step is a final answer."""
-        step = self.current_step_or_last
+        step = self._latest_step
         return step is not None and step.has_final_response()
 
     def should_stop(self) -> bool:
@@ -127,6 +137,13 @@ class AgentView(AgentFields):
     def execution_duration(self, now: datetime | None = None) -> float | None:
         """Seconds from the execution's start to its end, or to now; None without an execution."""
         return self.execution.duration(now) if self.execution else None
+
+    @property
+    def _latest_step(self) -> AgentStep | None:
+        return self.execution.current_step_or_last if self.execution else None
+
+    def _show(self, step: AgentStep | None) -> AgentStep | None:
+        return None if step is None else step.shown_by(cast("AgentState", self))
 
     def debug(self) -> dict[str, Any]:
         """The state in a few lines, as JSON values, for logs and assertions."""

@@ -147,6 +147,6 @@ def delegations_of(agent: Any, prompts: str | Sequence[str], **options: Any) -> 
     listed: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not listed or not all(isinstance(each, str) for each in listed):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput("prompts", None, "give a text, or a list of texts, one for each child.")
-    limits = UNLIMITED if isinstance(agent, str) else agent.limits
+    limits = UNLIMITED if isinstance(agent, str) else agent.effective_budget
     declared = not isinstance(agent, str)
     return [Delegation(agent=name, prompt=each, limits=limits, is_declared=declared, **options) for each in listed]

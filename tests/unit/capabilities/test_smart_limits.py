@@ -172,14 +172,14 @@ def test_an_estimator_gets_the_name_of_the_model_that_answers(new_bench: NewBenc
 def test_l14_cost_and_time_become_limits_of_the_budget() -> None:
     limits = AgentLimits(max_cost_usd=0.5, max_wall_clock_ms=2_500, max_parallel_tools=3)
     made = agent(Asked(["x"]), limits)
-    assert made.limits == ExecutionBudget(max_cost=0.5, max_seconds=2.5)
+    assert made.effective_budget == ExecutionBudget(max_cost=0.5, max_seconds=2.5)
     assert made.max_parallel_tools == 3
     assert Agent("b", driver=Asked(["x"]), capabilities=[limits], max_parallel_tools=7).max_parallel_tools == 7
 
 
 def test_zero_is_no_limit_where_the_source_says_so() -> None:
     limits = AgentLimits(max_cost_usd=0, max_wall_clock_ms=0, max_total_output_tokens=0, max_context_tokens=0)
-    assert agent(Asked(["x"]), limits).limits == ExecutionBudget()
+    assert agent(Asked(["x"]), limits).effective_budget == ExecutionBudget()
 
 
 def test_a_cost_limit_without_a_price_is_refused_where_the_agent_is_defined() -> None:

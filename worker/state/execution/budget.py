@@ -119,4 +119,7 @@ def _smaller(one: T | None, other: T | None) -> T | None:
     return min(one, other)
 
 
+Budget = ExecutionBudget
+"""Its name in an earlier version of the source document."""
+
 UNLIMITED = ExecutionBudget()

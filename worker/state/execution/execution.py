@@ -85,6 +85,12 @@ class ExecutionState(Value):
         return self.step_count + self.child_steps
 
     @property
+    def all_steps(self) -> tuple[AgentStep, ...]:
+        """The steps in order, the current one included."""
+        done = tuple(each.step for each in self.step_executions)
+        return done if self.current_step is None else (*done, self.current_step)
+
+    @property
     def current_step_or_last(self) -> AgentStep | None:
         """The current step, or else the last one that is done."""
         return self.current_step or self.last_step
@@ -126,16 +132,12 @@ class ExecutionState(Value):
 
     def all_errors(self) -> tuple[ErrorInfo, ...]:
         """The errors of all steps, then its own; the error of a call that failed the execution counts once."""
-        steps = [execution.step for execution in self.step_executions]
-        if self.current_step is not None:
-            steps.append(self.current_step)
-        of_steps = [error for step in steps for error in step.all_errors]
+        of_steps = [error for step in self.all_steps for error in step.all_errors]
         return (*of_steps, *(error for error in self.errors if error not in of_steps))
 
     def has_errors(self) -> bool:
         """Tell whether any step, or the execution itself, has an error."""
-        current = self.current_step is not None and self.current_step.has_errors()
-        return bool(self.errors) or current or any(each.step.has_errors() for each in self.step_executions)
+        return bool(self.errors) or any(step.has_errors() for step in self.all_steps)
 
     def final_status(self) -> ExecutionStatus:
         """The status it would end with now: failed before stopped before completed. Recovered errors do not fail it.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from ...errors import StateUnreadable
 from ..conversation.messages import Extent, Message, Role, Span
 from ..conversation.step_messages import step_messages
 from ..values.error_info import ErrorInfo
@@ -15,6 +17,9 @@ from ..values.value import Value
 from .inference import InferenceResponse
 from .signals import NO_CONTINUATION, ExecutionContinuation
 from .tool_calls import ToolCall, ToolExecution, ToolOutcome
+
+if TYPE_CHECKING:
+    from ..agent_state import AgentState
 
 
 class AgentStepType(StrEnum):
@@ -45,6 +50,7 @@ class AgentStep(Value):
     inference_response: InferenceResponse = InferenceResponse()
     tool_executions: tuple[ToolExecution, ...] = ()
     errors: tuple[ErrorInfo, ...] = ()
+    __slots__ = ("_shown_by",)  # the state that shows it: neither stored nor compared
 
     @classmethod
     def from_inference(
@@ -80,6 +86,18 @@ class AgentStep(Value):
         if self.has_errors():
             return AgentStepType.ERROR
         return AgentStepType.TOOL_EXECUTION if self.has_tool_calls() else AgentStepType.FINAL_RESPONSE
+
+    @property
+    def input_messages(self) -> tuple[Message, ...]:
+        """The messages that the model saw; `AgentState.input_messages` takes another compiler.
+
+        Raises:
+            StateUnreadable: No state shows the step, as `state.last_step` and `state.steps` do, or they are gone.
+        """
+        state: AgentState | None = getattr(self, "_shown_by", None)
+        if state is None:
+            raise StateUnreadable(f"inputs of step {self.number}", "the step belongs to no state; read it from one.")
+        return state.input_messages(self)
 
     @property
     def requested_tool_calls(self) -> tuple[ToolCall, ...]:
@@ -124,6 +142,12 @@ class AgentStep(Value):
     def with_error(self, error: ErrorInfo) -> AgentStep:
         """Add an error."""
         return self._with(errors=(*self.errors, error))
+
+    def shown_by(self, state: AgentState) -> AgentStep:
+        """The same, as a state shows it."""
+        shown = self._with()
+        object.__setattr__(shown, "_shown_by", state)
+        return shown
 
     def with_outputs(self, messages: tuple[Message, ...], spans: tuple[Span, ...]) -> AgentStep:
         """The same with these messages, which the store has at these spans."""

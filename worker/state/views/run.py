@@ -298,8 +298,7 @@ class RunFields(Generic[S]):
         return self.state.to_dict()
 
     def _steps(self) -> Sequence[AgentStep]:
-        current = self.state.current_step
-        return self.state.steps if current is None else (*self.state.steps, current)
+        return self.state.execution.all_steps if self.state.execution else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class SmartView:
     @property
     def tool_history(self) -> tuple[ToolExecution, ...]:
         """Every tool call of the execution, in order, archived or not."""
-        steps = self.state.steps if self.state.current_step is None else (*self.state.steps, self.state.current_step)
+        steps = self.state.execution.all_steps if self.state.execution else ()
         return tuple(each for step in steps for each in step.tool_executions)
 
     @property
