@@ -22,7 +22,6 @@ from celery_agents.tasks.client.pending import (
     UserQuestionResolution,
     pending_approvals,
     pending_user_questions,
-    resolve_tool_approval,
     resolve_user_question,
     user_question_event,
 )
@@ -289,11 +288,11 @@ def test_the_views_in_the_names_of_the_agent_sdk_follow_a_question_to_its_use(la
     assert (approval.status, approval.tool_name, approval.args) == ("pending", "refund", {"work": "a"})
     assert (question.status, question.questions[0].question, question.allow_free_text) == ("pending", "Which?", True)
     resolution = ToolApprovalResolution(id=approval.tool_call_id, approved=True, decided_by="reviewer", comment="fine")
-    resolve_tool_approval(client, job.session_id, resolution)
+    client.resolve_tool_approval(job.session_id, resolution)
     answers = {"Which?": {"values": ["B"], "notes": "surely"}}
     client.suspend(job.session_id, reason="to look at the statuses")
-    resolve_user_question(
-        client, job.session_id, UserQuestionResolution(id=question.id, answers=answers, answered_by="reviewer")
+    client.resolve_user_question(
+        job.session_id, UserQuestionResolution(id=question.id, answers=answers, answered_by="reviewer")
     )
     (question,) = pending_user_questions(client, job.session_id)
     assert (question.status, question.answered_by) == ("answered", "reviewer")

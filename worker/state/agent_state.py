@@ -164,7 +164,7 @@ class AgentState(AgentWithParts):
         self, status: ExecutionStatus | None = None, *, claim: str = "", now: datetime | None = None
     ) -> AgentState:
         """Archive the current step with the signals of now; unchanged without one."""
-        if self.current_step is None:
+        if self.execution is None or self.execution.current_step is None:
             return self
         moment = now or utcnow()
         execution = self._execution.with_current_step_completed(moment, claim)
