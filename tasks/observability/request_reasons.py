@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from ...worker.moments import moment
 from ...worker.state import CLOCK, ExpiryAction, RequestKind, RequestSummary
@@ -60,3 +60,5 @@ def _describe(request: RequestSummary) -> str:
             return f"the result of {request.call} from a service"
         case RequestKind.CHILD:
             return f"the end of the child session of {request.call}"
+        case _ as never:
+            assert_never(never)

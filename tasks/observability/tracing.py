@@ -11,9 +11,20 @@ import contextlib
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from ...worker.engine import Done, Outcome, RetryLater, StepObserver, TakenOver, Waiting, new_records
+from ...worker.engine import (
+    Done,
+    Moved,
+    NothingToDo,
+    Outcome,
+    Parked,
+    RetryLater,
+    StepObserver,
+    TakenOver,
+    Waiting,
+    new_records,
+)
 from ...worker.errors import MissingExtra
 from ...worker.state import ExecutionState, InferenceResponse
 from ...worker.trace_ids import derive_root_span_id, derive_trace_id
@@ -268,5 +279,7 @@ def _outcome_name(outcome: Outcome | None) -> str:
             return "put_off"
         case TakenOver():
             return "taken_over"
-        case _:
+        case NothingToDo() | Moved() | Parked():
             return "other"
+        case _ as never:
+            assert_never(never)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions, requires
+from typing import Final
 
 import pytest
 
@@ -48,6 +50,127 @@ HEIGHT = {
     "testing": 10,
     "": 11,
 }
+
+# The rooms, and the modules beside them, with the rooms that each imports from. A new arrow is written here on purpose.
+ARROWS: Final[Mapping[str, str]] = {
+    "__main__": "tasks.cli",
+    "demo": (
+        "tasks.client tasks.local tasks.own_app worker.agent worker.drivers worker.errors worker.state "
+        "worker.store worker.tools"
+    ),
+    "tasks": "config tasks.app",
+    "tasks.agent_modules": "config worker.agent",
+    "tasks.answer_controls": "tasks.lazy_client tasks.names worker.errors",
+    "tasks.app": "config tasks.consumer tasks.controls tasks.lazy_client tasks.producer tasks.runtime tasks.step",
+    "tasks.broker_keys": "config",
+    "tasks.cli": (
+        "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.errors "
+        "worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
+    ),
+    "tasks.client": (
+        "config tasks.housekeeping tasks.producer tasks.publishing worker.capabilities worker.concurrency "
+        "worker.engine worker.errors worker.moments worker.pydantic_agents worker.requests worker.session "
+        "worker.state worker.store"
+    ),
+    "tasks.consumer": (
+        "config tasks.agent_modules tasks.broker_keys tasks.housekeeping tasks.names tasks.observability "
+        "tasks.own_app tasks.producer tasks.publishing tasks.runtime tasks.step_message worker.concurrency "
+        "worker.engine worker.errors worker.known_secrets worker.store"
+    ),
+    "tasks.controls": (
+        "config tasks.answer_controls tasks.consumer tasks.lazy_client tasks.names worker.errors worker.state"
+    ),
+    "tasks.housekeeping": (
+        "config tasks.observability tasks.publishing tasks.runtime worker.engine worker.errors "
+        "worker.redaction worker.state worker.store"
+    ),
+    "tasks.http": (
+        "config tasks.client tasks.observability worker.errors worker.known_secrets worker.moments "
+        "worker.requests worker.state worker.store"
+    ),
+    "tasks.lazy_client": "config tasks.client",
+    "tasks.local": (
+        "config tasks.agent_modules tasks.app tasks.consumer worker.errors worker.known_secrets worker.store"
+    ),
+    "tasks.message_template": "config tasks.names worker.store worker.unique",
+    "tasks.observability": (
+        "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
+        "tasks.publishing worker.agent worker.engine worker.errors worker.moments worker.redaction "
+        "worker.state worker.store worker.trace_ids"
+    ),
+    "tasks.producer": "config tasks.names tasks.own_app worker.errors",
+    "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",
+    "tasks.runtime": (
+        "config tasks.agent_modules tasks.broker_keys tasks.consumer tasks.housekeeping tasks.observability "
+        "tasks.publishing tasks.wake_up_listener worker.concurrency worker.crash_points worker.engine "
+        "worker.errors worker.known_secrets worker.mcp worker.store"
+    ),
+    "tasks.step": (
+        "config tasks.consumer tasks.names tasks.runtime tasks.step_message worker.concurrency "
+        "worker.crash_points worker.engine worker.errors worker.state worker.store"
+    ),
+    "tasks.step_message": "worker.errors worker.state worker.store",
+    "tasks.wake_up_listener": "config worker.store",
+    "testing": (
+        "config worker.agent worker.crash_points worker.drivers worker.engine worker.errors worker.moments "
+        "worker.requests worker.state worker.store worker.tools"
+    ),
+    "worker.agent": (
+        "config worker.capabilities worker.capability worker.drivers worker.errors worker.guards worker.hooks "
+        "worker.mcp worker.pydantic_agents worker.state worker.tools"
+    ),
+    "worker.capabilities": (
+        "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
+        "worker.redaction worker.requests worker.state worker.tools worker.trace_ids"
+    ),
+    "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
+    "worker.concurrency": "config",
+    "worker.drivers": "config worker.errors worker.redaction worker.state worker.tools",
+    "worker.engine": (
+        "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
+        "worker.errors worker.guards worker.hooks worker.known_secrets worker.mcp worker.moments "
+        "worker.redaction worker.requests worker.state worker.store worker.tools"
+    ),
+    "worker.guards": "worker.concurrency worker.errors worker.state worker.tools",
+    "worker.hooks": "worker.concurrency worker.drivers worker.errors worker.redaction worker.state worker.tools",
+    "worker.known_secrets": "worker.secret_values",
+    "worker.mcp": (
+        "config worker.concurrency worker.errors worker.known_secrets worker.redaction worker.requests "
+        "worker.secret_values worker.state worker.tools"
+    ),
+    "worker.pydantic_agents": (
+        "worker.drivers worker.errors worker.guards worker.known_secrets worker.redaction worker.requests "
+        "worker.state worker.tools"
+    ),
+    "worker.redaction": "worker.errors worker.known_secrets worker.state",
+    "worker.requests": "worker.errors worker.state",
+    "worker.session": (
+        "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "
+        "worker.moments worker.redaction worker.state worker.store worker.tools worker.unique"
+    ),
+    "worker.state": "worker.errors",
+    "worker.store": (
+        "config worker.concurrency worker.crash_points worker.errors worker.moments worker.redaction "
+        "worker.state worker.tools worker.unique"
+    ),
+    "worker.tools": "worker.errors worker.known_secrets worker.redaction worker.requests worker.state",
+}
+
+# What a worker process is made of imports itself in a circle. Nothing else may, and nothing may join.
+WORKER_PROCESS: Final = frozenset(
+    [
+        "tasks.answer_controls",
+        "tasks.app",
+        "tasks.client",
+        "tasks.consumer",
+        "tasks.controls",
+        "tasks.housekeeping",
+        "tasks.lazy_client",
+        "tasks.observability",
+        "tasks.runtime",
+        "tasks.step",
+    ]
+)
 
 # Where a library may be imported at all, and whether only inside functions, so that the product runs without it.
 HOME = {
@@ -125,6 +248,39 @@ def shown(bad: Iterator[Import]) -> list[str]:
 def test_imports_point_down() -> None:
     own = (imported for _, imported in ALL if imported.own and imported.target != f"{PACKAGE}.__version__")
     assert shown(i for i in own if not i.types_only and HEIGHT[part(i.target)] > HEIGHT[part(i.module)]) == []
+
+
+def room(name: str) -> str:
+    """The room of a module, or the module itself where it is in none; "" for the package."""
+    parts = name.removeprefix(PACKAGE).lstrip(".").split(".")
+    return ".".join(parts[:2]) if parts[0] in ("worker", "tasks") else parts[0]
+
+
+def arrows() -> dict[str, set[str]]:
+    """The rooms that each room imports from; what is imported for types only does not count."""
+    known, found = modules(), dict[str, set[str]]()
+    for name, imported in ALL:
+        target = imported.target
+        while target not in known and "." in target:
+            target = target.rpartition(".")[0]
+        if imported.own and not imported.types_only and room(name) not in ("", room(target)) and target != PACKAGE:
+            found.setdefault(room(name), set()).add(room(target))
+    return found
+
+
+def test_each_room_imports_from_the_rooms_that_are_listed_and_from_no_other() -> None:
+    found = {(name, each) for name, targets in arrows().items() for each in targets}
+    listed = {(name, each) for name, targets in ARROWS.items() for each in targets.split()}
+    assert (sorted(found - listed), sorted(listed - found)) == ([], []), "new, and no longer there"
+
+
+def test_rooms_import_in_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for name, targets in arrows().items():
+        merged = "a worker process" if name in WORKER_PROCESS else name
+        mine = {"a worker process" if each in WORKER_PROCESS else each for each in targets} - {merged}
+        graph.setdefault(merged, set()).update(mine)
+    TopologicalSorter(graph).prepare()  # it raises CycleError, with the circle
 
 
 def test_config_knows_nothing_of_ours() -> None:

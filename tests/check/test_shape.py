@@ -48,6 +48,26 @@ OPENINGS: Final = ("Who", "Whom", "Whose", "What", "Of", "Those", "Such", "Where
 # Libraries whose private attributes are touched in one place each.
 FOREIGN: Final = ("celery", "kombu", "redis", "pydantic", "billiard", "vine")
 HOMES_OF_INTERNALS: Final = ("worker/state/values/",)
+# Functions that match values from outside, or of which any may come: each other value has an answer of its own.
+OPEN_MATCHES: Final = frozenset(
+    {
+        "demo/narrator.py:describe_event",
+        "tasks/cli/request_commands.py:_ask_person",
+        "tasks/http/agui_events.py:_message",
+        "tasks/http/agui_run.py:_translate",
+        "tasks/observability/doctor/workers.py:_examine_entry",
+        "testing/databases.py:_read_reply",
+        "testing/databases.py:_translate",
+        "testing/world.py:at",
+        "worker/engine/request_opening.py:_needed_request",
+        "worker/guards.py:ask_guards",
+        "worker/mcp/session.py:_as_text",
+        "worker/requests/schemas.py:_wish",
+        "worker/session/redis_store.py:_operation",
+        "worker/state/views/run.py:reason",
+        "worker/tools/approval.py:stored_rule",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -296,6 +316,20 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def unfinished_matches() -> Iterator[str]:
+    """Matches that a new member of a closed set falls through, or that treat it like another one."""
+    for source in sources():
+        for function in functions(source.tree):
+            place = f"{source.path}:{function.name}"
+            for node in ast.walk(function):
+                if isinstance(node, ast.Match) and place not in OPEN_MATCHES and not _asserts_never(node.cases[-1]):
+                    yield f"{source.path}:{node.lineno} {function.name}: the last case asserts nothing"
+
+
+def _asserts_never(case: ast.match_case) -> bool:
+    return ast.unparse(case) == "case _ as never:\n    assert_never(never)"
+
+
 RULES: Final[Sequence[Callable[[], Iterator[str]]]] = (
     long_functions,
     many_parameters,
@@ -305,6 +339,7 @@ RULES: Final[Sequence[Callable[[], Iterator[str]]]] = (
     long_files,
     puzzling_openings,
     foreign_internals,
+    unfinished_matches,
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.errors import ConfigurationError, StateUnreadable, StoreUnavailable
-from celery_agents.worker.store import NewEvent, QueueSnapshot, StepRef
+from celery_agents.worker.store import EventType, NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
 from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note, shard_of
@@ -234,10 +234,10 @@ def test_an_event_that_cannot_be_read_is_shown_as_such_and_the_next_one_follows(
 ) -> None:
     scope = bench.store.context.session(bench.session)
     bench.database("XADD", scope.keys.events, "*", *fields)
-    (good,) = event_commands(scope, [NewEvent(type="good", execution_id="e", step=1, data={})])
+    (good,) = event_commands(scope, [NewEvent(type=EventType.PARKED, execution_id="e", step=1, data={})])
     bench.database(*good)
     found = [event.type for event in bench.store.sessions.events(bench.session)]
-    assert found[-2:] == ["unreadable", "good"]
+    assert found[-2:] == ["unreadable", EventType.PARKED]
 
 
 def test_a_registry_entry_whose_name_is_no_text_hides_no_worker(database: Database) -> None:

@@ -15,7 +15,7 @@ from celery_agents.worker.errors import (
     SessionDeleted,
     SessionNotFound,
 )
-from celery_agents.worker.store import Claimed, NewEvent, NotClaimed, QueueSnapshot
+from celery_agents.worker.store import Claimed, EventType, NewEvent, NotClaimed, QueueSnapshot
 from celery_agents.worker.store.database import Database
 
 from support.asking import a_request, approve, ask
@@ -180,7 +180,7 @@ LATE: dict[str, Callable[[Bench, Claimed], object]] = {
     "answer": lambda bench, claimed: bench.store.steps.record_answer(claimed.claim, b"paid"),
     "result": lambda bench, claimed: bench.store.steps.record_results(claimed.claim, {0: b"done"}),
     "failure": lambda bench, claimed: bench.store.steps.record_failure(
-        claimed.claim, 1, b"{}", [NewEvent("inference_failed", bench.execution, 1, {})]
+        claimed.claim, 1, b"{}", [NewEvent(EventType.MODEL_CALL_FAILED, bench.execution, 1, {})]
     ),
     "auxiliary": lambda bench, claimed: bench.store.steps.record_auxiliary(claimed.claim, "title", b"paid"),
     "tools": lambda bench, claimed: bench.store.steps.record_tools(claimed.claim, b"digest"),

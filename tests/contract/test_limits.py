@@ -11,7 +11,7 @@ import pytest
 
 from celery_agents.worker.engine import operation_transition, retry_transition
 from celery_agents.worker.errors import ActionRefused
-from celery_agents.worker.store import NewEvent, NextState, Transition
+from celery_agents.worker.store import EventType, NewEvent, NextState, Transition
 from celery_agents.worker.store.database import Database
 
 from support.points import Points
@@ -104,9 +104,9 @@ def test_the_data_of_an_event_are_limited(new_bench: NewBench) -> None:
     claimed = bench.claim()
     data = {"status": "ok", "tools": ["a tool"] * 1_000, "number": 7}
     size = len(json.dumps(data, separators=(",", ":")))
-    transition = with_event(NewEvent("big", bench.execution, 1, data), claimed.loaded.state)
+    transition = with_event(NewEvent(EventType.STEP_COMMITTED, bench.execution, 1, data), claimed.loaded.state)
     bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
-    (event,) = [event for event in bench.store.sessions.events(bench.session) if event.type == "big"]
+    event = next(each for each in bench.store.sessions.events(bench.session) if each.type is EventType.STEP_COMMITTED)
     assert dict(event.data) == {"status": "ok", "number": 7, "left_out_bytes": size}
 
 

@@ -30,6 +30,7 @@ from celery_agents.worker.store import (
     ActionResult,
     Claim,
     Claimed,
+    EventType,
     InboxKind,
     NewEvent,
     NextState,
@@ -324,7 +325,7 @@ def step_transition(claimed: Claimed, *, final: bool, text: str = "text", failed
         else:
             state = state.with_current_step_completed(claim=claim.id, now=now)
         after = operation_transition(Snapshot(state, fresh.inbox, fresh.entries, fresh.now_ms, None)).state
-        event = NewEvent("step_committed", claim.ref.execution_id, claim.ref.step, {})
+        event = NewEvent(EventType.STEP_COMMITTED, claim.ref.execution_id, claim.ref.step, {})
         return NextState(
             after,
             ended=state if after is not state and state.status is not ExecutionStatus.IN_PROGRESS else None,

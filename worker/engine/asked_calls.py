@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 from ...config.settings import Settings
 from ..errors import StateUnreadable
@@ -245,8 +245,10 @@ def _record_external(
             return record_not_run(run, requested, answer.at_ms)
         case AnswerVerb.DENY:
             return record_error(run, requested, ErrorInfo(kind="expired", message="No result came in time."), times)
-        case _:
+        case AnswerVerb.FAIL | AnswerVerb.APPROVE | AnswerVerb.ANSWER | AnswerVerb.PASS_ON:
             return _record_failed_external(run, requested, answer, times)
+        case _ as never:
+            assert_never(never)
 
 
 def _record_failed_external(run: Run, requested: RequestedCall, answer: AnswerRecord, times: CallTimes) -> CallRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from ..redaction import describe_exception, redact
 from ..state import ErrorInfo, ToolOutcome
@@ -41,17 +41,26 @@ class BegunCalls:
             begun = run.journal.begun.get(each.index)
             if run.is_stopping:
                 run = run.with_record(each.index, self.record_stopped(run, each, begun))
-            elif begun is None or _may_repeat(run, each):
+            elif begun is None or has_begun_elsewhere(run, each.index):  # the call begins, or only goes on
                 fresh.append(each)
-            elif each.tool.effect is Effect.LOOKUP:
-                run, again = self._look_up(run, each, begun)
-                fresh += again
             else:
-                why = "a worker ended during the call"
-                run = _with_outcome(run, each, record_unknown(run, each, why, self._times_now(run)))
+                run, again = self._resolve_begun(run, each, begun)
+                fresh += again
             if run.outcome is not None:
                 return run, []
         return run, fresh
+
+    def _resolve_begun(self, run: Run, planned: PlannedCall, begun: BeginRecord) -> tuple[Run, list[PlannedCall]]:
+        match planned.tool.effect:
+            case Effect.PURE | Effect.KEYED:
+                return run, [planned]
+            case Effect.LOOKUP:
+                return self._look_up(run, planned, begun)
+            case Effect.UNSAFE:
+                why = "a worker ended during the call"
+                return _with_outcome(run, planned, record_unknown(run, planned, why, self._times_now(run))), []
+            case _ as never:
+                assert_never(never)
 
     def record_stopped(self, run: Run, planned: PlannedCall, begun: BeginRecord | None) -> CallRecord:
         """Record a call that may not begin any more."""
@@ -80,6 +89,8 @@ class BegunCalls:
                 if over_ms <= now_ms:
                     return run, [planned]
                 return self._look_up_later(run, planned, (over_ms - now_ms) / 1000), []
+            case _ as never:
+                assert_never(never)
 
     def _record_lookup(self, run: Run, planned: PlannedCall, answer: LookupResult) -> CallRecord:
         """Record the effect of an earlier attempt, as the tool's lookup describes it."""
@@ -97,11 +108,6 @@ class BegunCalls:
 
     def _times_now(self, run: Run) -> CallTimes:
         return CallTimes.at(self._services.redis_ms(run))
-
-
-def _may_repeat(run: Run, planned: PlannedCall) -> bool:
-    """Whether a begun call runs again without a question: by its class, or because it only goes on."""
-    return planned.tool.effect in (Effect.PURE, Effect.KEYED) or has_begun_elsewhere(run, planned.index)
 
 
 def _with_outcome(run: Run, planned: PlannedCall, record: CallRecord) -> Run:

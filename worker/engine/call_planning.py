@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from ..errors import ClaimLost
 from ..hooks import HookPoint
@@ -117,8 +118,10 @@ class CallPlanner:
                 return record
             case ReadyToRun(approved):
                 call = approved
-            case _:
+            case None | StillOpen():
                 pass
+            case _ as never:
+                assert_never(never)
         requested = RequestedCall(index=index, call=call)
         return record_stopped(run, requested, self._services.redis_ms(run), run.journal.begun.get(index))
 
@@ -141,6 +144,8 @@ class CallPlanner:
                     return None
                 asked = ToolCall(id=request.call_id, name=request.tool, args=request.args)
                 return self._bind(run, RequestedCall(index=index, call=asked))
+            case _ as never:
+                assert_never(never)
 
     def _plan_new_call(self, run: Run, index: int, call: ToolCall) -> PlannedCall | CallRecord:
         """Plan a call that has asked for nothing; the hooks before it run, unless its decision is journaled."""

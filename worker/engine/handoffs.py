@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from ..state import AgentState, ToolOutcome
-from ..store import NewEvent, NextState
+from ..store import EventType, NewEvent, NextState
 from ..tools import Handoff, supports_handoff
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
@@ -94,7 +94,7 @@ def hand_over(run: Run, next_state: NextState, now: datetime) -> NextState:
         next_state.state.context, execution.with_handoff(run.agent.name)
     )
     event = NewEvent(
-        type="agent_changed",
+        type=EventType.AGENT_CHANGED,
         execution_id=run.ref.execution_id,
         step=run.ref.step,
         data={"agent": handoff.name, "by": run.agent.name},

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from pydantic import ValidationError
 
 from ..errors import InvalidInput, StateUnreadable
 from ..requests import without_grant
 from ..state import AgentState, ExecutionBudget, LLMConfig, Message
-from ..store import InboxKind, NewEvent, Operation, Snapshot
+from ..store import EventType, InboxKind, NewEvent, Operation, Snapshot
 from .step_texts import execution_event
 
 _KEY_CHARS: Final = 100
@@ -43,7 +43,7 @@ def apply_inbox(
         execution = state.execution
         if execution is not None and operation.kind is InboxKind.MESSAGE:
             data = {"operation": operation.id, "started": starter is operation}
-            events.append(execution_event("message_joined", execution, data))
+            events.append(execution_event(EventType.MESSAGE_JOINED, execution, data))
     if has_ended and has_unseen and starter is None:
         state = _start_next_execution(state, None, now)
     return state, events
@@ -72,7 +72,7 @@ def _has_room(state: AgentState, operation: Operation) -> bool:
 def _refusal(state: AgentState, operation: Operation) -> list[NewEvent]:
     """The event that tells of metadata that found no room: its caller has got an answer long ago."""
     data = {"operation": operation.id, "key": str(operation.payload["key"])[:_KEY_CHARS]}
-    return [] if state.execution is None else [execution_event("metadata_refused", state.execution, data)]
+    return [] if state.execution is None else [execution_event(EventType.METADATA_REFUSED, state.execution, data)]
 
 
 def operation_ids(snapshot: Snapshot) -> tuple[str, ...]:
@@ -116,6 +116,8 @@ def _with_operation(state: AgentState, operation: Operation, now: datetime) -> A
             return state.with_llm_config(LLMConfig.from_dict(dict(payload["model"])), now=now)
         case InboxKind.REVOKE_GRANT:
             return without_grant(state, _check_text(payload["grant"]), now)
+        case _ as never:
+            assert_never(never)
 
 
 def _check_text(value: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from ..guards import time_signals
 from ..moments import moment
 from ..state import StopReason, StopSignal
@@ -43,6 +45,8 @@ def resolve_interruption(run: Run, services: EngineServices) -> Run:
         # A lease that is no longer fresh, or a late function that has returned after all.
         case None | Interruption.CALL:
             return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
+        case _ as never:
+            assert_never(never)
 
 
 def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:

@@ -11,7 +11,7 @@ from ..drivers import Delta
 from ..errors import InvalidInput
 from ..known_secrets import SecretStream, redact_known
 from ..redaction import whole_unicode
-from ..store import Attempt, Claimed, NewEvent
+from ..store import Attempt, Claimed, EventType, NewEvent
 from .active_lease import ActiveLease
 from .live_writer import AttemptText, LiveWriter
 
@@ -65,7 +65,7 @@ class RunText:
             return None
         claim, ref = self._claimed.claim, self._claimed.claim.ref
         data = {"attempt": claim.id, "call": self._call, "keeps_answer": False}
-        return NewEvent(type="attempt_voided", execution_id=ref.execution_id, step=ref.step, data=data)
+        return NewEvent(type=EventType.ATTEMPT_VOIDED, execution_id=ref.execution_id, step=ref.step, data=data)
 
     def emit_of_tool(self, index: int, value: Any) -> None:
         """Emit a text or a JSON value of a tool call.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from ..concurrency import fibers
 from ..errors import ClaimLost
@@ -127,3 +127,5 @@ def _expiry_record(request: Request, now_ms: int) -> AnswerRecord:
             return AnswerRecord(verb=AnswerVerb.FAIL, reason=reason, **fields)
         case ExpiryAction.PASS_ON:
             return AnswerRecord(verb=AnswerVerb.PASS_ON, reason=f"passed on to {rule.to}", **fields)
+        case _ as never:
+            assert_never(never)

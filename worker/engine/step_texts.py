@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..known_secrets import redact_known
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse, Request
-from ..store import NewEvent
+from ..store import EventType, NewEvent
 from ..tools import to_json_value
 from .run import Run
 
@@ -34,7 +34,7 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
     }
     if len(run.records) > _SHOWN_TOOLS:
         data["more_tools"] = len(run.records) - _SHOWN_TOOLS
-    return NewEvent(type="step_committed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+    return NewEvent(type=EventType.STEP_COMMITTED, execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
 def capability_events(run: Run, state: AgentState) -> list[NewEvent]:
@@ -52,7 +52,7 @@ def capability_events(run: Run, state: AgentState) -> list[NewEvent]:
             )
             continue
         events += [
-            NewEvent(type="capability", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+            NewEvent(type=EventType.CAPABILITY, execution_id=run.ref.execution_id, step=run.ref.step, data=data)
             for data in reported
         ]
     return events
@@ -61,7 +61,7 @@ def capability_events(run: Run, state: AgentState) -> list[NewEvent]:
 def failed_call_event(run: Run, error: ErrorInfo, facts: Mapping[str, Any], next_try_ms: int) -> NewEvent:
     """The event of a model call that gave no usable answer and is made again within the step."""
     data = {**facts, "message": error.message[:_SHOWN_CHARS], "next_try_ms": next_try_ms}
-    return NewEvent(type="model_call_failed", execution_id=run.ref.execution_id, step=run.ref.step, data=data)
+    return NewEvent(type=EventType.MODEL_CALL_FAILED, execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
 def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
@@ -80,10 +80,10 @@ def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
     last = execution.last_step
     if last is not None and last.inference_response.finish_reason.is_cut_short():
         data["finish_reason"] = last.inference_response.finish_reason.value
-    return execution_event(f"execution_{execution.status.value}", execution, data)
+    return execution_event(EventType(f"execution_{execution.status.value}"), execution, data)
 
 
-def execution_event(kind: str, execution: ExecutionState, data: Mapping[str, Any]) -> NewEvent:
+def execution_event(kind: EventType, execution: ExecutionState, data: Mapping[str, Any]) -> NewEvent:
     """An event of an execution, after as many steps as it has."""
     return NewEvent(type=kind, execution_id=execution.execution_id, step=execution.step_count, data=data)
 

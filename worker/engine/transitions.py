@@ -12,7 +12,7 @@ from typing import Any
 
 from ..moments import moment
 from ..state import AgentState, ExecutionBudget, ExecutionStatus, Message
-from ..store import InboxKind, NewEvent, NextState, Snapshot, Transition
+from ..store import EventType, InboxKind, NewEvent, NextState, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
 from .handoffs import hand_over
 from .inbox import apply_inbox, check_operation, notify_by_operation, operation_ids
@@ -77,7 +77,7 @@ def stop_transition(snapshot: Snapshot) -> NextState:
     state = snapshot.state.with_stop_signal(user_stop_signal(), now=now).with_execution_completed(now=now)
     after, joined = apply_inbox(state, snapshot, now, has_ended=True, has_unseen=False)
     data = {"status": "stopped", "reason": "user_requested"}
-    event = execution_event("execution_stopped", execution, data)
+    event = execution_event(EventType.EXECUTION_STOPPED, execution, data)
     return NextState(
         state=after,
         ended=state if after is not state else None,
@@ -123,7 +123,7 @@ def retry_transition(budget: ExecutionBudget | None, by: str | None = None) -> T
         execution = state.execution
         assert execution is not None
         event = NewEvent(
-            type="step_retried",
+            type=EventType.STEP_RETRIED,
             execution_id=execution.execution_id,
             step=execution.step_count + 1,
             data={"retries": execution.retries} | ({} if by is None else {"by": by}),
@@ -157,7 +157,7 @@ def first_state(state: AgentState, message: Message, execution: FirstExecution, 
     state = state.with_user_message(message, now=now)
     state = state.with_execution(execution.execution_id, execution.budget, operation_id, now=now)
     data = {"operation": operation_id}
-    event = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
+    event = NewEvent(type=EventType.EXECUTION_SUBMITTED, execution_id=execution.execution_id, step=0, data=data)
     notify = {operation_id: execution.notify} if execution.notify else {}
     return NextState(
         state,

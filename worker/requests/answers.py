@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -61,6 +61,8 @@ def check_answer(request: Request, answer: GivenAnswer) -> GivenAnswer:
             return Complete(_check_size(request, "value", freeze(value, "value")))
         case Fail(error):
             return Fail(check_text("error", error))
+        case _ as never:
+            assert_never(never)
 
 
 def check_values(request: Request, values: Any) -> Any:

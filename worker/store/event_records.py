@@ -101,7 +101,7 @@ EXECUTION_ENDS: Final = frozenset(
 class NewEvent:
     """An event for watchers, to be written in the transaction that makes it true."""
 
-    type: str
+    type: EventType
     execution_id: str
     step: int
     data: Mapping[str, Any]

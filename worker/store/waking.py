@@ -14,7 +14,7 @@ from typing import Any
 from .context import SessionScope
 from .control import ControlFields
 from .database import Command
-from .event_records import NewEvent
+from .event_records import EventType, NewEvent
 from .events import event_commands
 from .records import StepRef
 
@@ -53,5 +53,5 @@ def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping
 
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:
     """The event that a step goes on which waited or was held."""
-    event = NewEvent(type="execution_resumed", execution_id=control.execution, step=control.step, data=data)
+    event = NewEvent(type=EventType.EXECUTION_RESUMED, execution_id=control.execution, step=control.step, data=data)
     return event_commands(scope, [event])

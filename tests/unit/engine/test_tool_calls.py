@@ -552,6 +552,17 @@ def test_a_call_whose_worker_died_is_made_again_as_its_effect_class_allows(
     assert bench.record(session_id).status == "completed"
 
 
+def test_an_effect_class_that_nothing_decides_about_is_an_error_and_no_unknown_outcome(new_bench: NewBench) -> None:
+    fragile = fragile_tool()
+    bench = new_bench(calling(CallTool("fragile"), tools=[fragile]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    object.__setattr__(fragile, "effect", "transactional")  # what a fifth member of `Effect` would be
+    with pytest.raises(AssertionError, match="transactional"):
+        bench.step(session_id)
+    assert bench.state(session_id).steps == (), "the step is still to be done"
+
+
 def test_a_lookup_that_raises_or_gives_no_json_does_not_end_the_step(new_bench: NewBench) -> None:
     from celery_agents.worker.tools import LookupResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 from ..values.field_types import Count, Flag, JsonField, Text
 from ..values.frozen import FrozenDict, Json, freeze
@@ -235,3 +235,5 @@ def _content(answer: GivenAnswer) -> tuple[AnswerVerb, Json, str]:
             return AnswerVerb.COMPLETE, freeze(value, "value"), ""
         case Fail(error):
             return AnswerVerb.FAIL, None, error
+        case _ as never:
+            assert_never(never)

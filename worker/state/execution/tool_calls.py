@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never, cast
 
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -194,8 +194,10 @@ class ToolExecution(Value):
             case ToolOutcome.UNKNOWN:
                 why = self.error.message if self.error else ""
                 return f"Outcome unknown: the call may or may not have happened. {why}".rstrip()
-            case _:
+            case ToolOutcome.ERROR | ToolOutcome.NOT_RUN | ToolOutcome.BLOCKED:
                 return f"{ERROR_WORDS}{self.error_message()}"
+            case _ as never:
+                assert_never(never)
 
 
 def as_text(value: Json) -> str:

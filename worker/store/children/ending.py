@@ -32,7 +32,7 @@ from .. import fields
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import NextState, StepRef
 from ..requests.events import closed_event
@@ -208,4 +208,4 @@ def _event(request: Request, end: ChildEnd) -> NewEvent:
     }
     if end.left_out:
         data["left_out"] = list(end.left_out)
-    return NewEvent(type="child_ended", execution_id=request.execution_id, step=request.step, data=data)
+    return NewEvent(type=EventType.CHILD_ENDED, execution_id=request.execution_id, step=request.step, data=data)

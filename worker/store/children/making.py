@@ -10,7 +10,7 @@ from ...state import ParentLink, Request
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StoreContext
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..records import NextState, StepRef
 from ..sessions.saving import SessionSave
 from ..sessions.unoffered import begin_waiting
@@ -111,4 +111,4 @@ def _event(child: NewChild) -> NewEvent:
         "tool": request.tool,
         "depth": order.depth,
     }
-    return NewEvent(type="child_started", execution_id=request.execution_id, step=request.step, data=data)
+    return NewEvent(type=EventType.CHILD_STARTED, execution_id=request.execution_id, step=request.step, data=data)

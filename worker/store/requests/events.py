@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ...state import AnswerRecord, AnswerVerb, Request
-from ..event_records import NewEvent
-
-RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled"]
+from ..event_records import EventType, NewEvent
 
 
 def opened_event(request: Request) -> NewEvent:
@@ -15,16 +11,16 @@ def opened_event(request: Request) -> NewEvent:
     data = request.summarize().to_dict()
     for name in ("session_id", "execution_id", "step"):
         del data[name]
-    return NewEvent(type="request_opened", execution_id=request.execution_id, step=request.step, data=data)
+    return NewEvent(type=EventType.REQUEST_OPENED, execution_id=request.execution_id, step=request.step, data=data)
 
 
 def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
     """A request got its answer: of a person or service, at its expiry, or of a stop."""
-    type_: RequestEventType = "request_answered"
+    type_ = EventType.REQUEST_ANSWERED
     if record.verb is AnswerVerb.CANCEL:
-        type_ = "request_cancelled"
+        type_ = EventType.REQUEST_CANCELLED
     elif record.by_expiry:
-        type_ = "request_expired"
+        type_ = EventType.REQUEST_EXPIRED
     data = {
         "id": request.id,
         "kind": request.kind.value,

@@ -10,7 +10,7 @@ from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..inbox import InboxIndex
 from ..keys import fingerprint_field
@@ -87,7 +87,7 @@ def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watch
     """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
     scope, control = found.scope, found.control
     event = NewEvent(
-        type="message_received",
+        type=EventType.MESSAGE_RECEIVED,
         execution_id=control.execution,
         step=control.step,
         data={"operation": operation.id, "queued": True},

@@ -11,7 +11,7 @@ from .. import fields
 from ..context import SessionScope, StoreContext
 from ..control import HELD_MARK, HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import ActionResult
 from ..transaction_retries import LOST_REPLIES
@@ -54,7 +54,9 @@ def _suspend(scope: SessionScope, request: HoldRequest) -> ActionResult:
         _refuse_unless_active(scope.session_id, control)
         until_ms = _until_ms(found.load_state(watched), request, now_ms)
         data = {"reason": request.reason, "by": request.by, "until_ms": until_ms}
-        event = NewEvent(type="execution_suspended", execution_id=control.execution, step=control.step, data=data)
+        event = NewEvent(
+            type=EventType.EXECUTION_SUSPENDED, execution_id=control.execution, step=control.step, data=data
+        )
         values = (until_ms, request.by, request.reason, now_ms)
         words = [word for pair in zip(HOLD_FIELDS, values, strict=True) for word in pair]
         commands: list[Command] = [("HSET", keys.ctl, *words, "cancel", HELD_MARK), *event_commands(scope, [event])]

@@ -8,7 +8,7 @@ from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command, read_unoffered
 from ..database import Command, Reply, WatchedTransaction
 from ..dead import DeadEntry
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import StepRef
 from ..requests.index import read_entry, remove_commands
@@ -34,7 +34,7 @@ def park(
         ("ZREM", scope.keys.shard.due, scope.session_id),
         entry.command(context, scope.keys.shard),
     ]
-    event = NewEvent(type="parked", execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
+    event = NewEvent(type=EventType.PARKED, execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
     try:
         scope.retry(
             lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),

@@ -9,7 +9,7 @@ from ...unique import unique_hex
 from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..database import Command, WatchedTransaction
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import ActionResult, Snapshot, StepRef, Transition
 from ..transaction_retries import LOST_REPLIES
@@ -87,7 +87,7 @@ class _Retry:
         if self.by is None:
             return []
         control, data = found.control, {"by": self.by, "parked": True}
-        event = NewEvent(type="step_retried", execution_id=control.execution, step=control.step, data=data)
+        event = NewEvent(type=EventType.STEP_RETRIED, execution_id=control.execution, step=control.step, data=data)
         return event_commands(self.scope, [event])
 
     def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:

@@ -10,7 +10,7 @@ from ..children.links import read_link
 from ..context import SessionScope, StoreContext
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..inbox import trim_commands
 from ..keys import WAKE_CHANNEL
@@ -153,5 +153,7 @@ class _Stop:
         if self.by is None:
             return []
         control = found.control
-        event = NewEvent(type="stop_requested", execution_id=control.execution, step=control.step, data={"by": self.by})
+        event = NewEvent(
+            type=EventType.STOP_REQUESTED, execution_id=control.execution, step=control.step, data={"by": self.by}
+        )
         return event_commands(self.scope, [event])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..context import SessionScope
 from ..control import ControlFields, read_unoffered, unoffered_mark, unoffered_member
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import StepRef
 
@@ -25,7 +25,9 @@ def begin_waiting(scope: SessionScope, agent: str, *, since_ms: int, ref: StepRe
     if ref is None:
         return []
     keys = scope.keys
-    event = NewEvent(type="waiting_for_worker", execution_id=ref.execution_id, step=ref.step, data={"agent": agent})
+    event = NewEvent(
+        type=EventType.WAITING_FOR_WORKER, execution_id=ref.execution_id, step=ref.step, data={"agent": agent}
+    )
     return [
         ("HSET", keys.ctl, "unoffered", unoffered_mark(since_ms, agent), "published", 0, "nudges", 0),
         ("ZADD", keys.shard.unoffered, 0, unoffered_member(agent, scope.session_id)),

@@ -18,7 +18,7 @@ from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..records import NextState, StepRef, new_change_id
 from ..transaction_retries import LOST_REPLIES
 from . import loading
@@ -249,9 +249,9 @@ def _events(before: AgentState | None, saved: WholeSession, operation_id: str) -
     """Tell of the save, and of an execution that begins with it."""
     execution = saved.state.execution
     data = {"status": saved.status, "version": saved.version}
-    event = NewEvent(type="session_saved", execution_id="", step=0, data=data)
+    event = NewEvent(type=EventType.SESSION_SAVED, execution_id="", step=0, data=data)
     if execution is None or not is_active(saved.state) or (before is not None and is_active(before)):
         return (event,)
     data = {"operation": execution.operation_id or operation_id}
-    begins = NewEvent(type="execution_submitted", execution_id=execution.execution_id, step=0, data=data)
+    begins = NewEvent(type=EventType.EXECUTION_SUBMITTED, execution_id=execution.execution_id, step=0, data=data)
     return (event, begins)

@@ -10,7 +10,7 @@ from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..journal import Journal
 from ..records import Claim, Claimed, LoadedSession, StepRef
@@ -40,7 +40,9 @@ class ClaimRequest:
 
     def begin_execution(self, now_ms: int) -> list[Command]:
         """Commands that the first claim of an execution writes besides the claim."""
-        event = NewEvent(type="execution_started", execution_id=self.ref.execution_id, step=self.ref.step, data={})
+        event = NewEvent(
+            type=EventType.EXECUTION_STARTED, execution_id=self.ref.execution_id, step=self.ref.step, data={}
+        )
         return [
             ("HSET", self.scope.keys.ctl, "started", now_ms),
             ("HSET", self.scope.keys.session, "status", "in_progress"),

@@ -9,7 +9,7 @@ from .. import fields
 from ..context import SessionScope, StoreContext
 from ..control import ControlFields, control_command
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import Claim, Renewal, StepRef
 from ..transaction_retries import TooManyConflicts
@@ -105,7 +105,7 @@ def _release(
 def _delay_commands(scope: SessionScope, claim: Claim, next_try_ms: int, *, delays: int, reason: str) -> list[Command]:
     """The commands that tell readers and operators that a step was delayed, why, and until when."""
     event = NewEvent(
-        type="step_delayed",
+        type=EventType.STEP_DELAYED,
         execution_id=claim.ref.execution_id,
         step=claim.ref.step,
         data={"reason": reason, "next_try_ms": next_try_ms, "delays": delays},

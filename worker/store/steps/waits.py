@@ -21,7 +21,7 @@ from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_k
 from ..context import SessionScope, StoreContext
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
 from ..database import Command, WatchedTransaction, Word
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..journal import Journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition
@@ -267,7 +267,7 @@ class _Wait:
     def _event(self, opened: tuple[Request, ...], until_ms: int) -> NewEvent:
         ref = self.request.claim.ref
         data = {"requests": [request.id for request in opened], "until_ms": until_ms}
-        return NewEvent(type="execution_waiting", execution_id=ref.execution_id, step=ref.step, data=data)
+        return NewEvent(type=EventType.EXECUTION_WAITING, execution_id=ref.execution_id, step=ref.step, data=data)
 
     def _until_ms(self, state: AgentState, journal: Journal, now_ms: int) -> int:
         """When a worker has to look at the session again: never 0, which would mean at once.

@@ -12,7 +12,7 @@ from ...errors import StateUnreadable
 from .. import decoding
 from ..control import ControlFields, abandoned_attempt, control_command
 from ..database import Command, WatchedTransaction
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..journal import Journal
 from ..records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, Suspect
@@ -108,7 +108,7 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
     abandoned = abandoned_attempt(control, claim.id)
     if abandoned is not None:
         data: dict[str, Any] = {"attempt": abandoned, "call": 0, "keeps_answer": journal.answer is not None}
-        event = NewEvent(type="attempt_voided", execution_id=ref.execution_id, step=ref.step, data=data)
+        event = NewEvent(type=EventType.ATTEMPT_VOIDED, execution_id=ref.execution_id, step=ref.step, data=data)
         commands += [("HDEL", scope.keys.ctl, "live"), *event_commands(scope, [event])]
     if journal.answer is None:
         # The driver may be called from here on; this saves the round trip of a record of its own.
@@ -122,10 +122,10 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         commands += resumed_event(scope, control, {"cause": "time"})
     if control.started_ms and claim.attempt > 1:
         data = {"attempt": claim.attempt, "worker": claim.worker}
-        event = NewEvent(type="step_recovered", execution_id=ref.execution_id, step=ref.step, data=data)
+        event = NewEvent(type=EventType.STEP_RECOVERED, execution_id=ref.execution_id, step=ref.step, data=data)
         commands += event_commands(scope, [event])
     elif control.delays:
         data = {"delays": control.delays, "worker": claim.worker}
-        event = NewEvent(type="step_resumed", execution_id=ref.execution_id, step=ref.step, data=data)
+        event = NewEvent(type=EventType.STEP_RESUMED, execution_id=ref.execution_id, step=ref.step, data=data)
         commands += event_commands(scope, [event])
     return commands
