@@ -125,7 +125,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
-    "worker.drivers": "config worker.errors worker.redaction worker.state worker.tools",
+    "worker.drivers": "config worker.errors worker.mcp worker.redaction worker.state worker.tools",
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
         "worker.errors worker.guards worker.hooks worker.known_secrets worker.mcp worker.moments "
