@@ -121,7 +121,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capabilities": (
         "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
-        "worker.redaction worker.requests worker.state worker.tools worker.trace_ids"
+        "worker.redaction worker.requests worker.run_state worker.state worker.tools worker.trace_ids"
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
@@ -144,6 +144,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
     "worker.requests": "worker.errors worker.state",
+    "worker.run_state": "worker.state",
     "worker.session": (
         "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "
         "worker.moments worker.redaction worker.state worker.store worker.tools worker.unique"
