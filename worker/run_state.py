@@ -32,6 +32,9 @@ class _AroundAgentState:
         """The state as the workers keep it."""
         return self.state
 
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; a change gives another one")
+
     def __getattr__(self, name: str) -> Any:
         """Read a name of `AgentState`, which a condition that is written for one expects."""
         kind = type(self).__name__

@@ -1,55 +1,18 @@
-"""`RunState`: the code of the source document, and what it is of an `AgentState`."""
+"""`RunState`: what it is of an `AgentState`. The document's own code runs in `examples/test_document_state_of_locus.py`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from celery_agents.worker.capabilities import CustomCondition, MaxIterations
 from celery_agents.worker.errors import InvalidInput, StateTooNew
 from celery_agents.worker.run_state import RunState
-from celery_agents.worker.run_state import RunState as AgentState  # the name that the document imports
 from celery_agents.worker.state import AgentState as StoredState
-from celery_agents.worker.state import Message, Role, ToolCall, ToolExecution, ToolOutcome
+from celery_agents.worker.state import Message
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def an_execution() -> ToolExecution:
-    call = ToolCall(id="c1", name="search", args={"q": "x"})
-    return ToolExecution(tool_call=call, outcome=ToolOutcome.OK, value="found", started_at=NOW, completed_at=NOW)
-
-
-def test_the_code_of_the_document_runs_as_it_is_written() -> None:
-    state = AgentState(agent_id="my-agent", max_iterations=20)
-    state = state.with_message(Message(role=Role.USER, content="hi"))
-    state = state.with_confidence(0.85)
-    # The original is untouched.
-    assert state.confidence == 0.85
-
-    execution = an_execution()
-    state = (
-        state
-        .with_message(Message(role=Role.ASSISTANT, content="..."))
-        .with_tool_execution(execution)
-        .with_iteration(state.iteration + 1)
-        .with_confidence(0.78)
-        .with_error("rate-limited")
-        .with_metadata("user_tz", "America/New_York")
-        .with_token_usage(prompt_tokens=312, completion_tokens=87)
-    )  # fmt: skip
-    data: dict[str, Any] = state.to_checkpoint()  # plain dict, JSON-safe
-    restored = AgentState.from_checkpoint(data)
-    assert restored == state
-
-    assert [message.content for message in state.messages] == ["hi", "..."]
-    assert (state.iteration, state.max_iterations, state.agent_id) == (1, 20, "my-agent")
-    assert state.tool_history == ("search",)
-    assert state.confidence_history == (0.85, 0.78)
-    assert (state.total_tokens_used, state.errors) == (399, ("rate-limited",))
-    assert state.metadata == {"user_tz": "America/New_York"}
 
 
 def test_a_builder_leaves_the_run_as_it_was() -> None:
