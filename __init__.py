@@ -1,474 +1,68 @@
 """Durable AI-agent jobs on Celery and Redis.
 
-The public names are loaded on first use: importing the state does not import Celery.
+The public names stand in `__init__.pyi` and are loaded on first use: importing the state does not import Celery.
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from .config.settings import Settings
-    from .config.version import __version__
-    from .tasks.app import install
-    from .tasks.client.async_client import AsyncAgentClient, AsyncJob
-    from .tasks.client.client import AgentClient
-    from .tasks.client.job import Job
-    from .tasks.client.listing import Page
-    from .tasks.client.pydantic_runs import DurableAgent, DurableRunOptions, durable
-    from .tasks.client.stream_items import StreamItem, Transcript
-    from .tasks.client.trees import TreeEvent
-    from .worker.agent import Agent
-    from .worker.capabilities import (
-        AgentLimits,
-        AllOf,
-        AnyOf,
-        Approvals,
-        AskUser,
-        CallbackSink,
-        CodeRule,
-        Condition,
-        ConditionResult,
-        ConfidenceMet,
-        CustomCondition,
-        FactFiles,
-        FactStore,
-        FileSink,
-        Guardrail,
-        GuardrailContext,
-        GuardrailRule,
-        Guardrails,
-        GuardrailVerdict,
-        HttpSink,
-        JsonRule,
-        LoopDetection,
-        MaxIterations,
-        MemoryFacts,
-        ModelRule,
-        NativeReasoning,
-        NoToolCalls,
-        OtlpSink,
-        Planning,
-        Reasoning,
-        ReasoningConfig,
-        Reflection,
-        ReflectionConfig,
-        Reflexion,
-        RegexRule,
-        Rule,
-        RuntimeProfile,
-        Subagent,
-        Subagents,
-        Summarization,
-        TerminalTools,
-        Termination,
-        TextMention,
-        TimeLimit,
-        TokenLimit,
-        ToolArchive,
-        ToolCache,
-        ToolCalled,
-        Trace,
-        TraceEvent,
-        TraceSink,
-        TraceStatus,
-        Tracing,
-    )
-    from .worker.capability import Capability, CommittedStep
-    from .worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, TokenPrice
-    from .worker.guards import (
-        Delay,
-        FinishReasonGuard,
-        Guard,
-        GuardPoint,
-        GuardView,
-        Proceed,
-        StopWith,
-        Verdict,
-    )
-    from .worker.hooks import AnswerUndecided, Hook, HookContext, HookPoint
-    from .worker.mcp import MCPServer
-    from .worker.pydantic_agents.durability import CeleryDurability
-    from .worker.requests import Grant, TokenClaims, UserQuestionAnswer, UserQuestionItem, UserQuestionOption
-    from .worker.session.snapshots import SessionSnapshot
-    from .worker.state import (
-        AgentState,
-        AgentStep,
-        Answer,
-        Approve,
-        Assessment,
-        Cadence,
-        ChildEnd,
-        ChildFailure,
-        Complete,
-        Deny,
-        Disposition,
-        ErrorInfo,
-        ExecutionBudget,
-        ExecutionStatus,
-        Fail,
-        FinishReason,
-        GuardrailEvent,
-        GuardrailIncident,
-        GuardrailPhase,
-        GuardrailResult,
-        InferenceResponse,
-        InferenceUsage,
-        JoinRule,
-        ListPart,
-        LLMConfig,
-        MemoryFact,
-        Message,
-        ParentLink,
-        PartItem,
-        PartScope,
-        Plan,
-        PlanEvent,
-        PlanStatus,
-        PlanStepRecord,
-        ReasoningStep,
-        ReflectionEvent,
-        ReflectionRecord,
-        ReflectionUsage,
-        Remember,
-        Request,
-        RequestKind,
-        RequestStatus,
-        RequestSummary,
-        ResponseFormat,
-        Role,
-        RunReason,
-        RunView,
-        SmartEvent,
-        SmartView,
-        StatePart,
-        StopReason,
-        StopSignal,
-        SummarizationEvent,
-        SummaryRecord,
-        ToolCall,
-        ToolExecution,
-        ToolOutcome,
-        smart_event,
-    )
-    from .worker.state.reducers import (
-        add_messages,
-        add_numbers,
-        append_list,
-        deep_merge_dict,
-        first_value,
-        last_value,
-        max_value,
-        merge_dict,
-        min_value,
-        set_union,
-        unique_append_list,
-    )
-    from .worker.store import (
-        AnswerResult,
-        Event,
-        EventType,
-        FoundRequest,
-        Header,
-        LiveDelta,
-        RequestPage,
-        Result,
-        SessionState,
-        TreeNode,
-    )
-    from .worker.store.sessions.loading import StoredSession
-    from .worker.tools import (
-        AgentTool,
-        Allow,
-        AnswerRefused,
-        ApprovalContext,
-        Ask,
-        CallPolicy,
-        Handoff,
-        LookupResult,
-        NeedsAnswer,
-        NeedsApproval,
-        OutcomeUnknown,
-        PassOn,
-        Replies,
-        StopExecution,
-        ToolContext,
-        UserQuestions,
-        UseValue,
-        tool,
-    )
+from .config.lazy_names import attach_names
 
-__all__ = [
-    "Agent",
-    "AgentClient",
-    "AgentLimits",
-    "AgentState",
-    "AgentStep",
-    "AgentTool",
-    "AllOf",
-    "Allow",
-    "Answer",
-    "AnswerRefused",
-    "AnswerResult",
-    "AnswerUndecided",
-    "AnyOf",
-    "ApprovalContext",
-    "Approvals",
-    "Approve",
-    "Ask",
-    "AskUser",
-    "Assessment",
-    "AsyncAgentClient",
-    "AsyncJob",
-    "AuxiliaryRequest",
-    "Cadence",
-    "CallPolicy",
-    "CallTool",
-    "CallbackSink",
-    "Capability",
-    "CeleryDurability",
-    "ChildEnd",
-    "ChildFailure",
-    "CodeRule",
-    "CommittedStep",
-    "Complete",
-    "Condition",
-    "ConditionResult",
-    "ConfidenceMet",
-    "CustomCondition",
-    "Delay",
-    "Deny",
-    "Disposition",
-    "DurableAgent",
-    "DurableRunOptions",
-    "ErrorInfo",
-    "Event",
-    "EventType",
-    "ExecutionBudget",
-    "ExecutionStatus",
-    "FactFiles",
-    "FactStore",
-    "Fail",
-    "FileSink",
-    "FinishReason",
-    "FinishReasonGuard",
-    "FoundRequest",
-    "Grant",
-    "Guard",
-    "GuardPoint",
-    "GuardView",
-    "Guardrail",
-    "GuardrailContext",
-    "GuardrailEvent",
-    "GuardrailIncident",
-    "GuardrailPhase",
-    "GuardrailResult",
-    "GuardrailRule",
-    "GuardrailVerdict",
-    "Guardrails",
-    "Handoff",
-    "Header",
-    "Hook",
-    "HookContext",
-    "HookPoint",
-    "HttpSink",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceUsage",
-    "Job",
-    "JoinRule",
-    "JsonRule",
-    "LLMConfig",
-    "ListPart",
-    "LiveDelta",
-    "LookupResult",
-    "LoopDetection",
-    "MCPServer",
-    "MaxIterations",
-    "MemoryFact",
-    "MemoryFacts",
-    "Message",
-    "ModelRule",
-    "NativeReasoning",
-    "NeedsAnswer",
-    "NeedsApproval",
-    "NoToolCalls",
-    "OtlpSink",
-    "OutcomeUnknown",
-    "Page",
-    "ParentLink",
-    "PartItem",
-    "PartScope",
-    "PassOn",
-    "Plan",
-    "PlanEvent",
-    "PlanStatus",
-    "PlanStepRecord",
-    "Planning",
-    "Proceed",
-    "Reasoning",
-    "ReasoningConfig",
-    "ReasoningStep",
-    "Reflection",
-    "ReflectionConfig",
-    "ReflectionEvent",
-    "ReflectionRecord",
-    "ReflectionUsage",
-    "Reflexion",
-    "RegexRule",
-    "Remember",
-    "Replies",
-    "Request",
-    "RequestKind",
-    "RequestPage",
-    "RequestStatus",
-    "RequestSummary",
-    "ResponseFormat",
-    "Result",
-    "Role",
-    "Rule",
-    "RunReason",
-    "RunView",
-    "RuntimeProfile",
-    "SessionSnapshot",
-    "SessionState",
-    "Settings",
-    "SmartEvent",
-    "SmartView",
-    "StatePart",
-    "StopExecution",
-    "StopReason",
-    "StopSignal",
-    "StopWith",
-    "StoredSession",
-    "StreamItem",
-    "Subagent",
-    "Subagents",
-    "Summarization",
-    "SummarizationEvent",
-    "SummaryRecord",
-    "TerminalTools",
-    "Termination",
-    "TextMention",
-    "TimeLimit",
-    "TokenClaims",
-    "TokenLimit",
-    "TokenPrice",
-    "ToolArchive",
-    "ToolCache",
-    "ToolCall",
-    "ToolCalled",
-    "ToolContext",
-    "ToolExecution",
-    "ToolOutcome",
-    "Trace",
-    "TraceEvent",
-    "TraceSink",
-    "TraceStatus",
-    "Tracing",
-    "Transcript",
-    "TreeEvent",
-    "TreeNode",
-    "UseValue",
-    "UserQuestionAnswer",
-    "UserQuestionItem",
-    "UserQuestionOption",
-    "UserQuestions",
-    "Verdict",
-    "__version__",
-    "add_messages",
-    "add_numbers",
-    "append_list",
-    "deep_merge_dict",
-    "durable",
-    "first_value",
-    "install",
-    "last_value",
-    "max_value",
-    "merge_dict",
-    "min_value",
-    "set_union",
-    "smart_event",
-    "tool",
-    "unique_append_list",
-]
+_load, __dir__, __all__ = attach_names(__name__, __file__)
 
-# Each public name with the module that defines it.
-_HOMES = {
-    ".config.settings": ("Settings",),
-    ".config.version": ("__version__",),
-    ".tasks.app": ("install",),
-    ".tasks.client.async_client": ("AsyncAgentClient", "AsyncJob"),
-    ".tasks.client.client": ("AgentClient",),
-    ".tasks.client.job": ("Job",),
-    ".tasks.client.listing": ("Page",),
-    ".tasks.client.pydantic_runs": ("DurableAgent", "DurableRunOptions", "durable"),
-    ".tasks.client.stream_items": ("StreamItem", "Transcript"),
-    ".tasks.client.trees": ("TreeEvent",),
-    ".worker.agent": ("Agent",),
-    ".worker.capabilities": (
-        "AgentLimits", "AllOf", "AnyOf", "Approvals", "AskUser", "CallbackSink", "CodeRule", "Condition",
-        "ConditionResult", "ConfidenceMet", "CustomCondition", "FactFiles", "FactStore", "FileSink", "Guardrail",
-        "GuardrailContext", "GuardrailRule", "GuardrailVerdict", "Guardrails", "HttpSink", "JsonRule",
-        "LoopDetection", "MaxIterations", "MemoryFacts", "ModelRule", "NativeReasoning", "NoToolCalls", "OtlpSink",
-        "Planning", "Reasoning", "ReasoningConfig", "Reflection", "ReflectionConfig", "Reflexion", "RegexRule",
-        "Rule", "RuntimeProfile", "Subagent", "Subagents", "Summarization", "TerminalTools", "Termination",
-        "TextMention", "TimeLimit", "TokenLimit", "ToolArchive", "ToolCache", "ToolCalled", "Trace", "TraceEvent",
-        "TraceSink", "TraceStatus", "Tracing",
-    ),
-    ".worker.capability": ("Capability", "CommittedStep"),
-    ".worker.drivers": ("AuxiliaryRequest", "CallTool", "InferenceRequest", "TokenPrice"),
-    ".worker.guards": (
-        "Delay", "FinishReasonGuard", "Guard", "GuardPoint", "GuardView", "Proceed", "StopWith", "Verdict",
-    ),
-    ".worker.hooks": ("AnswerUndecided", "Hook", "HookContext", "HookPoint"),
-    ".worker.mcp": ("MCPServer",),
-    ".worker.pydantic_agents.durability": ("CeleryDurability",),
-    ".worker.requests": ("Grant", "TokenClaims", "UserQuestionAnswer", "UserQuestionItem", "UserQuestionOption"),
-    ".worker.session.snapshots": ("SessionSnapshot",),
-    ".worker.state": (
-        "AgentState", "AgentStep", "Answer", "Approve", "Assessment", "Cadence", "ChildEnd", "ChildFailure",
-        "Complete", "Deny", "Disposition", "ErrorInfo", "ExecutionBudget", "ExecutionStatus", "Fail", "FinishReason",
-        "GuardrailEvent", "GuardrailIncident", "GuardrailPhase", "GuardrailResult", "InferenceResponse",
-        "InferenceUsage", "JoinRule", "LLMConfig", "ListPart", "MemoryFact", "Message", "ParentLink", "PartItem",
-        "PartScope", "Plan", "PlanEvent", "PlanStatus", "PlanStepRecord", "ReasoningStep", "ReflectionEvent",
-        "ReflectionRecord", "ReflectionUsage", "Remember", "Request", "RequestKind", "RequestStatus",
-        "RequestSummary", "ResponseFormat", "Role", "RunReason", "RunView", "SmartEvent", "SmartView", "StatePart",
-        "StopReason", "StopSignal", "SummarizationEvent", "SummaryRecord", "ToolCall", "ToolExecution", "ToolOutcome",
-        "smart_event",
-    ),
-    ".worker.state.reducers": (
-        "add_messages", "add_numbers", "append_list", "deep_merge_dict", "first_value", "last_value", "max_value",
-        "merge_dict", "min_value", "set_union", "unique_append_list",
-    ),
-    ".worker.store": (
-        "AnswerResult", "Event", "EventType", "FoundRequest", "Header", "LiveDelta", "RequestPage", "Result",
-        "SessionState", "TreeNode",
-    ),
-    ".worker.store.sessions.loading": ("StoredSession",),
-    ".worker.tools": (
-        "AgentTool", "Allow", "AnswerRefused", "ApprovalContext", "Ask", "CallPolicy", "Handoff", "LookupResult",
-        "NeedsAnswer", "NeedsApproval", "OutcomeUnknown", "PassOn", "Replies", "StopExecution", "ToolContext",
-        "UseValue", "UserQuestions", "tool",
-    ),
-}  # fmt: skip
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+# Names that the root had before, by the module that has them; they are still found here, with a warning.
+_MOVED: Final = {
+    "tasks.client.async_client": "AsyncJob",
+    "tasks.client.listing": "Page",
+    "tasks.client.pydantic_runs": "DurableAgent DurableRunOptions",
+    "tasks.client.stream_items": "StreamItem Transcript",
+    "tasks.client.trees": "TreeEvent",
+    "worker.capabilities": """
+        AllOf AnyOf CallbackSink CodeRule Condition ConditionResult ConfidenceMet CustomCondition FactFiles
+        FactStore FileSink Guardrail GuardrailContext GuardrailRule GuardrailVerdict HttpSink JsonRule MaxIterations
+        ModelRule NativeReasoning NoToolCalls OtlpSink ReasoningConfig ReflectionConfig RegexRule RuntimeProfile
+        Subagent TerminalTools TextMention TimeLimit TokenLimit ToolArchive ToolCache ToolCalled Trace TraceEvent
+        TraceSink TraceStatus
+    """,
+    "worker.capability": "CommittedStep",
+    "worker.drivers": "AuxiliaryRequest TokenPrice",
+    "worker.guards": "GuardPoint Verdict",
+    "worker.hooks": "AnswerUndecided",
+    "worker.requests": "Grant TokenClaims UserQuestionAnswer UserQuestionItem UserQuestionOption",
+    "worker.session.snapshots": "SessionSnapshot",
+    "worker.state": """
+        AgentStep Assessment Cadence ChildEnd ChildFailure Complete Disposition ErrorInfo Fail FinishReason
+        GuardrailEvent GuardrailIncident GuardrailPhase GuardrailResult InferenceUsage JoinRule ListPart MemoryFact
+        ParentLink PartItem PartScope Plan PlanEvent PlanStatus PlanStepRecord ReasoningStep ReflectionEvent
+        ReflectionRecord ReflectionUsage Remember Request RequestKind RequestStatus RequestSummary ResponseFormat
+        RunReason RunView SmartEvent SmartView StatePart StopReason StopSignal SummarizationEvent SummaryRecord
+        ToolOutcome smart_event
+    """,
+    "worker.state.reducers": """
+        add_messages add_numbers append_list deep_merge_dict first_value last_value max_value merge_dict min_value
+        set_union unique_append_list
+    """,
+    "worker.store": """
+        AnswerResult FoundRequest Header LiveDelta RequestPage SessionState StoredSession TreeNode
+    """,
+    "worker.tools": """
+        AgentTool AnswerRefused ApprovalContext CallPolicy OutcomeUnknown PassOn Replies UseValue UserQuestions
+    """,
+}
+_HOMES: Final = {name: home for home, names in _MOVED.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module.
+    """Load a public name, or with a warning one that the root does not have any more.
 
     Raises:
         AttributeError: There is no such name.
     """
-    home = _HOME.get(name)
+    home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home, __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+        return _load(name)
+    warnings.warn(f"import {name} from {__name__}.{home}", DeprecationWarning, stacklevel=2)
+    return getattr(import_module(f".{home}", __name__), name)

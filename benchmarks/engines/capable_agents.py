@@ -13,27 +13,29 @@ from celery_agents import (
     Agent,
     AgentLimits,
     AgentState,
-    ConfidenceMet,
     LoopDetection,
-    MaxIterations,
     MemoryFacts,
     Planning,
     Reasoning,
-    ReasoningConfig,
     Reflection,
-    ReflectionConfig,
     Reflexion,
     Summarization,
-    TerminalTools,
     Termination,
-    TextMention,
-    TimeLimit,
-    ToolCache,
     ToolCall,
-    ToolCalled,
     tool,
 )
 from celery_agents.testing import ScriptedDriver
+from celery_agents.worker.capabilities import (
+    ConfidenceMet,
+    MaxIterations,
+    ReasoningConfig,
+    ReflectionConfig,
+    TerminalTools,
+    TextMention,
+    TimeLimit,
+    ToolCache,
+    ToolCalled,
+)
 
 _LAST = 100_000
 

@@ -22,17 +22,16 @@ from celery_agents import (
     CallTool,
     InferenceRequest,
     InferenceResponse,
-    InferenceUsage,
     MemoryFacts,
     Planning,
-    ReasoningConfig,
     Reflection,
-    ReflectionConfig,
     Summarization,
     ToolContext,
     tool,
 )
 from celery_agents.testing import ScriptedDriver
+from celery_agents.worker.capabilities import ReasoningConfig, ReflectionConfig
+from celery_agents.worker.state import InferenceUsage
 
 SOURCES = 56
 PARTS = ("find the sources", "read them", "compare what they say", "write the answer")

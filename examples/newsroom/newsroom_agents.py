@@ -30,9 +30,9 @@ from celery_agents import (
     Subagents,
     ToolCall,
     ToolContext,
-    append_list,
     tool,
 )
+from celery_agents.worker.state.reducers import append_list
 
 TOPICS = ("tides", "whales")
 FOR_RESEARCH = ExecutionBudget(max_steps=4, max_cost=0.20)

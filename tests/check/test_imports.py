@@ -5,6 +5,7 @@ Within the state: codec → agent_state, views → conversation, execution, part
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -380,5 +381,11 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'agnet'"):
+    with pytest.raises(AttributeError, match="agnet"):
         _ = celery_agents.agnet
+
+
+def test_a_name_that_left_the_root_is_still_found_with_a_warning_that_says_where_it_is() -> None:
+    with pytest.warns(DeprecationWarning, match=r"import AllOf from celery_agents\.worker\.capabilities"):
+        found = celery_agents.AllOf
+    assert found is importlib.import_module("celery_agents.worker.capabilities").AllOf

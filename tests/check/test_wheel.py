@@ -62,7 +62,7 @@ def service(tmp_path: Path) -> Path:
 def shipped(path: Path) -> bool:
     if path.parts[0] in NOT_SHIPPED:
         return path.parts[0] == "docs" and path.suffix == ".md"
-    return path.suffix in {".py", ".lua", ".template"} or path.parts[0] == "deploy" or path.name == "py.typed"
+    return path.suffix in {".py", ".pyi", ".lua", ".template"} or path.parts[0] == "deploy" or path.name == "py.typed"
 
 
 def test_the_wheel_holds_exactly_what_belongs_to_the_product(wheel: Path) -> None:

@@ -14,7 +14,8 @@ from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, Usage
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import UsageLimits
 
-from celery_agents import CeleryDurability, DurableRunOptions, ExecutionBudget, durable
+from celery_agents import CeleryDurability, ExecutionBudget, durable
+from celery_agents.tasks.client.pydantic_runs import DurableRunOptions
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.pydantic_agents.driver import limits_of
 from celery_agents.worker.state import thaw

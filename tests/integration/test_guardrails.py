@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_agents import Result, StreamItem
+from celery_agents import Result
+from celery_agents.tasks.client.stream_items import StreamItem
 from celery_agents.worker.state.views.guardrail_parts import REMOVED
 
 from support.guarded_agents import USAGE

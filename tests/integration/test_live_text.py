@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from celery_agents import AgentClient, AsyncAgentClient, StreamItem, Transcript
+from celery_agents import AgentClient, AsyncAgentClient
+from celery_agents.tasks.client.stream_items import StreamItem, Transcript
 from celery_agents.worker.store import EventType
 
 from support.lab import Lab

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents import Answer, Approve, AsyncAgentClient, Deny, UserQuestionAnswer
+from celery_agents import Answer, Approve, AsyncAgentClient, Deny
 from celery_agents.tasks.client.job import Job
 from celery_agents.tasks.client.pending import (
     ToolApprovalResolution,
@@ -26,7 +26,7 @@ from celery_agents.tasks.client.pending import (
     user_question_event,
 )
 from celery_agents.worker.errors import ConfigurationError, InvalidInput, RequestNotFound, RequestNotOpen
-from celery_agents.worker.requests import InvalidToken
+from celery_agents.worker.requests import InvalidToken, UserQuestionAnswer
 from celery_agents.worker.state import RequestStatus
 from celery_agents.worker.store import FoundRequest
 

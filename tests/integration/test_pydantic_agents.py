@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_agents import Job, Transcript
+from celery_agents import Job
+from celery_agents.tasks.client.stream_items import Transcript
 from celery_agents.worker.crash_points import POINTS
 from celery_agents.worker.pydantic_agents.conversation import Conversation, read_conversation
 from celery_agents.worker.pydantic_agents.driver import deps_of

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_agents import AgentClient, Answer, Approve, Complete, Job, Request
+from celery_agents import AgentClient, Answer, Approve, Job
 from celery_agents.worker.errors import ActionRefused, InvalidInput
+from celery_agents.worker.state import Complete, Request
 
 from support.lab import Lab
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from celery_agents import SessionSnapshot
 from celery_agents.tasks.cli.program import program
 from celery_agents.worker.errors import InvalidInput, SessionConflict, SessionDeleted, StateTooNew
+from celery_agents.worker.session.snapshots import SessionSnapshot
 
 from support.agents import call, plan
 from support.lab import Lab

@@ -11,23 +11,11 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from celery_agents import (
-    Agent,
-    Hook,
-    HookContext,
-    HookPoint,
-    Message,
-    NeedsAnswer,
-    NeedsApproval,
-    ToolContext,
-    UserQuestionItem,
-    UserQuestionOption,
-    UserQuestions,
-    UseValue,
-    tool,
-)
+from celery_agents import Agent, Hook, HookContext, HookPoint, Message, NeedsAnswer, NeedsApproval, ToolContext, tool
 from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, FunctionDriver, InferenceRequest
+from celery_agents.worker.requests import UserQuestionItem, UserQuestionOption
 from celery_agents.worker.state import AgentState
+from celery_agents.worker.tools import UserQuestions, UseValue
 
 NAMES = ("ACME_PASS", "GH_PAT", "ACME_DATABASE", "CELERY_AGENTS_WEBHOOK_SECRET")
 _TOOLS = ("environment", "encoded", "failing", "careless")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from celery_agents import Agent, FileSink, HttpSink, OtlpSink, TraceSink, Tracing
+from celery_agents import Agent, Tracing
+from celery_agents.worker.capabilities import FileSink, HttpSink, OtlpSink, TraceSink
 from celery_agents.worker.drivers import FunctionDriver
 
 from .agents import _follow, keyed, pure

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from celery_agents import StreamItem, Transcript
+from celery_agents.tasks.client.stream_items import StreamItem, Transcript
 from celery_agents.worker.store import LiveDelta
 
 from support.lab import Lab

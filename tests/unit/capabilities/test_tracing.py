@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from celery_agents import CallbackSink, FileSink, HttpSink, Trace, TraceEvent, TraceStatus, Tracing
+from celery_agents import Tracing
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.capabilities import CallbackSink, FileSink, HttpSink, Trace, TraceEvent, TraceStatus
 from celery_agents.worker.capabilities.tracing import delivery
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError

@@ -12,17 +12,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai.models.test import TestModel
 
-from celery_agents import (
-    Agent,
-    AgentState,
-    Approve,
-    CeleryDurability,
-    ExecutionBudget,
-    LookupResult,
-    Request,
-    ToolContext,
-    tool,
-)
+from celery_agents import Agent, AgentState, Approve, CeleryDurability, ExecutionBudget, LookupResult, ToolContext, tool
 from celery_agents.testing import (
     CallTool,
     CrashPlan,
@@ -35,6 +25,7 @@ from celery_agents.testing import (
 )
 from celery_agents.worker import crash_points
 from celery_agents.worker.errors import ConfigurationError, DriverError
+from celery_agents.worker.state import Request
 
 from support.counting_agents import Counted, CountSteps
 
