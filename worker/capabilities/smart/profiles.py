@@ -129,78 +129,47 @@ def _join_names(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-_FAST: Final = RuntimeProfile(
-    name="fast",
-    max_tool_calls=8,
-    max_parallel_tools=3,
-    max_context_tokens=32_000,
-    summary_trigger_tokens=24_000,
-    summary_prompt_tokens=6_000,
-    compression_ratio=0.5,
-    last_turns_to_keep=8,
-    tool_response_policy="keep_structured",
-    max_response_chars=16_000,
-    max_response_tokens=4_000,
-    reserves=(1_500, 1_200, 6_000, 3_500),
-    memory=("session", "recent_only"),
-    delegation=("off", 1, 2, 1, "minimal"),
+_NUMBERS: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "max_tool_calls": (8, 20, 40, 80),
+        "max_parallel_tools": (3, 5, 8, 10),
+        "max_context_tokens": (32_000, 96_000, 200_000, 400_000),
+        "summary_trigger_tokens": (24_000, 72_000, 150_000, 300_000),
+        "summary_prompt_tokens": (6_000, 12_000, 16_000, 24_000),
+        "compression_ratio": (0.5, 0.45, 0.4, 0.35),
+        "last_turns_to_keep": (8, 16, 30, 60),
+        "tool_response_policy": ("keep_structured", *["summarize_archive"] * 3),
+        "max_response_chars": (16_000, 32_000, 64_000, 96_000),
+        "max_response_tokens": (4_000, 8_000, 16_000, 24_000),
+        "reserves": (
+            (1_500, 1_200, 6_000, 3_500),
+            (2_000, 2_000, 18_000, 9_000),
+            (2_500, 2_500, 36_000, 18_000),
+            (3_000, 3_000, 72_000, 32_000),
+        ),
+        "memory": (("session", "recent_only"), ("session", "hybrid"), *[("workspace", "hybrid")] * 2),
+        "delegation": (
+            ("off", 1, 2, 1, "minimal"),
+            ("role_based", 2, 6, 3, "scoped"),
+            ("role_based", 3, 10, 4, "scoped"),
+            ("automatic", 4, 16, 6, "full"),
+        ),
+    }
 )
-_BALANCED: Final = RuntimeProfile(
-    name="balanced",
-    max_tool_calls=20,
-    max_parallel_tools=5,
-    max_context_tokens=96_000,
-    summary_trigger_tokens=72_000,
-    summary_prompt_tokens=12_000,
-    compression_ratio=0.45,
-    last_turns_to_keep=16,
-    tool_response_policy="summarize_archive",
-    max_response_chars=32_000,
-    max_response_tokens=8_000,
-    reserves=(2_000, 2_000, 18_000, 9_000),
-    memory=("session", "hybrid"),
-    delegation=("role_based", 2, 6, 3, "scoped"),
-)
-_DEEP: Final = RuntimeProfile(
-    name="deep",
-    max_tool_calls=40,
-    max_parallel_tools=8,
-    max_context_tokens=200_000,
-    summary_trigger_tokens=150_000,
-    summary_prompt_tokens=16_000,
-    compression_ratio=0.4,
-    last_turns_to_keep=30,
-    tool_response_policy="summarize_archive",
-    max_response_chars=64_000,
-    max_response_tokens=16_000,
-    reserves=(2_500, 2_500, 36_000, 18_000),
-    memory=("workspace", "hybrid"),
-    delegation=("role_based", 3, 10, 4, "scoped"),
-)
-_RESEARCH: Final = RuntimeProfile(
-    name="research",
-    max_tool_calls=80,
-    max_parallel_tools=10,
-    max_context_tokens=400_000,
-    summary_trigger_tokens=300_000,
-    summary_prompt_tokens=24_000,
-    compression_ratio=0.35,
-    last_turns_to_keep=60,
-    tool_response_policy="summarize_archive",
-    max_response_chars=96_000,
-    max_response_tokens=24_000,
-    reserves=(3_000, 3_000, 72_000, 32_000),
-    memory=("workspace", "hybrid"),
-    delegation=("automatic", 4, 16, 6, "full"),
-)
+"""Each number of the profiles `fast`, `balanced`, `deep` and `research`."""
+
+
+def _builtin(name: ProfileName, column: int) -> RuntimeProfile:
+    return RuntimeProfile(name=name, **{field: numbers[column] for field, numbers in _NUMBERS.items()})
+
 
 PROFILES: Final[Mapping[str, RuntimeProfile]] = MappingProxyType(
     {
-        "fast": _FAST,
-        "balanced": _BALANCED,
-        "deep": _DEEP,
-        "research": _RESEARCH,
-        "custom": replace(_BALANCED, name="custom"),
+        "fast": _builtin("fast", 0),
+        "balanced": _builtin("balanced", 1),
+        "deep": _builtin("deep", 2),
+        "research": _builtin("research", 3),
+        "custom": _builtin("custom", 1),
     }
 )
 """The profiles by name."""

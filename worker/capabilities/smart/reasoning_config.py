@@ -142,13 +142,8 @@ class ReasoningConfig:
         given = self.reflection or ReflectionConfig()
         if given.enabled is False:
             return None
-        max_tokens, max_chars, cadence = LEVELS[self.level or "medium"]
-        resolved = replace(
-            given,
-            cadence=given.cadence if given.cadence is not None else cadence,
-            max_tokens=given.max_tokens if given.max_tokens is not None else max_tokens,
-            max_chars=given.max_chars if given.max_chars is not None else max_chars,
-        )
+        by_level = zip(("max_tokens", "max_chars", "cadence"), LEVELS[self.level or "medium"], strict=True)
+        resolved = replace(given, **{name: value for name, value in by_level if getattr(given, name) is None})
         return None if resolved.cadence is Cadence.OFF else resolved
 
 

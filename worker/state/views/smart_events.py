@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -76,12 +76,7 @@ class GuardrailEvent(PartValue):
 SmartEvent = PlanEvent | ReflectionEvent | SummarizationEvent | GuardrailEvent
 
 _KINDS: Final[Mapping[str, type[SmartEvent]]] = MappingProxyType(
-    {
-        "plan": PlanEvent,
-        "reflection": ReflectionEvent,
-        "summarization": SummarizationEvent,
-        "guardrail": GuardrailEvent,
-    }
+    {kind.model_fields["type"].default: kind for kind in get_args(SmartEvent)}
 )
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
-
-from pydantic import Field
+from typing import Final
 
 from ..execution.usage import InferenceUsage
 from ..parts.list_part import ListPart
 from ..parts.state_part import PartItem, PartScope, PartValue, StatePart
 from ..values.field_types import Amount, Count, Flag, Text, UtcDatetime
-
-Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-"""A field from 0 to 1, both included."""
-
+from .run_parts import Share
 
 # --- plan ------------------------------------------------------------------------------------------------------
 
