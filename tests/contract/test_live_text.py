@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.store import Attempt, Claimed, Event, LiveDelta, NewDelta, StreamPosition
-from celery_agents.worker.store.live.reading import FOLLOWED_MS, moved_on
+from celery_agents.worker.store.live.streams import FOLLOWED_MS, moved_on
 
 from support.store import Bench
 

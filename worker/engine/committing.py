@@ -13,7 +13,7 @@ from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, StopReason
 from ..store import Committed
-from ..store.sessions.store import SessionActions
+from ..store.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks
 from .inference import Inference

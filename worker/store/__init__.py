@@ -1,11 +1,10 @@
 """Storing sessions and steps: Redis or memory under one protocol."""
 
-from .children.links import read_link
+from .bookkeeping import read_link
 from .children.making import NO_CHILDREN, ChildPlan, NewChild
 from .children.trees import TreeNode
 from .event_records import EXECUTION_ENDS, Event, EventType, NewEvent
-from .housekeeping.agent_queues import AgentQueues
-from .housekeeping.registry import offered_queues
+from .housekeeping.registry import AgentQueues, offered_queues
 from .housekeeping.sweeps import QueueSnapshot
 from .journal import BeginRecord, Journal
 from .live.values import Attempt, LiveDelta, NewDelta, StreamPosition, entry_order
@@ -55,9 +54,8 @@ from .session_records import (
 from .sessions.whole_sessions import Saved, WholeSession
 from .steps.journals import BeginResult
 from .steps.step_requests import OpenedRequests, StoppedChildren
-from .steps.store import DatabaseStepStore, StepStore
 from .steps.waits import RefusedWait, StoredWait, WaitResult
-from .store import Store, memory_store, redis_store
+from .store import StepStore, Store, memory_store, redis_store
 
 __all__ = [
     "EXECUTION_ENDS",
@@ -79,7 +77,6 @@ __all__ = [
     "ClaimResult",
     "Claimed",
     "Committed",
-    "DatabaseStepStore",
     "DelayedStep",
     "Event",
     "EventType",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import ValidationError
+
+from ..errors import StateUnreadable
+from ..state import ParentLink
 from ..unique import unique_bytes
 from . import fields
 
@@ -51,6 +55,11 @@ class Bookkeeping:
             parent=parent,
         )
 
+    @property
+    def link(self) -> ParentLink | None:
+        """The place of a child in its tree; see `read_link`."""
+        return read_link(self.parent)
+
     def next_lineage(self) -> bytes:
         """Make the lineage of the next save: a new mark before the older ones."""
         return (unique_bytes(_MARK_BYTES) + self.lineage)[: _MARKS * _MARK_BYTES]
@@ -68,3 +77,17 @@ def descends(lineage: bytes, older: bytes, saves: int) -> bool:
     """
     place = saves * _MARK_BYTES
     return saves >= 0 and bool(older) and lineage[place : place + _MARK_BYTES] == older[:_MARK_BYTES]
+
+
+def read_link(raw: bytes | None) -> ParentLink | None:
+    """Parse the field `parent` of a session; None for a session without a parent.
+
+    Raises:
+        StateUnreadable: It is damaged.
+    """
+    if not raw:
+        return None
+    try:
+        return ParentLink.from_json(raw)
+    except ValidationError:
+        raise StateUnreadable("parent", "it names no parent") from None

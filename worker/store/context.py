@@ -12,9 +12,10 @@ from typing import Final, Protocol, TypeVar
 
 from ...config.settings import Settings
 from ..concurrency.turns import Turns
+from ..errors import StateUnreadable
 from .cache import SessionCache
 from .clock import Clock
-from .database import Command, Database, WatchedTransaction
+from .database import Command, Database, Reply, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .records import StepRef
 from .transaction_retries import retry_transaction
@@ -81,6 +82,24 @@ class StoreContext:
     def _scope(self, session_id: str) -> SessionScope:
         return SessionScope(self, self.keys(session_id))
 
+    def now_ms(self, point: str = "now") -> int:
+        """Ask Redis for its time in milliseconds."""
+        (reply,) = self.database.pipeline(point, [self.clock.now()])
+        return self.clock.milliseconds(reply)
+
+    def read_apart(self, point: str, groups: Sequence[Sequence[Command]]) -> list[list[Reply] | StateUnreadable]:
+        """Read a group of replies for each session, in one round trip.
+
+        Where a key of one session holds another type, each session is read alone, and the error stands in its place:
+        the others are to be seen.
+        """
+        commands = [command for group in groups for command in group]
+        try:
+            replies = iter(self.database.pipeline(point, commands) if commands else ())
+            return [[next(replies) for _ in group] for group in groups]
+        except StateUnreadable as error:
+            return [error] if len(groups) == 1 else [self.read_apart(point, [group])[0] for group in groups]
+
     @cached_property
     def lease_ms(self) -> int:
         """How long a lease lives without renewal."""
@@ -113,6 +132,13 @@ class StoreContext:
         """How long a session's keys live after its last execution; None: for ever."""
         seconds = self.settings.retention_seconds
         return None if seconds is None else round(seconds * 1000)
+
+
+class StorePart:
+    """Verbs on one store. Each file of verbs derives a class from it, and a user's part of the store joins these."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,9 +196,9 @@ def read_hold(reply: Sequence[bytes | None]) -> Hold | None:
     )
 
 
-def hold_commands(keys: SessionKeys, now_ms: int) -> list[Command]:
-    """Commands that hold an execution which a message starts in a suspended session."""
-    values = (now_ms + LONGEST_WAIT_MS, "", "the session is suspended", now_ms)
+def hold_commands(keys: SessionKeys, hold: Hold) -> list[Command]:
+    """Commands that hold a session."""
+    values = (hold.until_ms, hold.by, hold.reason, hold.since_ms)
     words = [word for pair in zip(HOLD_FIELDS, values, strict=True) for word in pair]
     return [("HSET", keys.ctl, *words, "cancel", HELD_MARK)]
 

@@ -10,6 +10,7 @@ from . import fields
 from .context import SessionScope
 from .database import Command, Reply
 from .event_records import Event, EventType, NewEvent
+from .records import StepRef
 
 # A value of an event that is too large stays when it is shorter than this share of the limit.
 _KEPT_SHARE: Final = 16
@@ -30,6 +31,12 @@ def event_commands(scope: SessionScope, events: Iterable[NewEvent], *, is_late: 
         )
         for event in events
     ]  # fmt: skip
+
+
+def tell(scope: SessionScope, ref: StepRef, kind: str, data: Mapping[str, Any]) -> list[Command]:
+    """The command that appends one event about a step."""
+    event = NewEvent(type=kind, execution_id=ref.execution_id, step=ref.step, data=data)
+    return event_commands(scope, [event])
 
 
 def _data(data: Mapping[str, Any], most: int) -> bytes:

@@ -6,16 +6,16 @@ together. So an action finds its own id, and the room that is left, without read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
-from ..errors import ActionRefused
-from . import decoding, fields
+from ..errors import ActionRefused, StateUnreadable
+from . import fields
 from .context import SessionScope
 from .database import Command, Reply
 from .keys import SessionKeys
-from .records import Operation
+from .records import InboxKind, Operation
 
 _BYTES: Final = "inbox_bytes"
 
@@ -52,7 +52,7 @@ class InboxIndex:
         Raises:
             ActionRefused: Too many wait, or too much.
         """
-        entry, settings = decoding.inbox_entry(operation), scope.settings
+        entry, settings = encode_operation(operation), scope.settings
         size = self.bytes + len(entry)
         if self.entries >= settings.inbox_limit:
             self._refuse(scope, f"{self.entries} messages")
@@ -87,3 +87,32 @@ def trim_commands(keys: SessionKeys, entries: int, operations: Sequence[str]) ->
 
 def _field(operation_id: str) -> str:
     return f"in:{operation_id}"
+
+
+def read_inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operation, ...]:
+    """Parse inbox entries and leave out those that were applied before."""
+    seen = set(known)
+    fresh: list[Operation] = []
+    for entry in entries:
+        operation = _parse_operation(entry)
+        if operation.id not in seen:
+            seen.add(operation.id)
+            fresh.append(operation)
+    return tuple(fresh)
+
+
+def _parse_operation(entry: bytes) -> Operation:
+    data = fields.read_json(entry, "inbox")
+    try:
+        operation = Operation(id=data["id"], kind=InboxKind(data["kind"]), payload=data["payload"])
+    except (KeyError, TypeError, ValueError):
+        raise StateUnreadable("inbox", "an entry is no operation") from None
+    named = isinstance(cast("object", operation.id), str) and fields.is_text(operation.id)
+    if not isinstance(operation.payload, dict) or not named:
+        raise StateUnreadable("inbox", "an entry is no operation")
+    return operation
+
+
+def encode_operation(operation: Operation) -> bytes:
+    """Encode an operation as it is stored."""
+    return fields.to_json({"id": operation.id, "kind": operation.kind, "payload": operation.payload})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from ..errors import IdempotencyMismatch
+from ..errors import ClaimLost, IdempotencyMismatch
 from ..state import AgentState
 from ..unique import unique_hex
 from .cache import CachedSession
@@ -67,6 +67,11 @@ class Claim:
     ref: StepRef
     attempt: int
     now_ms: int
+
+
+def claim_lost(claim: Claim) -> ClaimLost:
+    """The error for a worker whose claim no longer stands."""
+    return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
 
 
 def new_claim_id() -> str:

@@ -1,4 +1,7 @@
-"""The store of sessions and steps: four parts by trade, on one database."""
+"""The store of sessions and steps: a class for each of its users, on one database.
+
+The methods of such a class are the verbs; each stands in the file of its group, with its contract.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,66 @@ from .children.trees import Trees
 from .clock import Clock, RedisClock
 from .context import NoPublisher, StepPublisher, StoreContext
 from .database import Database
+from .housekeeping.callbacks import CallbackVerbs
+from .housekeeping.facts import FactVerbs
+from .housekeeping.inspection import InspectVerbs
 from .housekeeping.registry import WorkerRegistry
-from .housekeeping.store import Housekeeping
-from .live.store import LiveText
+from .housekeeping.sweeps import SweepVerbs
+from .live.streams import LiveVerbs
 from .memory.database import MemoryDatabase
 from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
-from .requests.store import RequestActions
-from .sessions.store import SessionActions
-from .steps.store import DatabaseStepStore, StepStore
+from .requests.answering import AnswerVerbs
+from .requests.listing import RequestListVerbs
+from .sessions.acting import ActVerbs
+from .sessions.deleting import DeleteVerbs
+from .sessions.holding import HoldVerbs
+from .sessions.listing import ListVerbs
+from .sessions.loading import LoadVerbs
+from .sessions.parking import ParkVerbs, QuarantineVerbs
+from .sessions.reads import ReadVerbs
+from .sessions.retrying import RetryVerbs
+from .sessions.stopping import StopVerbs
+from .sessions.submitting import SubmitVerbs
+from .sessions.whole_sessions import WholeSessionVerbs
+from .steps.claims import ClaimVerbs
+from .steps.commits import CommitVerbs
+from .steps.journals import JournalVerbs
+from .steps.leases import LeaseVerbs
+from .steps.step_requests import StepRequestVerbs
+from .steps.waits import WaitVerbs
 from .tool_lists import ToolLists
+
+
+class StepStore(ClaimVerbs, JournalVerbs, StepRequestVerbs, WaitVerbs, CommitVerbs, LeaseVerbs, ParkVerbs):
+    """The store as the engine needs it to run one step."""
+
+
+class SessionActions(
+    SubmitVerbs,
+    ActVerbs,
+    StopVerbs,
+    HoldVerbs,
+    RetryVerbs,
+    DeleteVerbs,
+    WholeSessionVerbs,
+    LoadVerbs,
+    ListVerbs,
+    ReadVerbs,
+):
+    """Actions of clients on sessions, and reads. Each action is one transaction and is applied once."""
+
+
+class RequestActions(AnswerVerbs, RequestListVerbs):
+    """Answering, listing and finding the requests of sessions that wait."""
+
+
+class Housekeeping(SweepVerbs, CallbackVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
+    """The work of workers beside their steps, shard by shard, and the facts that operators look at."""
+
+
+class LiveText(LiveVerbs):
+    """Provisional text beside the committed events."""
 
 
 class Store:
@@ -37,8 +90,6 @@ class Store:
         context: What the parts share.
     """
 
-    steps: StepStore
-
     def __init__(self, database: Database, settings: Settings, *, clock: Clock, publisher: StepPublisher) -> None:
         self.context = StoreContext(
             database=database,
@@ -47,7 +98,7 @@ class Store:
             publisher=publisher,
             cache=SessionCache(settings.cache_bytes),
         )
-        self.steps = DatabaseStepStore(self.context)
+        self.steps = StepStore(self.context)
         self.sessions = SessionActions(self.context)
         self.requests = RequestActions(self.context)
         self.housekeeping = Housekeeping(self.context)

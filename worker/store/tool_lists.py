@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import fields, keys
-from .context import StoreContext
+from .context import StorePart
 from .database import Command
 
 KEPT_MS: Final = 40 * 86_400_000
@@ -31,11 +31,8 @@ class NewestList:
     fresh_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLists:
+class ToolLists(StorePart):
     """Reads and writes lists of tools."""
-
-    context: StoreContext
 
     def newest(self, server: str) -> NewestList | None:
         """The newest list of a server; None where no worker has got one.
@@ -46,7 +43,7 @@ class ToolLists:
             StoreUnavailable: No answer in time.
         """
         reads: list[Command] = [("GET", keys.newest_tools(server)), ("PTTL", keys.fresh_tools(server))]
-        stored, fresh_ms = self.context.database.pipeline("tools.newest", reads)
+        stored, fresh_ms = self._context.database.pipeline("tools.newest", reads)
         digest = fields.text(stored)
         if not digest:
             return None
@@ -54,7 +51,7 @@ class ToolLists:
 
     def get(self, digest: str) -> bytes | None:
         """The list with this digest; None where it is gone."""
-        return self.context.database.pipeline("tools.get", [("GET", keys.tool_list(digest))])[0]
+        return self._context.database.pipeline("tools.get", [("GET", keys.tool_list(digest))])[0]
 
     def save(self, server: str, digest: str, raw: bytes, fresh_ms: int) -> None:
         """Make a list the newest of its server.
@@ -62,7 +59,7 @@ class ToolLists:
         Args:
             fresh_ms: Milliseconds for which nobody needs to ask for it again.
         """
-        self.context.database.pipeline(
+        self._context.database.pipeline(
             "tools.save",
             [
                 ("SET", keys.tool_list(digest), raw, "PX", KEPT_MS),
@@ -73,8 +70,8 @@ class ToolLists:
 
     def keep(self, digest: str) -> None:
         """Renew the life of a list that a step is pinned to."""
-        self.context.database.pipeline("tools.keep", [("PEXPIRE", keys.tool_list(digest), KEPT_MS)])
+        self._context.database.pipeline("tools.keep", [("PEXPIRE", keys.tool_list(digest), KEPT_MS)])
 
     def forget_freshness(self, server: str) -> None:
         """Let the next worker ask the server again: its list has changed."""
-        self.context.database.pipeline("tools.stale", [("DEL", keys.fresh_tools(server))])
+        self._context.database.pipeline("tools.stale", [("DEL", keys.fresh_tools(server))])

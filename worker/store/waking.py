@@ -3,6 +3,10 @@
     phase run · not before 0 · nudges 0 · published · ZADD due · the step's message
 
 It is part of the transaction that is its cause, so a wake-up is never lost.
+
+A session whose agent no live worker offers waits for a worker. It stays in the due index: the sweep looks at it once,
+and again when its grace period is over, by the setting of the sweeping worker, and parks it then. The shard's index
+`unoffered` names it with its agent, so that a worker that registers the agent finds it, parked or not.
 """
 
 from __future__ import annotations
@@ -12,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context import SessionScope
-from .control import ControlFields
+from .control import ControlFields, read_unoffered, unoffered_mark, unoffered_member
 from .database import Command
-from .event_records import EventType, NewEvent
-from .events import event_commands
+from .events import tell
 from .records import StepRef
 
 
@@ -53,5 +56,33 @@ def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping
 
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:
     """The event that a step goes on which waited or was held."""
-    event = NewEvent(type=EventType.EXECUTION_RESUMED, execution_id=control.execution, step=control.step, data=data)
-    return event_commands(scope, [event])
+    return tell(scope, control.ref(scope.session_id), "execution_resumed", data)
+
+
+def begin_waiting(scope: SessionScope, agent: str, *, since_ms: int, ref: StepRef | None) -> list[Command]:
+    """Commands that let a session with a due step wait for a worker that offers its agent.
+
+    Args:
+        since_ms: Redis time from which the grace period counts.
+        ref: The step that is due; None: nothing is, and nothing waits.
+    """
+    if ref is None:
+        return []
+    keys = scope.keys
+    return [
+        ("HSET", keys.ctl, "unoffered", unoffered_mark(since_ms, agent), "published", 0, "nudges", 0),
+        ("ZADD", keys.shard.unoffered, 0, unoffered_member(agent, scope.session_id)),
+        ("ZADD", keys.shard.due, "XX", since_ms + scope.context.due_ms, scope.session_id),
+        *tell(scope, ref, "waiting_for_worker", {"agent": agent}),
+    ]
+
+
+def end_waiting(scope: SessionScope, control: ControlFields) -> list[Command]:
+    """Commands that take a session out of the index of those that wait for a worker; none where it does not wait."""
+    _, agent = read_unoffered(control.unoffered)
+    if not agent:
+        return []
+    return [
+        ("HDEL", scope.keys.ctl, "unoffered"),
+        ("ZREM", scope.keys.shard.unoffered, unoffered_member(agent, scope.session_id)),
+    ]

@@ -16,9 +16,9 @@ from celery_agents.worker.store import (
     Claimed,
     ClaimResult,
     Committed,
-    DatabaseStepStore,
     LoadedSession,
     StepRef,
+    StepStore,
     Store,
     Suspect,
     Transition,
@@ -140,7 +140,7 @@ class SimStore(Store):
         self.steps = (steps or SimSteps)(self.context, world)
 
 
-class SimSteps(DatabaseStepStore):
+class SimSteps(StepStore):
     """`StepStore` that counts its rarer answers."""
 
     def __init__(self, context: StoreContext, world: World) -> None:

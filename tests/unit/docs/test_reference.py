@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from celery_agents.worker.store import EventType
+from celery_agents.worker.store.requests.index import RequestEventType
 
 from support.product import ROOT, modules
 

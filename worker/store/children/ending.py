@@ -35,7 +35,7 @@ from ..database import Command, WatchedTransaction
 from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..records import NextState, StepRef
-from ..requests.events import closed_event
+from ..requests.index import closed_event
 from ..waking import wake
 
 

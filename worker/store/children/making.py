@@ -13,7 +13,7 @@ from ..database import Command
 from ..event_records import EventType, NewEvent
 from ..records import NextState, StepRef
 from ..sessions.saving import SessionSave
-from ..sessions.unoffered import begin_waiting
+from ..waking import begin_waiting
 
 
 @dataclass(frozen=True, slots=True)

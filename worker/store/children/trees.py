@@ -9,13 +9,13 @@ from typing import Final
 from ...errors import SessionNotFound, StateUnreadable
 from ...state import ExecutionState, ParentLink, read_head
 from .. import fields
-from ..context import StoreContext
+from ..bookkeeping import read_link
+from ..context import StorePart
 from ..database import Command
 from ..keys import root_of, tree_range
 from ..session_records import Header, SessionState
-from ..sessions import reads
-from ..sessions.marks import missing_error
-from .links import read_link
+from ..sessions.listing import read_headers
+from ..sessions.loading import missing_error
 
 _ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING})
 
@@ -61,11 +61,8 @@ class _Member:
     below: list[_Member] = field(default_factory=list["_Member"])
 
 
-class Trees:
+class Trees(StorePart):
     """Reads trees. Nothing here changes a session."""
-
-    def __init__(self, context: StoreContext) -> None:
-        self._context = context
 
     def members(self, session_id: str) -> list[str]:
         """Ids of all sessions below the root of this session, in no order."""
@@ -122,7 +119,7 @@ class Trees:
 
     def _read(self, names: Sequence[str]) -> list[_Member | None]:
         all_keys = [self._context.keys(name) for name in names]
-        headers = reads.read_headers(self._context, all_keys)
+        headers = read_headers(self._context, all_keys)
         commands: list[Command] = [("HMGET", keys.session, "parent", "head") for keys in all_keys]
         replies = self._context.database.pipeline("tree.read", commands)
         members: list[_Member | None] = []

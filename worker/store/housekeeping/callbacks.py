@@ -11,41 +11,66 @@ from typing import Any, Final
 from ...errors import SessionNotFound, StateUnreadable
 from ...state import Request, RequestStatus
 from .. import fields
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StoreContext, StorePart
 from ..database import Command
 from ..dead import DeadEntry
-from ..keys import ShardKeys
 from ..requests.reading import StoredRequests
 from ..session_records import REQUEST_KINDS, Callback, Result
-from ..sessions import reads
+from ..sessions.reads import ReadVerbs
 
 _MOST_ATTEMPTS: Final = 1_000
 _FEWEST_WORDS: Final = 4
 
 
-def due_callbacks(context: StoreContext, shard: ShardKeys, *, limit: int, hold_ms: int) -> list[Callback]:
-    """Take callbacks that are due, each for `hold_ms`; it comes again unless it is finished. See `Housekeeping`."""
-    (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
-    now_ms = context.clock.milliseconds(now_reply)
-    (members,) = context.database.pipeline(
-        "callbacks.due", [("ZRANGEBYSCORE", shard.callbacks, "-inf", now_ms, "LIMIT", 0, limit)]
-    )
-    found: list[Callback] = []
-    for member in members:
-        context.database.pipeline("callbacks.hold", [("ZADD", shard.callbacks, "XX", now_ms + hold_ms, member)])
-        note = fields.name(member)
-        try:
-            callback = _read_callback(context, note)
-        except StateUnreadable as error:  # the callbacks of others are to be made
-            session_id, execution_id, *_ = [*note.split(" "), ""]
-            entry = DeadEntry(kind="callback", reason=str(error), session_id=session_id, execution_id=execution_id)
-            context.database.pipeline("callbacks.unreadable", [entry.command(context, shard)])
-            callback = None
-        if callback is None:
-            context.database.pipeline("callbacks.gone", [("ZREM", shard.callbacks, member)])
-        else:
-            found.append(callback)
-    return found
+class CallbackVerbs(StorePart):
+    """The outbox of callbacks."""
+
+    def due_callbacks(self, shard: int, *, limit: int, hold_ms: int) -> list[Callback]:
+        """Take callbacks that are due; each comes again after `hold_ms` unless it is finished."""
+        context, keys = self._context, self._context.shards[shard]
+        pipeline, now_ms = context.database.pipeline, context.now_ms("callbacks.now")
+        due = ("ZRANGEBYSCORE", keys.callbacks, "-inf", now_ms, "LIMIT", 0, limit)
+        found: list[Callback] = []
+        for member in pipeline("callbacks.due", [due])[0]:
+            pipeline("callbacks.hold", [("ZADD", keys.callbacks, "XX", now_ms + hold_ms, member)])
+            note, callback = fields.name(member), None
+            try:
+                callback = _read_callback(context, note)
+            except StateUnreadable as error:  # the callbacks of others are to be made
+                session_id, execution_id, *_ = [*note.split(" "), ""]
+                entry = DeadEntry(kind="callback", reason=str(error), session_id=session_id, execution_id=execution_id)
+                pipeline("callbacks.unreadable", [entry.command(context, keys)])
+            if callback is None:
+                pipeline("callbacks.gone", [("ZREM", keys.callbacks, member)])
+            else:
+                found.append(callback)
+        return found
+
+    def finish_callback(self, callback: Callback) -> None:
+        """Record that a callback was made; it does not come again."""
+        keys = self._context.keys(callback.session_id)
+        self._context.database.pipeline(
+            "callbacks.made",
+            [
+                ("ZREM", keys.shard.callbacks, callback.note),
+                ("HDEL", keys.session, _attempts_field(callback.about, callback.kind)),
+            ],
+        )
+
+    def delay_callback(self, callback: Callback, *, delay_ms: int) -> None:
+        """Let a callback come again after `delay_ms` without counting an attempt."""
+        shard = self._context.keys(callback.session_id).shard
+        due_ms = self._context.now_ms("callbacks.now") + delay_ms
+        self._context.database.pipeline("callbacks.delay", [("ZADD", shard.callbacks, "XX", due_ms, callback.note)])
+
+    def fail_callback(self, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
+        """Record that a callback failed: again after `delay_ms`, or never (None), with an entry in the dead list."""
+        if delay_ms is None:
+            _give_up(self._context, callback, reason)
+            return
+        due_ms = self._context.now_ms("callbacks.now") + delay_ms
+        scope = self._context.session(callback.session_id)
+        scope.retry(lambda: _delay(scope, callback, due_ms), purpose="delay a callback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +135,7 @@ def _read_end(context: StoreContext, session_id: str, execution_id: str, retries
     None when the session has expired, or the execution was retried and has ended again, which has its own entry.
     """
     try:
-        result = reads.record(context, session_id, execution_id)
+        result = ReadVerbs(context).record(session_id, execution_id)
     except SessionNotFound:
         return None
     return result if result is not None and str(result.retries) == retries else None
@@ -124,37 +149,6 @@ def _read_request(context: StoreContext, session_id: str, request_id: str) -> Re
         return None
     open_ones = (each for each in stored.of_step() if each.status is RequestStatus.OPEN)
     return next((each.request for each in open_ones if each.summary.id == request_id), None)
-
-
-def finish_callback(context: StoreContext, callback: Callback) -> None:
-    """Take a callback that was made out of the outbox. See `Housekeeping.finish_callback`."""
-    keys = context.keys(callback.session_id)
-    context.database.pipeline(
-        "callbacks.made",
-        [
-            ("ZREM", keys.shard.callbacks, callback.note),
-            ("HDEL", keys.session, _attempts_field(callback.about, callback.kind)),
-        ],
-    )
-
-
-def delay_callback(context: StoreContext, callback: Callback, *, delay_ms: int) -> None:
-    """Let a callback come again later. See `Housekeeping.delay_callback`."""
-    shard = context.keys(callback.session_id).shard
-    (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
-    due_ms = context.clock.milliseconds(now_reply) + delay_ms
-    context.database.pipeline("callbacks.delay", [("ZADD", shard.callbacks, "XX", due_ms, callback.note)])
-
-
-def fail_callback(context: StoreContext, callback: Callback, *, delay_ms: int | None, reason: str) -> None:
-    """Delay a callback, or give it up. See `Housekeeping.fail_callback`."""
-    if delay_ms is None:
-        _give_up(context, callback, reason)
-        return
-    (now_reply,) = context.database.pipeline("callbacks.now", [context.clock.now()])
-    due_ms = context.clock.milliseconds(now_reply) + delay_ms
-    scope = context.session(callback.session_id)
-    scope.retry(lambda: _delay(scope, callback, due_ms), purpose="delay a callback")
 
 
 def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:

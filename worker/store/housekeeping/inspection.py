@@ -9,7 +9,7 @@ from typing import Final
 from ...errors import InvalidInput, StateUnreadable, StoreForbidden, StoreUnavailable
 from ...state import read_session_id
 from .. import fields
-from ..context import StoreContext
+from ..context import StoreContext, StorePart
 from ..database import Command
 from ..keys import AGENTS, SHARDS, WORKERS, ShardKeys
 from ..requests.index import read_entry
@@ -36,31 +36,68 @@ class Damage:
     entry: str = ""
 
 
-def wrong_types(context: StoreContext, more: Mapping[str, str]) -> list[Damage]:
-    """Find keys that hold another type than they should.
+class InspectVerbs(StorePart):
+    """Looking for damaged data and missing rights."""
 
-    Args:
-        more: Keys besides those of the store, such as the broker's, with the type of each.
-    """
-    expected = {**_expected_types(context), **more}
-    replies = context.database.pipeline("types", [("TYPE", key) for key in expected])
-    found: list[Damage] = []
-    for (key, kind), reply in zip(expected.items(), replies, strict=True):
-        actual = fields.name(reply)
-        if actual not in ("none", kind):
-            found.append(Damage(key, f"it is a {actual}, not a {kind}"))
-    return found
+    def wrong_types(self, more: Mapping[str, str]) -> list[Damage]:
+        """Find keys that hold another type than they should; `more` are keys of the broker, with the type of each."""
+        expected = {**_expected_types(self._context), **more}
+        replies = self._context.database.pipeline("types", [("TYPE", key) for key in expected])
+        found: list[Damage] = []
+        for (key, kind), reply in zip(expected.items(), replies, strict=True):
+            actual = fields.name(reply)
+            if actual not in ("none", kind):
+                found.append(Damage(key, f"it is a {actual}, not a {kind}"))
+        return found
 
+    def expect_shared_keys(self, queue: str = "") -> None:
+        """Look whether a key that all sessions share is why a session cannot be read.
 
-def expect_shared_keys(context: StoreContext, queue: str) -> None:
-    """Raise if a key that sessions share holds another type, so that no session is to blame. See `Housekeeping`."""
-    queues = {str(command[1]): "list" for command in context.publisher.count_commands(queue)}
-    try:
-        found = wrong_types(context, queues)
-    except StoreForbidden:
-        return  # this Redis user may not look
-    if found:
-        raise StoreUnavailable(f"key {found[0].key!r}: {found[0].what}; somebody else wrote to it")
+        Args:
+            queue: Name of the queue that the session's step came from.
+        Raises:
+            StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until somebody removes it.
+        """
+        queues = {str(command[1]): "list" for command in self._context.publisher.count_commands(queue)}
+        try:
+            found = self.wrong_types(queues)
+        except StoreForbidden:
+            return  # this Redis user may not look
+        if found:
+            raise StoreUnavailable(f"key {found[0].key!r}: {found[0].what}; somebody else wrote to it")
+
+    def bad_entries(self) -> list[Damage]:
+        """Find entries of the indexes that name no session or have no time."""
+        return [damage for shard in self._context.shards for damage in _bad_entries_of(self._context, shard)]
+
+    def unreplayable_commands(self, queue_key: str) -> list[str]:
+        """Name the commands of our transactions that Redis's user `default` may not give.
+
+        Redis replays an append-only file as that user, and most releases since 7.0 check its rights again at the end of
+        each transaction: what is refused then is lost. Redis 7.0 is the first that can be asked.
+
+        Args:
+            queue_key: The key of a queue of steps.
+        Raises:
+            StoreForbidden: This Redis user may not ask, or this Redis has no such command.
+        """
+        keys = {"KEY": self._context.shards[0].due, "QUEUE": queue_key}
+        tries: list[Command] = [
+            ("ACL", "DRYRUN", "default", *(keys.get(word, word) for word in command.split())) for command in _REPLAYED
+        ]
+        replies = self._context.database.pipeline("dryrun", tries)
+        return [
+            command.partition(" ")[0]
+            for command, reply in zip(_REPLAYED, replies, strict=True)
+            if fields.name(reply) != "OK"
+        ]
+
+    def unacked_records(self, key: str) -> tuple[int, dict[str, bytes]]:
+        """Count the broker's records of unacknowledged messages, and read a hundred of them by their names."""
+        count, (_, flat) = self._context.database.pipeline(
+            "unacked", [("HLEN", key), ("HSCAN", key, 0, "COUNT", _RECORDS_LOOKED_AT)]
+        )
+        return count, fields.named_pairs(flat)
 
 
 def _expected_types(context: StoreContext) -> dict[str, str]:
@@ -69,11 +106,6 @@ def _expected_types(context: StoreContext) -> dict[str, str]:
         types |= dict.fromkeys(_indexes(shard), "zset")
         types |= {shard.dead: "stream", shard.sweeper: "string"}
     return types
-
-
-def bad_entries(context: StoreContext) -> list[Damage]:
-    """Find entries of the indexes that name no session or have no time; 1000 of each index are looked at."""
-    return [damage for shard in context.shards for damage in _bad_entries_of(context, shard)]
 
 
 def _bad_entries_of(context: StoreContext, shard: ShardKeys) -> Iterator[Damage]:
@@ -126,29 +158,3 @@ def _is_unoffered(entry: bytes) -> bool:
     """Whether an entry is the name of an agent, then the id of a session."""
     agent, space, session_id = entry.rpartition(b" ")
     return bool(agent and space) and _is_session_id(session_id)
-
-
-def unreplayable_commands(context: StoreContext, queue_key: str) -> list[str]:
-    """Name the commands of our transactions that Redis's user `default` may not give; see `Housekeeping`."""
-    keys = {"KEY": context.shards[0].due, "QUEUE": queue_key}
-    tries: list[Command] = [
-        ("ACL", "DRYRUN", "default", *(keys.get(word, word) for word in command.split())) for command in _REPLAYED
-    ]
-    replies = context.database.pipeline("dryrun", tries)
-    return [
-        command.partition(" ")[0]
-        for command, reply in zip(_REPLAYED, replies, strict=True)
-        if fields.name(reply) != "OK"
-    ]
-
-
-def unacked_records(context: StoreContext, key: str) -> tuple[int, dict[str, bytes]]:
-    """Count the broker's records of unacknowledged messages, and read a hundred of them by their names.
-
-    Args:
-        key: The hash of the broker in the store's Redis.
-    """
-    count, (_, flat) = context.database.pipeline(
-        "unacked", [("HLEN", key), ("HSCAN", key, 0, "COUNT", _RECORDS_LOOKED_AT)]
-    )
-    return count, fields.named_pairs(flat)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from ....config.settings import GROUP_MARK
 from .. import fields
-from ..context import StoreContext
+from ..context import StoreContext, StorePart
 from ..database import Command
 from ..keys import AGENTS, WORKERS
 
@@ -24,11 +25,8 @@ _WORKER: Final[Mapping[str, Any]] = {
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
 
 
-class WorkerRegistry:
+class WorkerRegistry(StorePart):
     """Workers that are alive and the agents they offer."""
-
-    def __init__(self, context: StoreContext) -> None:
-        self._context = context
 
     def register(self, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> None:
         """Tell that a worker lives, what it can do and which agents it offers.
@@ -41,8 +39,7 @@ class WorkerRegistry:
                 their own, `group` the queue of its worker group, `tools` what is odd about those of MCP servers.
             agents: Definition hashes by name.
         """
-        (now,) = self._context.database.pipeline("now", [self._context.clock.now()])
-        seen = self._context.clock.milliseconds(now)
+        seen = self._context.now_ms()
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
         commands: list[Command] = [("HSET", WORKERS, worker, entry)]
         if agents:
@@ -175,3 +172,40 @@ def _read_agents(agents: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: stored for name, stored in agents.items() if isinstance(stored, str) and fields.is_text(name + stored)
     }
+
+
+# An agent moves to another queue with a new version of its workers, and the sweep moves what was submitted meanwhile.
+_CACHE_SECONDS: Final = 5.0
+
+
+class AgentQueues:
+    """Remembers for some seconds which queue an agent has. Safe between threads."""
+
+    def __init__(self, registry: Callable[[], WorkerRegistry], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._monotonic = monotonic
+        self._found: dict[str, tuple[str, float]] = {}
+
+    def queue_of(self, agent: str) -> str | None:
+        """Name of the queue for a new session of an agent, as `WorkerRegistry.queue_for_new` tells it.
+
+        An agent that was registered once keeps its queue, even when the registry has been emptied since.
+        """
+        now = self._monotonic()
+        known = self._found.get(agent)
+        if known is not None and now - known[1] < _CACHE_SECONDS:
+            return known[0]
+        queue = self._registry().queue_for_new(agent)
+        if queue is None and known is not None:
+            queue = known[0]
+        if queue is not None:
+            self._found[agent] = (queue, now)
+        return queue
+
+    def describe_unknown(self, agent: str) -> str:
+        """A sentence for the caller who hands a job to an agent that no worker has registered."""
+        others = ", ".join(sorted(self._registry().agents())) or "none"
+        return (
+            f"no worker has registered agent {agent!r} (registered: {others}); the job waits until one does. "
+            "If the name is wrong, stop the session"
+        )

@@ -1,9 +1,12 @@
-"""The sweep: find steps whose message or worker was lost, and take out of the indexes what has expired."""
+"""The sweep: find steps whose message or worker was lost, and take out of the indexes what has expired.
+
+Sessions whose agent no live worker offers wait in an index until a worker registers the agent.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -11,15 +14,18 @@ from typing import Final
 from ...errors import InvalidInput, StateUnreadable
 from ...state import ID_PATTERN, read_session_id
 from .. import fields
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Word
 from ..dead import DeadEntry
 from ..keys import ShardKeys
 from ..records import LAST_STEP, StepRef, SweepResult
-from ..sessions.parked_keys import key_names, key_reads
-from ..sessions.parking import park
+from ..sessions.parking import ParkVerbs, key_names, key_reads
 from .registry import forget_silent_workers
 
+_BATCH: Final = 1000
+MOST_UNOFFERED: Final = 100
+OTHER_AGENTS: Final = "(other)"
+"""Stands for the agents beyond the first 100 by name: anybody who may submit can name any agent."""
 _MOST_RETRIES: Final = 10**9
 _MOST_LEGS: Final = 10**9
 
@@ -52,48 +58,153 @@ class QueueSnapshot:
         return words
 
 
-def sweep(context: StoreContext, shard: ShardKeys, queue: QueueSnapshot) -> SweepResult:
-    """Make one pass over the due index of a shard. See `Housekeeping.sweep`."""
-    now_reply, uptime = context.database.pipeline("sweep.now", [context.clock.now(), context.clock.uptime()])
-    if context.clock.uptime_seconds(uptime) < context.settings.lease_seconds:
-        return SweepResult()  # the holders of leases that ended while Redis was down need time to come back
-    now_ms = context.clock.milliseconds(now_reply)
-    longest_ms = round(context.settings.due_max_seconds * 1000)
-    lost, live, queued, broken, expired = context.database.script(
-        "sweep.pass",
-        "sweep",
-        (shard.due, shard.unoffered),
-        (
-            shard.prefix, now_ms, context.settings.sweep_batch, context.lease_ms, context.grace_ms,
-            context.due_ms, longest_ms, queue.capacity, context.agent_grace_ms, context.settings.events_kept,
-            *queue.words(),
-        ),
-    )  # fmt: skip
-    refs: list[StepRef] = []
-    left: set[str] = set()
-    for session_id, *step, left_queue in lost:
-        try:
-            refs.append(read_lost_step(session_id, *step))
-            left.add(fields.text(left_queue))
-        except StateUnreadable:
-            broken.append(session_id)
-    for session_id, execution_id, step, agent in expired:
-        try:
-            _park_unoffered(context, read_lost_step(session_id, execution_id, step), fields.text(agent))
-        except StateUnreadable:
-            broken.append(session_id)
-    for session_id in broken:
-        _park_broken(context, shard, session_id)
-    return SweepResult(lost=tuple(refs), live=live, queued=queued, at_ms=now_ms, left=frozenset(left - {""}))
+class SweepVerbs(StorePart):
+    """Finding steps whose message or worker was lost, what has expired, and what waits for a worker."""
+
+    def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
+        """Look at what is due in a shard, postpone every entry it looks at, and name the steps whose message is lost.
+
+        The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
+        """
+        context, keys = self._context, self._context.shards[shard]
+        clock, settings = context.clock, context.settings
+        now_reply, uptime = context.database.pipeline("sweep.now", [clock.now(), clock.uptime()])
+        if clock.uptime_seconds(uptime) < settings.lease_seconds:
+            return SweepResult()  # the holders of leases that ended while Redis was down need time to come back
+        now_ms, longest_ms = clock.milliseconds(now_reply), round(settings.due_max_seconds * 1000)
+        words = (
+            keys.prefix, now_ms, settings.sweep_batch, context.lease_ms, context.grace_ms, context.due_ms, longest_ms,
+            queue.capacity, context.agent_grace_ms, settings.events_kept, *queue.words(),
+        )  # fmt: skip
+        found = context.database.script("sweep.pass", "sweep", (keys.due, keys.unoffered), words)
+        lost, live, queued, broken, expired = found
+        refs: list[StepRef] = []
+        left: set[str] = set()
+        for session_id, *step, left_queue in lost:
+            try:
+                refs.append(_read_lost_step(session_id, *step))
+                left.add(fields.text(left_queue))
+            except StateUnreadable:
+                broken.append(session_id)
+        for session_id, execution_id, step, agent in expired:
+            try:
+                _park_unoffered(context, _read_lost_step(session_id, execution_id, step), fields.text(agent))
+            except StateUnreadable:
+                broken.append(session_id)
+        for session_id in broken:
+            _park_broken(context, keys, session_id)
+        return SweepResult(lost=tuple(refs), live=live, queued=queued, at_ms=now_ms, left=frozenset(left - {""}))
+
+    def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
+        """Publish the messages of lost steps in one round trip.
+
+        Args:
+            at_ms: The time of the sweep that found them.
+        Returns:
+            False: The queue is not in the store's database, and nothing was published.
+        """
+        commands = [command for ref in refs for command in self._context.publisher.commands(ref, at_ms)]
+        if commands:
+            self._context.database.pipeline("sweep.publish", commands)
+        return bool(commands)
+
+    def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
+        """Take the lock of a shard's sweep, or keep it, for `hold_ms`; False: another worker has it."""
+        database, key = self._context.database, self._context.shards[shard].sweeper
+        taken, holder = database.pipeline("sweep.lock", [("SET", key, worker, "NX", "PX", hold_ms), ("GET", key)])
+        if taken is None and fields.text(holder) == worker:
+            database.pipeline("sweep.hold", [("PEXPIRE", key, hold_ms)])
+            return True
+        return taken is not None
+
+    def prune(self, shard: int) -> int:
+        """Take expired sessions out of the indexes, and workers that were not heard from out of the registry.
+
+        Returns:
+            How many sessions were gone.
+        """
+        context, keys = self._context, self._context.shards[shard]
+        forget_silent_workers(context)
+        now_ms = context.now_ms("prune.now")
+        _forget_past_delays(context, keys, now_ms)
+        indexes = (keys.ending, keys.sessions, keys.failed, keys.due, keys.children)
+        limit, total = context.settings.sweep_batch, 0
+        while True:  # in passes, so that nobody waits for Redis for long; each takes out what it looks at
+            _end_parked(context, keys, now_ms)
+            gone, looked_at = context.database.script("prune.pass", "prune", indexes, (keys.prefix, now_ms, limit))
+            total += gone
+            if looked_at < limit:
+                return total
+
+    def offer(self, queues: Mapping[str, Sequence[str]]) -> int:
+        """End the wait of sessions whose agents a worker has registered.
+
+        Their steps are published at once where the queue is in the store's database, else by the next sweep. Nobody has
+        a claim of such a step. So it need not wait for the sweep, which after a start of Redis begins late.
+
+        Args:
+            queues: The agents, each with the queues that the worker takes, the preferred one first.
+        Returns:
+            How many sessions had waited.
+        """
+        context = self._context
+        counts = context.database.pipeline("offer.count", [("ZCARD", shard.unoffered) for shard in context.shards])
+        waiting = [shard for shard, count in zip(context.shards, counts, strict=True) if count]
+        if not waiting:
+            return 0
+        now_ms = context.now_ms()
+        return sum(self._offer(shard, now_ms, agent, queues[agent]) for shard in waiting for agent in queues)
+
+    def _offer(self, shard: ShardKeys, now_ms: int, agent: str, queues: Sequence[str]) -> int:
+        context = self._context
+        wait_ms = context.due_ms if context.publisher.count_commands("") else 0  # 0: the queue is in another database
+        args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
+        total = 0
+        while True:  # in batches, so that nobody waits for Redis for long; each takes out what it looks at
+            looked_at, free = context.database.script("offer.pass", "offer", (shard.unoffered, shard.due), args)
+            self.publish(list(_readable(free)), now_ms)
+            total += looked_at
+            if looked_at < _BATCH:
+                return total
+
+    def count_unoffered(self) -> dict[str, int]:
+        """Count the sessions that wait for a worker that offers their agent, parked ones too, by agent.
+
+        Of more than 100 agents the others are counted together, as `(other)`.
+        """
+        found: dict[str, int] = {}
+        for shard in self._context.shards:
+            lowest = b"-"
+            while True:
+                if len(found) >= MOST_UNOFFERED:
+                    count_command = ("ZLEXCOUNT", shard.unoffered, lowest, "+")
+                    (count,) = self._context.database.pipeline("unoffered.count", [count_command])
+                    if count:
+                        found[OTHER_AGENTS] = found.get(OTHER_AGENTS, 0) + count
+                    break
+                (members,) = self._context.database.pipeline(
+                    "unoffered.next", [("ZRANGEBYLEX", shard.unoffered, lowest, "+", "LIMIT", 0, 1)]
+                )
+                if not members:
+                    break
+                # As bytes: an entry that is no text must not stand before the one that is read next.
+                agent = members[0].partition(b" ")[0]
+                name, after = fields.name(agent), agent + b"!"
+                count_command = ("ZLEXCOUNT", shard.unoffered, b"[" + agent + b" ", b"(" + after)
+                (count,) = self._context.database.pipeline("unoffered.count", [count_command])
+                found[name] = found.get(name, 0) + count
+                lowest = b"[" + after
+        return found
 
 
 def _park_unoffered(context: StoreContext, ref: StepRef, agent: str) -> None:
     """Park a session whose grace period is over, unless a worker has registered its agent meanwhile."""
     waited = timedelta(seconds=round(context.settings.agent_grace_seconds))
-    park(context, ref, f"no worker has offered agent {agent!r} for {waited}", only_unoffered=True)
+    reason = f"no worker has offered agent {agent!r} for {waited}"
+    ParkVerbs(context).park(ref, reason, only_unoffered=True)
 
 
-def read_lost_step(
+def _read_lost_step(
     session_id: bytes, execution_id: bytes, step: bytes, retries: bytes = b"", legs: bytes = b"", queue: bytes = b""
 ) -> StepRef:
     """Parse a lost step.
@@ -129,39 +240,10 @@ def _park_broken(context: StoreContext, shard: ShardKeys, session_id: bytes) -> 
     reason = "its control fields cannot be read"
     name = fields.name(session_id)
     if name.encode() == session_id:
-        park(context, StepRef(name, "", 0), reason, any_step=True)
+        ParkVerbs(context).park(StepRef(name, "", 0), reason, any_step=True)
         return
     entry = DeadEntry(kind="step", reason=f"{reason}, nor its id", session_id=name)
     context.database.pipeline("park.broken", [("ZREM", shard.due, session_id), entry.command(context, shard)])
-
-
-def publish(context: StoreContext, refs: Sequence[StepRef], at_ms: int) -> bool:
-    """Publish the messages of lost steps. See `Housekeeping.publish`."""
-    commands = [command for ref in refs for command in context.publisher.commands(ref, at_ms)]
-    if commands:
-        context.database.pipeline("sweep.publish", commands)
-    return bool(commands)
-
-
-def prune(context: StoreContext, shard: ShardKeys) -> int:
-    """Take expired sessions out of the indexes, and workers that were not heard from out of the registry.
-
-    Returns:
-        How many sessions were gone.
-    """
-    forget_silent_workers(context)
-    (now,) = context.database.pipeline("prune.now", [context.clock.now()])
-    _forget_past_delays(context, shard, context.clock.milliseconds(now))
-    keys = (shard.ending, shard.sessions, shard.failed, shard.due, shard.children)
-    limit, total = context.settings.sweep_batch, 0
-    now_ms = context.clock.milliseconds(now)
-    while True:  # in passes, so that nobody waits for Redis for long; each takes out what it looks at
-        _end_parked(context, shard, now_ms)
-        args = (shard.prefix, now_ms, limit)
-        gone, looked_at = context.database.script("prune.pass", "prune", keys, args)
-        total += gone
-        if looked_at < limit:
-            return total
 
 
 def _end_parked(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
@@ -171,19 +253,12 @@ def _end_parked(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
         "prune.due", [("ZRANGEBYSCORE", shard.ending, "-inf", now_ms, "LIMIT", 0, limit)]
     )
     scopes = [context.session(member.decode("utf-8", "replace")) for member in due]
-    for scope, phase in zip(scopes, _read_phases(context, scopes), strict=True):
-        if phase == b"parked":
+    reads: list[list[Command]] = [[("HGET", scope.keys.ctl, "phase")] for scope in scopes]
+    for scope, phase in zip(scopes, context.read_apart("prune.phases", reads), strict=True):
+        if phase == [b"parked"]:
             # After a conflict somebody has taken it up again.
             with contextlib.suppress(Changed, StateUnreadable):
                 _delete_parked(scope)
-
-
-def _read_phases(context: StoreContext, scopes: Sequence[SessionScope]) -> list[bytes | None]:
-    reads: list[Command] = [("HGET", scope.keys.ctl, "phase") for scope in scopes]
-    try:
-        return context.database.pipeline("prune.phases", reads) if reads else []
-    except StateUnreadable:  # a key of another type: of one session, and the others are to be seen
-        return [None] if len(scopes) == 1 else [each for one in scopes for each in _read_phases(context, [one])]
 
 
 def _delete_parked(scope: SessionScope) -> None:
@@ -206,18 +281,8 @@ def _forget_past_delays(context: StoreContext, shard: ShardKeys, now_ms: int) ->
         context.database.pipeline("prune.undelay", [("ZREM", shard.delayed, *past)])
 
 
-def lock(context: StoreContext, shard: ShardKeys, worker: str, hold_ms: int) -> bool:
-    """Take or keep the lock of a shard's sweep for `hold_ms`."""
-    taken, holder = context.database.pipeline(
-        "sweep.lock", [("SET", shard.sweeper, worker, "NX", "PX", hold_ms), ("GET", shard.sweeper)]
-    )
-    if taken is None and fields.text(holder) == worker:
-        context.database.pipeline("sweep.hold", [("PEXPIRE", shard.sweeper, hold_ms)])
-        return True
-    return taken is not None
-
-
-def now_ms(context: StoreContext) -> int:
-    """Ask Redis for its time in milliseconds."""
-    (reply,) = context.database.pipeline("now", [context.clock.now()])
-    return context.clock.milliseconds(reply)
+def _readable(steps: Sequence[Sequence[bytes]]) -> Iterator[StepRef]:
+    """The steps that a worker takes; the sweep parks the others."""
+    for step in steps:
+        with contextlib.suppress(StateUnreadable):
+            yield _read_lost_step(*step)

@@ -13,26 +13,40 @@ from dataclasses import dataclass
 from ... import crash_points
 from ...errors import InvalidInput
 from ...state import AnswerRecord, Request, record_answer
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
 from ..records import StepRef
 from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
-from .events import closed_event
-from .index import remove_commands
+from .index import closed_event, remove_commands
 from .reading import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
 
 
-def answer(context: StoreContext, session_id: str, action: AnswerAction) -> AnswerResult:
-    """Answer requests of a session. See `RequestActions.answer`."""
-    if not action.answers:
-        raise InvalidInput("answers", None, "give an answer for at least one request.")
-    if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
-        raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
-    scope = context.session(session_id)
-    return scope.retry(_AnswerAttempt(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
+class AnswerVerbs(StorePart):
+    """Answering requests."""
+
+    def answer(self, session_id: str, action: AnswerAction) -> AnswerResult:
+        """Answer requests of a session: all of them, or none. Every answer wakes a session that waits.
+
+        The same operation id again gets the same answer, also when the step has been committed since.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            RequestNotFound: The session never made this request, or it is too long ago.
+            RequestNotOpen: It was answered, has expired or was cancelled; the error says by whom and when.
+            InvalidInput: `action.check` refused an answer, or its kind, digest or size does not fit; the error names
+                the request and the field.
+            StoreFull: Nothing was written.
+            StoreUnavailable: No answer in time. It may have been stored; asking again with the same id is safe.
+        """
+        if not action.answers:
+            raise InvalidInput("answers", None, "give an answer for at least one request.")
+        if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
+            raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
+        scope = self._context.session(session_id)
+        return scope.retry(_AnswerAttempt(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)

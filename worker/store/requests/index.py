@@ -1,17 +1,20 @@
-"""The index of open requests: the inbox of everybody, one sorted set for each shard, by the time of asking.
+"""The index of open requests, and the events that tell of requests.
 
-An entry is the summary of its request, so a page of the inbox is one read. The code that closes a request has it from
-the journal, makes the same summary and removes the entry by it.
+The index is the inbox of everybody, one sorted set for each shard, by the time of asking. An entry is the summary of
+its request, so a page of the inbox is one read. The code that closes a request has it from the journal, makes the same
+summary and removes the entry by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import ValidationError
 
-from ...state import Request, RequestKind, RequestSummary
+from ...state import AnswerRecord, AnswerVerb, Request, RequestKind, RequestSummary
 from ..database import Command
+from ..event_records import NewEvent
 from ..keys import ShardKeys
 
 
@@ -40,3 +43,33 @@ def read_entry(entry: bytes) -> RequestSummary | None:
 
 def _entry(request: Request) -> bytes:
     return request.summarize().to_json()
+
+
+RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled"]
+
+
+def opened_event(request: Request) -> NewEvent:
+    """A request is journaled: from now on it can be answered."""
+    data = request.summarize().to_dict()
+    for name in ("session_id", "execution_id", "step"):
+        del data[name]
+    return NewEvent(type="request_opened", execution_id=request.execution_id, step=request.step, data=data)
+
+
+def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
+    """A request got its answer: of a person or service, at its expiry, or of a stop."""
+    type_: RequestEventType = "request_answered"
+    if record.verb is AnswerVerb.CANCEL:
+        type_ = "request_cancelled"
+    elif record.by_expiry:
+        type_ = "request_expired"
+    data = {
+        "id": request.id,
+        "kind": request.kind.value,
+        "tool": request.tool,
+        "verb": record.verb.value,
+        "status": record.status.value,
+        "by": record.by,
+        "after_ms": max(0, record.at_ms - request.asked_at_ms),
+    }
+    return NewEvent(type=type_, execution_id=request.execution_id, step=request.step, data=data)

@@ -12,7 +12,7 @@ from ...errors import InvalidInput
 from ...state import RequestStatus, RequestSummary
 from .. import fields
 from ..children.trees import Trees
-from ..context import StoreContext
+from ..context import StoreContext, StorePart
 from ..keys import ShardKeys
 from .index import read_entry
 from .reading import StoredRequests
@@ -26,32 +26,53 @@ _CURSOR: Final = re.compile(r"(\d{1,15})-([0-9a-f]{1,64})")
 Position = tuple[int, str]
 
 
-def page(context: StoreContext, wanted: RequestFilter, limit: int, cursor: str | None) -> RequestPage:
-    """List requests, oldest first. See `RequestActions.page`."""
-    if not 1 <= limit <= _MOST:
-        raise InvalidInput("limit", limit, f"give 1 to {_MOST}.")
-    after = _parse_cursor(cursor)
-    if wanted.session_id is None and wanted.status is not RequestStatus.OPEN:
-        status = wanted.status.value if wanted.status else None
-        raise InvalidInput("status", status, "without a session_id only open requests can be listed.")
-    source = _everywhere(context, wanted, limit, after) if wanted.session_id is None else _of_session(context, wanted)
-    chosen = (found for found in source if _matches(wanted, found) and _position(found.summary) > after)
-    found = list(islice(chosen, limit + 1))
-    more = len(found) > limit
-    return RequestPage(requests=tuple(found[:limit]), cursor=_cursor_of(found[limit - 1].summary) if more else None)
+class RequestListVerbs(StorePart):
+    """Finding, listing and counting requests."""
 
+    def find(self, session_id: str, request_id: str) -> FoundRequest:
+        """Find a request by its id, or by the model's id of its call (then its newest round).
 
-def count_open(context: StoreContext) -> OpenCount:
-    """Count open requests. See `RequestActions.count_open`."""
-    total, oldest = 0, None
-    for shard in context.shards:
-        first = ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "WITHSCORES", "LIMIT", 0, 1)
-        count, found = context.database.pipeline("requests.count", [("ZCARD", shard.requests), first])
-        total += count
-        if found:
-            asked = fields.score_ms(found[1])
-            oldest = asked if oldest is None else min(oldest, asked)
-    return OpenCount(total, oldest)
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            RequestNotFound: The session never made this request, or it is too long ago.
+        """
+        return StoredRequests.read(self._context.session(session_id)).find(request_id)
+
+    def page(self, wanted: RequestFilter, *, limit: int = 50, cursor: str | None = None) -> RequestPage:
+        """List requests, oldest first. The inbox of everybody is one read of one index, however many wait.
+
+        Raises:
+            InvalidInput: The cursor is none of ours, the limit is not 1 to 1000, or a status other than open is asked
+                for without a session.
+            SessionNotFound: `session_id` names no session.
+        """
+        if not 1 <= limit <= _MOST:
+            raise InvalidInput("limit", limit, f"give 1 to {_MOST}.")
+        after = _parse_cursor(cursor)
+        if wanted.session_id is None and wanted.status is not RequestStatus.OPEN:
+            status = wanted.status.value if wanted.status else None
+            raise InvalidInput("status", status, "without a session_id only open requests can be listed.")
+        source = (
+            _everywhere(self._context, wanted, limit, after)
+            if wanted.session_id is None
+            else _of_session(self._context, wanted)
+        )
+        chosen = (found for found in source if _matches(wanted, found) and _position(found.summary) > after)
+        found = list(islice(chosen, limit + 1))
+        more = len(found) > limit
+        return RequestPage(requests=tuple(found[:limit]), cursor=_cursor_of(found[limit - 1].summary) if more else None)
+
+    def count_open(self) -> OpenCount:
+        """Count the open requests of all sessions; one read of the index."""
+        total, oldest = 0, None
+        for shard in self._context.shards:
+            first = ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+            count, found = self._context.database.pipeline("requests.count", [("ZCARD", shard.requests), first])
+            total += count
+            if found:
+                asked = fields.score_ms(found[1])
+                oldest = asked if oldest is None else min(oldest, asked)
+        return OpenCount(total, oldest)
 
 
 def _everywhere(context: StoreContext, wanted: RequestFilter, limit: int, after: Position) -> Iterator[FoundRequest]:

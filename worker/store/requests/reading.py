@@ -16,12 +16,12 @@ from ...state import (
     StepExecution,
     ToolExecution,
 )
-from .. import decoding, fields
+from .. import fields
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Command, Reply
-from ..journal import Journal
-from ..sessions.marks import missing_error
+from ..journal import Journal, read_journal
+from ..sessions.loading import missing_error
 from .records import FoundRequest
 
 # A step that asked nobody has not this word in its JSON, or has it in a text, which does no harm.
@@ -59,7 +59,7 @@ class StoredRequests:
         return cls(
             scope=scope,
             control=ControlFields.read(control),
-            journal=decoding.journal(journal),
+            journal=read_journal(journal),
             executions=fields.strings(executions),
             now_ms=scope.clock.milliseconds(now),
         )

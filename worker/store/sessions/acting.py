@@ -5,26 +5,34 @@ from __future__ import annotations
 from typing import Literal
 
 from ...errors import ActionRefused
-from .. import decoding, fields
-from ..children.links import read_link
-from ..context import SessionScope, StoreContext
+from .. import fields
+from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
-from ..event_records import EventType, NewEvent
-from ..events import event_commands
-from ..inbox import InboxIndex
+from ..events import tell
+from ..inbox import InboxIndex, encode_operation
 from ..keys import fingerprint_field
-from ..records import ActionResult, InboxKind, Operation, Snapshot, Transition
+from ..records import ActionResult, Hold, InboxKind, Operation, Snapshot, Transition
 from ..transaction_retries import LOST_REPLIES
-from .saving import SessionSave, is_active
+from .saving import is_active
 from .watched_sessions import WatchedSession
 from .whole_sessions import ACTIVE, SESSION_STATUS, SUSPENDED
 
 
-def act(context: StoreContext, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
-    """Apply an operation, or leave it for the running step. See `SessionActions.act`."""
-    scope = context.session(session_id)
-    return scope.retry(lambda: _act(scope, operation, transition), purpose="take a message", lost_replies=LOST_REPLIES)
+class ActVerbs(StorePart):
+    """Applying an operation to a session."""
+
+    def act(self, session_id: str, operation: Operation, transition: Transition) -> ActionResult:
+        """Apply an operation once: now, or by the commit of the step that is running.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: The running step has too many messages waiting.
+        """
+        scope = self._context.session(session_id)
+        return scope.retry(
+            lambda: _act(scope, operation, transition), purpose="take a message", lost_replies=LOST_REPLIES
+        )
 
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
@@ -64,7 +72,7 @@ def _refuse_ended_child(found: WatchedSession, operation: Operation) -> None:
     """Refuse a message to a child that has ended: its parent has its result, and pays for nothing more."""
     if found.bookkeeping.parent is None or found.control.phase != "end" or operation.kind is not InboxKind.MESSAGE:
         return
-    link = read_link(found.bookkeeping.parent)
+    link = found.bookkeeping.link
     assert link is not None
     raise ActionRefused(
         f"session {found.scope.session_id} is a child of {link.session_id}, which has its result; "
@@ -85,14 +93,9 @@ def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
 
 def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watched: WatchedTransaction) -> ActionResult:
     """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
-    scope, control = found.scope, found.control
-    event = NewEvent(
-        type=EventType.MESSAGE_RECEIVED,
-        execution_id=control.execution,
-        step=control.step,
-        data={"operation": operation.id, "queued": True},
-    )
-    commands = [*inbox.push(scope, operation), *event_commands(scope, [event])]
+    scope = found.scope
+    data = {"operation": operation.id, "queued": True}
+    commands = [*inbox.push(scope, operation), *tell(scope, found.step, "message_received", data)]
     if operation.fingerprint:
         commands.append(("HSET", scope.keys.session, fingerprint_field(operation.id), operation.fingerprint))
     watched.commit("act.push", commands)
@@ -114,19 +117,10 @@ def _apply(
     next_state = transition(Snapshot(state=before, inbox=(operation,), entries=0, now_ms=found.now_ms, cancel=None))
     starts = is_active(next_state.state) and not is_active(before)
     is_held = starts and is_suspended
-    save = SessionSave(
-        scope=found.scope,
-        before=before,
-        next_state=next_state,
-        bookkeeping=found.bookkeeping,
-        version=found.version + 1,
-        now_ms=found.now_ms,
-        work_changed=starts,
-        queue=found.control.queue,
-        held_until_ms=found.now_ms + LONGEST_WAIT_MS if is_held else 0,
-    ).prepare()
-    hold = hold_commands(found.scope.keys, found.now_ms) if is_held else []
-    watched.commit("act.exec", [*save.commands, *hold])
+    held_until_ms = found.now_ms + LONGEST_WAIT_MS if is_held else 0
+    save = found.prepare_save(before, next_state, work_changed=starts, held_until_ms=held_until_ms)
+    hold = Hold(until_ms=held_until_ms, by="", reason="the session is suspended", since_ms=found.now_ms)
+    watched.commit("act.exec", [*save.commands, *(hold_commands(found.scope.keys, hold) if is_held else ())])
     execution = next_state.state.execution
     outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
     if execution is None or not is_active(next_state.state):
@@ -142,7 +136,7 @@ def _apply(
 def _check_room(found: WatchedSession, weight: int, operation: Operation) -> None:
     """Refuse an operation that a worker could hardly load with the session."""
     most = found.scope.settings.max_session_bytes
-    if weight + len(decoding.inbox_entry(operation)) > most:
+    if weight + len(encode_operation(operation)) > most:
         raise ActionRefused(
             f"session {found.scope.session_id} takes about {weight} bytes of memory, and the limit is {most} "
             "(CELERY_AGENTS_MAX_SESSION_BYTES); begin a new session"

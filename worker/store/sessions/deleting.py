@@ -15,27 +15,43 @@ from typing import Any, Final, cast
 from ...errors import ActionRefused, SessionConflict, StateUnreadable, StoreFull
 from ...state import AnswerRecord, AnswerVerb
 from .. import fields
+from ..bookkeeping import read_link
 from ..children.ending import ParentAnswer, tell_parent
-from ..children.links import read_link
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
 from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
 from ..records import ActionResult
 from ..transaction_retries import LOST_REPLIES
-from .marks import MARK, missing_error
-from .parked_keys import key_names, key_reads
+from .loading import MARK, missing_error
+from .parking import key_names, key_reads
 
 _CTL: Final = ("phase", "unoffered", "execution", "claim")
 _NAMES_AT_ONCE: Final = 1_000
 _DELETED: Final = "no worker could carry its session on, and somebody has deleted it"
 
 
-def delete(context: StoreContext, session_id: str, *, version: int | None = None) -> ActionResult:
-    """Delete a session that does not run. See `SessionActions.delete`."""
-    scope = context.session(session_id)
-    deletion = _Deletion(scope=scope, wanted=version)
-    return scope.retry(deletion.run, purpose="be deleted", lost_replies=LOST_REPLIES)
+class DeleteVerbs(StorePart):
+    """Deleting a session."""
+
+    def delete(self, session_id: str, *, version: int | None = None) -> ActionResult:
+        """Delete everything of a session of which no execution runs or waits; callbacks not made yet are not made.
+
+        A mark stays for the retention (30 days where sessions stay for ever): as long as it is there, the id is not
+        used again. A parked child answers its parent. Sessions below this one stay as they are.
+
+        Args:
+            version: The version that the session must have; None: any.
+        Returns:
+            "changed", or "again" when it had been deleted before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: An execution of it runs or waits; nothing was deleted.
+            SessionConflict: It has another version; nothing was deleted.
+        """
+        scope = self._context.session(session_id)
+        deletion = _Deletion(scope=scope, wanted=version)
+        return scope.retry(deletion.run, purpose="be deleted", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ...errors import ActionRefused, InvalidInput
-from ...state import AgentState
+from ...state import ExecutionState, read_head
 from .. import fields
-from ..context import SessionScope, StoreContext
-from ..control import HELD_MARK, HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields
+from ..context import SessionScope, StorePart
+from ..control import HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields, hold_commands
 from ..database import Command
-from ..event_records import EventType, NewEvent
-from ..events import event_commands
-from ..records import ActionResult
+from ..events import tell
+from ..records import ActionResult, Hold
 from ..transaction_retries import LOST_REPLIES
 from ..waking import resumed_event, wake
+from .loading import require_head
 from .saving import milliseconds
 from .watched_sessions import WatchedSession
 from .whole_sessions import SESSION_STATUS
@@ -23,43 +22,61 @@ from .whole_sessions import SESSION_STATUS
 _LONGEST_TEXT: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRequest:
-    """A wish to hold a session.
+class HoldVerbs(StorePart):
+    """Holding a session, and ending the hold."""
 
-    Attributes:
-        until_ms: Redis time at which the hold ends by itself; None: in 30 days.
-    """
+    def suspend(self, session_id: str, *, reason: str, by: str = "", until_ms: int | None = None) -> ActionResult:
+        """Hold a session: its running step is committed, and nothing begins after it until somebody resumes it.
 
-    reason: str
-    by: str
-    until_ms: int | None
+        Answers to its requests are recorded and do not wake it. A stop ends it all the same.
+
+        Args:
+            until_ms: Redis time at which the hold ends by itself, and the execution with it. None: in 30 days. Never
+                later than the deadline of the execution.
+        Returns:
+            "changed", or "again" when it is held already; then the first hold stays.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: No execution of it runs or waits, it is parked, or it is being stopped.
+            InvalidInput: `reason` or `by` is no text of at most 1000 characters.
+        """
+        _check_text("reason", reason)
+        _check_text("by", by)
+        scope = self._context.session(session_id)
+        return scope.retry(
+            lambda: _suspend(scope, reason, by, until_ms), purpose="be suspended", lost_replies=LOST_REPLIES
+        )
+
+    def resume(self, session_id: str, *, by: str = "") -> ActionResult:
+        """End the hold of a session, and wake it; a session that waits for requests looks at them again.
+
+        Returns:
+            "changed", or "again" when it was not held.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        _check_text("by", by)
+        scope = self._context.session(session_id)
+        return scope.retry(lambda: _resume(scope, by), purpose="be resumed", lost_replies=LOST_REPLIES)
 
 
-def suspend(context: StoreContext, session_id: str, request: HoldRequest) -> ActionResult:
-    """Hold a session. See `SessionActions.suspend`."""
-    _check_text("reason", request.reason)
-    _check_text("by", request.by)
-    scope = context.session(session_id)
-    return scope.retry(lambda: _suspend(scope, request), purpose="be suspended", lost_replies=LOST_REPLIES)
-
-
-def _suspend(scope: SessionScope, request: HoldRequest) -> ActionResult:
-    keys, reads = scope.keys, WatchedSession.reads(scope)
+def _suspend(scope: SessionScope, reason: str, by: str, wanted_ms: int | None) -> ActionResult:
+    keys = scope.keys
+    # Its head tells the deadline; its conversation is not read.
+    reads: list[Command] = [*WatchedSession.reads(scope), ("HGET", keys.session, "head")]
     with scope.database.watch("suspend.read", (keys.session, keys.ctl), reads) as watched:
-        found = WatchedSession.parse(scope, watched.replies)
+        *session, head = watched.replies
+        found = WatchedSession.parse(scope, session)
         control, now_ms = found.control, found.now_ms
         if control.hold is not None:
             return ActionResult("again", control.execution, found.version)
         _refuse_unless_active(scope.session_id, control)
-        until_ms = _until_ms(found.load_state(watched), request, now_ms)
-        data = {"reason": request.reason, "by": request.by, "until_ms": until_ms}
-        event = NewEvent(
-            type=EventType.EXECUTION_SUSPENDED, execution_id=control.execution, step=control.step, data=data
-        )
-        values = (until_ms, request.by, request.reason, now_ms)
-        words = [word for pair in zip(HOLD_FIELDS, values, strict=True) for word in pair]
-        commands: list[Command] = [("HSET", keys.ctl, *words, "cancel", HELD_MARK), *event_commands(scope, [event])]
+        execution = found.check_execution(read_head(require_head(head)).state)
+        until_ms = _until_ms(execution, wanted_ms, now_ms)
+        commands: list[Command] = [
+            *hold_commands(keys, Hold(until_ms=until_ms, by=by, reason=reason, since_ms=now_ms)),
+            *tell(scope, found.step, "execution_suspended", {"reason": reason, "by": by, "until_ms": until_ms}),
+        ]
         if not control.claim:  # else its commit, or the sweep when its lease has ended, puts it there
             commands.append(("ZADD", keys.shard.due, until_ms, scope.session_id))
         watched.commit("suspend.exec", commands)
@@ -80,21 +97,14 @@ def _refuse_unless_active(session_id: str, control: ControlFields) -> None:
         raise ActionRefused(f"session {session_id} is being stopped; it will end and cannot be suspended")
 
 
-def _until_ms(state: AgentState, request: HoldRequest, now_ms: int) -> int:
+def _until_ms(execution: ExecutionState | None, wanted_ms: int | None, now_ms: int) -> int:
     """When the hold ends by itself: as asked, in 30 days at the latest, and at the execution's deadline."""
     times = [now_ms + LONGEST_WAIT_MS]
-    if request.until_ms is not None:
-        times.append(request.until_ms)
-    if state.execution is not None and state.execution.budget.deadline is not None:
-        times.append(milliseconds(state.execution.budget.deadline))
+    if wanted_ms is not None:
+        times.append(wanted_ms)
+    if execution is not None and execution.budget.deadline is not None:
+        times.append(milliseconds(execution.budget.deadline))
     return max(1, min(times))
-
-
-def resume(context: StoreContext, session_id: str, by: str) -> ActionResult:
-    """End the hold of a session. See `SessionActions.resume`."""
-    _check_text("by", by)
-    scope = context.session(session_id)
-    return scope.retry(lambda: _resume(scope, by), purpose="be resumed", lost_replies=LOST_REPLIES)
 
 
 def _resume(scope: SessionScope, by: str) -> ActionResult:

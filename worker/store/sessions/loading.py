@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import StateUnreadable, StoreUnavailable
+from ...errors import SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state import DEFAULT, AgentState, Head, Message, StepExecution, join, read_head
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read
-from ..context import SessionScope, StoreContext
-from ..database import Changed, Command, Reply, WatchedTransaction
-from .marks import missing_error
+from ..context import SessionScope, StoreContext, StorePart
+from ..database import Changed, Command, Guard, Reply, WatchedTransaction
+from ..keys import SessionKeys
 
 _TORN_READS: Final = 20
 # A new session has one message; if the second is there, too, it is not new.
@@ -84,7 +84,7 @@ def finish(
     if staged is not None:
         return staged
     try:
-        stored = _require_head(replies[0][-1])
+        stored = require_head(replies[0][-1])
         head, size = read_head(stored), len(stored)
         found = None
         if cached is None:
@@ -124,7 +124,7 @@ def join_replies(
     version, agent, bookkeeping = _parse_head(replies[0])
     if not version or (cached is not None and not _descends(version, bookkeeping, cached)):
         return None
-    stored = _require_head(replies[0][-1])
+    stored = require_head(replies[0][-1])
     head, lists = read_head(stored), replies[1:]
     if cached is not None:
         found = _join_tails(cached, head, lists)
@@ -138,35 +138,38 @@ def join_replies(
     return _cache(scope, CachedSession(version=version, state=state, size=size, agent=agent, bookkeeping=bookkeeping))
 
 
-def load(context: StoreContext, session_id: str) -> StoredSession:
-    """Read the session as stored now in full.
+class LoadVerbs(StorePart):
+    """Reading a session in full."""
 
-    Raises:
-        SessionNotFound: There is none.
-        StateUnreadable: A part of it cannot be read.
-    """
-    scope = context.session(session_id)
-    session = scope.keys.session
-    reads: list[Command] = [("HMGET", session, "version", "agent", "head")]
-    with context.database.watch("load.read", (session,), reads) as watched:
-        version, agent, head = watched.replies[0]
-        if version is None:
-            raise missing_error(context, session_id)
-        for _ in range(_TORN_READS):
-            state, problem = None, None
-            try:
-                state, _size = _read_all(scope, read_head(_require_head(head)), len(head), watched)
-            except StateUnreadable as error:
-                problem = error
-            # Nothing is written here that would prove the WATCH: the version tells whether the parts belong together.
-            again, head_now = watched.pipeline("load.check", [("HMGET", session, "version", "head")])[0]
-            if again == version:
-                if state is None:
-                    assert problem is not None
-                    raise problem
-                return StoredSession(state, fields.number(version), fields.text(agent))
-            version, head = again, head_now
-    raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+    def load(self, session_id: str) -> StoredSession:
+        """Read the session as stored now in full.
+
+        Raises:
+            SessionNotFound: There is none.
+            StateUnreadable: A part of it cannot be read.
+        """
+        scope = self._context.session(session_id)
+        session = scope.keys.session
+        reads: list[Command] = [("HMGET", session, "version", "agent", "head")]
+        with self._context.database.watch("load.read", (session,), reads) as watched:
+            version, agent, head = watched.replies[0]
+            if version is None:
+                raise missing_error(self._context, session_id)
+            for _ in range(_TORN_READS):
+                state, problem = None, None
+                try:
+                    state, _size = _read_all(scope, read_head(require_head(head)), len(head), watched)
+                except StateUnreadable as error:
+                    problem = error
+                # Nothing is written here that would prove the WATCH: the version tells whether the parts fit.
+                again, head_now = watched.pipeline("load.check", [("HMGET", session, "version", "head")])[0]
+                if again == version:
+                    if state is None:
+                        assert problem is not None
+                        raise problem
+                    return StoredSession(state, fields.number(version), fields.text(agent))
+                version, head = again, head_now
+        raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
 def _cache(scope: SessionScope, session: CachedSession) -> CachedSession:
@@ -184,7 +187,12 @@ def _descends(version: int, bookkeeping: Bookkeeping, cached: CachedSession) -> 
     return descends(bookkeeping.lineage, cached.bookkeeping.lineage, version - cached.version)
 
 
-def _require_head(head: bytes | None) -> bytes:
+def require_head(head: bytes | None) -> bytes:
+    """The state's head of a session.
+
+    Raises:
+        StateUnreadable: There is none.
+    """
     if head is None:
         raise StateUnreadable("head", "the session has no state head")
     return head
@@ -286,3 +294,18 @@ def _join(
     lists = lists or {}
     size += sum(len(item) for items in lists.values() for item in items)
     return join(head, given, steps, lists), as_read(size)
+
+
+MARK: Final = "created"
+"""The one field of a session that was deleted; that of any other session stands beside `version`."""
+
+
+def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
+    """The error for a session that has no version: it was deleted, or there is none."""
+    (mark,) = context.database.pipeline("session.mark", [("HGET", context.keys(session_id).session, MARK)])
+    return SessionDeleted(session_id) if mark is not None else SessionNotFound(session_id)
+
+
+def is_unused(keys: SessionKeys) -> Guard:
+    """The guard of a script that creates a session: nobody has, and no deletion has left its mark."""
+    return (("HMGET", keys.session, "version", MARK), ("", ""))

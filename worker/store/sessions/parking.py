@@ -1,48 +1,70 @@
-"""Parks sessions whose step no worker can run, and quarantines malformed messages."""
+"""Parks sessions whose step no worker can run, names the keys of a parked session, and quarantines malformed messages.
+
+A parked session ends with the retention although its state may be unreadable. Its keys have no time to live: a session
+that is taken up again must not lose them, whoever takes it up. The index `ending` says when the retention is over, and
+the prune deletes the sessions that are still parked then.
+
+The names of its lists follow from the head. A head of a newer version, or with a damaged part, usually still says which
+lists there are; where it says nothing, the names are those that most sessions have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
 from ...errors import StateUnreadable
-from .. import decoding
-from ..context import SessionScope, StoreContext
+from ...state import DEFAULT
+from .. import fields
+from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command, read_unoffered
 from ..database import Command, Reply, WatchedTransaction
 from ..dead import DeadEntry
 from ..event_records import EventType, NewEvent
 from ..events import event_commands
+from ..journal import read_journal
 from ..records import StepRef
 from ..requests.index import read_entry, remove_commands
 from ..transaction_retries import LOST_REPLIES
-from .parked_keys import end_command
 
 
-def park(
-    context: StoreContext, ref: StepRef, reason: str, *, any_step: bool = False, only_unoffered: bool = False
-) -> None:
-    """Take a step that nobody can carry on out of the due index. See `StepStore.park`.
+class ParkVerbs(StorePart):
+    """Parking a session."""
 
-    Args:
-        any_step: The session's control fields cannot be read, so nobody knows which step it waits for.
-        only_unoffered: Only if the session still waits for a worker that offers its agent. It stays in the index of
-            such sessions, where a worker that registers the agent finds it.
-    """
-    scope = context.session(ref.session_id)
-    entry = DeadEntry(
-        kind="step", reason=reason, session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step
-    )
-    commands: list[Command] = [
-        ("ZREM", scope.keys.shard.due, scope.session_id),
-        entry.command(context, scope.keys.shard),
-    ]
-    event = NewEvent(type=EventType.PARKED, execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
-    try:
-        scope.retry(
-            lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),
-            purpose="be parked",
-            lost_replies=LOST_REPLIES,
+    def park(self, ref: StepRef, reason: str, *, any_step: bool = False, only_unoffered: bool = False) -> None:
+        """Take a step that no worker can carry on out of the due index, and say why in the list of dead steps.
+
+        Args:
+            any_step: The session's control fields cannot be read, so nobody knows which step it waits for.
+            only_unoffered: Only if the session still waits for a worker that offers its agent. It stays in the index of
+                such sessions, where a worker that registers the agent finds it.
+        """
+        scope = self._context.session(ref.session_id)
+        entry = DeadEntry(
+            kind="step", reason=reason, session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step
         )
-    except StateUnreadable:  # a key of another type: the session stays as it is, and nobody takes it up again
-        context.database.pipeline("park.broken", commands)
+        commands: list[Command] = [
+            ("ZREM", scope.keys.shard.due, scope.session_id),
+            entry.command(self._context, scope.keys.shard),
+        ]
+        event = NewEvent(type="parked", execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
+        try:
+            scope.retry(
+                lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),
+                purpose="be parked",
+                lost_replies=LOST_REPLIES,
+            )
+        except StateUnreadable:  # a key of another type: the session stays as it is, and nobody takes it up again
+            self._context.database.pipeline("park.broken", commands)
+
+
+class QuarantineVerbs(StorePart):
+    """Keeping what nobody can parse."""
+
+    def quarantine(self, payload: str, reason: str) -> None:
+        """Keep a malformed message, cut and escaped, with the reason, for whoever looks for its sender."""
+        entry = DeadEntry(kind="message", reason=reason, payload=payload)
+        self._context.database.pipeline("quarantine", [entry.command(self._context, self._context.shards[0])])
 
 
 def _park(
@@ -85,7 +107,7 @@ def _unlist_requests(scope: SessionScope, control: Reply, watched: WatchedTransa
             return []
         key = scope.keys.journal(found.execution, found.step)
         (journal,) = watched.pipeline("park.journal", [("HGETALL", key)])
-        return remove_commands(shard, decoding.journal(journal).all_requests)
+        return remove_commands(shard, read_journal(journal).all_requests)
     except StateUnreadable:
         (entries,) = watched.pipeline("park.index", [("ZRANGEBYSCORE", shard.requests, "-inf", "+inf")])
         own = [entry for entry in entries if (read := read_entry(entry)) and read.session_id == scope.session_id]
@@ -107,7 +129,82 @@ def _is_unoffered(control: Reply) -> bool:
     return not found.claim and bool(read_unoffered(found.unoffered)[1])
 
 
-def quarantine(context: StoreContext, payload: str, reason: str) -> None:
-    """Keep a malformed message for whoever looks for its sender."""
-    entry = DeadEntry(kind="message", reason=reason, payload=payload)
-    context.database.pipeline("quarantine", [entry.command(context, context.shards[0])])
+_FIELDS: Final = ("head", "executions")
+
+
+def key_reads(scope: SessionScope) -> list[Command]:
+    """Commands whose replies `key_names` takes."""
+    return [("HMGET", scope.keys.session, *_FIELDS), ("HMGET", scope.keys.ctl, "execution", "step")]
+
+
+def end_command(scope: SessionScope, now: Reply) -> list[Command]:
+    """The command that lets a session which is parked now end after the retention; none where sessions stay for ever.
+
+    Args:
+        now: The reply to `Clock.now`.
+    """
+    retention_ms = scope.context.retention_ms
+    if retention_ms is None:
+        return []
+    return [("ZADD", scope.keys.shard.ending, scope.clock.milliseconds(now) + retention_ms, scope.session_id)]
+
+
+def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
+    """The names of all keys of a parked session, from the replies to `key_reads`."""
+    (stored_head, stored_executions), (execution, step) = replies
+    keys, state = scope.keys, _state_of(stored_head)
+    sections = _generations(state, "context", "store", "sections") or {DEFAULT: 0}
+    lists = _generations(state, "parts", "lists")
+    lists |= {f"{name}.x": at for name, at in _generations(state, "execution", "parts", "lists").items()}
+    current = _text(execution)
+    executions = dict.fromkeys((*_executions(stored_executions), current))
+    return [
+        keys.session,
+        keys.ctl,
+        keys.inbox,
+        keys.events,
+        keys.live,
+        *(keys.section(name, generation) for name, generation in sections.items()),
+        *(keys.part(name, generation) for name, generation in lists.items()),
+        *(keys.steps(name) for name in executions if name),
+        *([keys.journal(current, number)] if current and (number := _step_number(step)) else []),
+    ]
+
+
+def _state_of(stored: bytes | None) -> Any:
+    try:
+        head = fields.read_json(stored or b"null", "head")
+    except StateUnreadable:
+        return None
+    return cast("dict[str, Any]", head).get("state") if isinstance(head, dict) else None
+
+
+def _generations(state: Any, *path: str) -> dict[str, int]:
+    """The generations of the lists at a place of a head; a list that names none is at its first."""
+    for part in path:
+        state = cast("dict[str, Any]", state).get(part) if isinstance(state, dict) else None
+    found: dict[str, Any] = cast("dict[str, Any]", state) if isinstance(state, dict) else {}
+    return {name: generation for name, each in found.items() if (generation := _generation(each)) is not None}
+
+
+def _generation(value: Any) -> int | None:
+    generation = cast("dict[str, Any]", value).get("generation", 0) if isinstance(value, dict) else None
+    return generation if isinstance(generation, int) else None
+
+
+def _executions(stored: bytes | None) -> Iterator[str]:
+    try:
+        yield from fields.strings(stored)
+    except StateUnreadable:
+        return
+
+
+def _step_number(value: bytes | None) -> int:
+    try:
+        return fields.number(value)
+    except StateUnreadable:
+        return 0
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

@@ -6,23 +6,29 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import ActionRefused
 from ...unique import unique_hex
-from ..children.links import read_link
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..database import Command, WatchedTransaction
-from ..event_records import EventType, NewEvent
-from ..events import event_commands
+from ..events import tell
 from ..records import ActionResult, Snapshot, StepRef, Transition
 from ..transaction_retries import LOST_REPLIES
-from ..waking import wake
-from .saving import SessionSave
-from .unoffered import end_waiting
+from ..waking import end_waiting, wake
 from .watched_sessions import WatchedSession
 
 
-def retry(context: StoreContext, session_id: str, transition: Transition, *, by: str | None = None) -> ActionResult:
-    """Continue a failed or stopped execution. See `SessionActions.retry`."""
-    scope = context.session(session_id)
-    return scope.retry(_Retry(scope, transition, by).run, purpose="be retried", lost_replies=LOST_REPLIES)
+class RetryVerbs(StorePart):
+    """Continuing an execution."""
+
+    def retry(self, session_id: str, transition: Transition, *, by: str | None = None) -> ActionResult:
+        """Continue an execution that has failed or was stopped; `transition` refuses any other.
+
+        Args:
+            by: Who asks, for the event of a parked session; None: nobody said.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            ActionRefused: Raised by `transition`; nothing was changed.
+        """
+        scope = self._context.session(session_id)
+        return scope.retry(_Retry(scope, transition, by).run, purpose="be retried", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
@@ -62,7 +68,7 @@ class _Retry:
         commands: list[Command] = [
             ("HSET", keys.ctl, "attempts", 0),
             ("HSET", keys.session, "status", "in_progress"),
-            *self._unpark_event(found),
+            *([] if self.by is None else tell(self.scope, found.step, "step_retried", {"by": self.by, "parked": True})),
             *end_waiting(self.scope, found.control),
         ]
         publish: StepRef | None = None
@@ -83,16 +89,9 @@ class _Retry:
         watched.commit("retry.unpark", commands)
         return self.written
 
-    def _unpark_event(self, found: WatchedSession) -> list[Command]:
-        if self.by is None:
-            return []
-        control, data = found.control, {"by": self.by, "parked": True}
-        event = NewEvent(type=EventType.STEP_RETRIED, execution_id=control.execution, step=control.step, data=data)
-        return event_commands(self.scope, [event])
-
     def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let an ended execution go on."""
-        link = read_link(found.bookkeeping.parent)
+        link = found.bookkeeping.link
         if link is not None:
             raise ActionRefused(
                 f"session {self.scope.session_id} is a child of {link.session_id}, which has its result; "
@@ -100,15 +99,8 @@ class _Retry:
             )
         before = found.load_state(watched)
         next_state = self.transition(Snapshot(state=before, inbox=(), entries=0, now_ms=found.now_ms, cancel=None))
-        save = SessionSave(
-            scope=self.scope,
-            before=before,
-            next_state=replace(next_state, operations=(*next_state.operations, self.operation_id)),
-            bookkeeping=found.bookkeeping,
-            version=found.version + 1,
-            now_ms=found.now_ms,
-            queue=found.control.queue,
-        ).prepare()
+        next_state = replace(next_state, operations=(*next_state.operations, self.operation_id))
+        save = found.prepare_save(before, next_state)
         # The step that is next keeps its journal; the one it ended at may be committed, and then its journal expires.
         due, journal = save.next, self.scope.keys.journal
         kept: list[Command] = [] if due is None else [("PERSIST", journal(due.execution_id, due.step))]

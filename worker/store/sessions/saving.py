@@ -11,10 +11,9 @@ from datetime import datetime
 from typing import Any, cast
 
 from ...errors import StateUnreadable
-from ...state import AgentState, ExecutionState, ExecutionStatus, StateChanges, changes
+from ...state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
 from .. import fields
 from ..bookkeeping import Bookkeeping
-from ..children.links import read_link
 from ..context import SessionScope
 from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
@@ -23,7 +22,6 @@ from ..events import event_commands
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
 from ..records import NextState, StepRef, recent_operations
 from ..session_records import REQUEST_KINDS, Result
-from .lists import append_commands, session_key_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ class SessionSave:
 
     def _next_step(self, state: AgentState) -> StepRef | None:
         """The step that is due; that of a child names the tasks above it."""
-        due, link = next_step(self.scope.session_id, state, self.queue or ""), read_link(self.bookkeeping.parent)
+        due, link = next_step(self.scope.session_id, state, self.queue or ""), self.bookkeeping.link
         if due is None or link is None:
             return due
         parent_task = link.task_id if due.step == 1 else ""
@@ -248,7 +246,7 @@ class SessionSave:
             words += ["queue", self.queue]
         if not self.carried:
             words += ["claim", "", "worker", ""]
-        link = read_link(self.bookkeeping.parent) if before is None else None
+        link = self.bookkeeping.link if before is None else None
         if link is not None:
             words += ["tasks", tasks_above(link.root_task_id, link.task_id)]
         if due is None or before is None or not is_active(before) or due.step == 1:
@@ -359,3 +357,42 @@ def _stored_result(result: Result) -> dict[str, Any]:
     stored = result.to_dict()
     del stored["session_id"]
     return stored
+
+
+def append_commands(
+    scope: SessionScope, state: AgentState, change: StateChanges, before: AgentState | None
+) -> Iterator[Command]:
+    """Append what a state has and the state before it has not; a list that begins anew replaces the old one."""
+    keys = scope.keys
+    for name, section in change.sections.items():
+        if section.start == 0 and before is not None and name in before.store.sections:
+            yield ("DEL", keys.section(name, before.store.section(name).generation))
+        yield from _append(keys.section(name, section.generation), section)
+    for name, generation in change.dropped_lists.items():
+        yield ("DEL", keys.part(name, generation))
+    for name, items in change.lists.items():
+        yield from _append(keys.part(name, items.generation), items)
+    if change.steps is not None and state.execution is not None:
+        steps = keys.steps(state.execution.execution_id)
+        if change.steps.start == 0 and before is not None:
+            yield ("DEL", steps)
+        yield from _append(steps, change.steps)
+
+
+def _append(key: str, change: ListChange) -> Iterator[Command]:
+    if change.items:
+        yield ("RPUSH", key, *change.items)
+
+
+def session_key_names(scope: SessionScope, state: AgentState, executions: Sequence[str]) -> list[str]:
+    """Every key that lives as long as the session."""
+    keys, sections = scope.keys, state.store.sections
+    return [
+        keys.session,
+        keys.ctl,
+        keys.inbox,
+        keys.events,
+        *(keys.section(name, section.generation) for name, section in sections.items()),
+        *(keys.part(name, items.generation) for name, items in state.part_lists.items()),
+        *(keys.steps(execution_id) for execution_id in executions),
+    ]

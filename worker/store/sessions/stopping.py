@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import decoding, fields
+from .. import fields
 from ..children.ending import ParentAnswer, answer_parent, ended_state
-from ..children.links import read_link
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
-from ..event_records import EventType, NewEvent
-from ..events import event_commands
-from ..inbox import trim_commands
+from ..events import tell
+from ..inbox import read_inbox, trim_commands
+from ..journal import read_journal
 from ..keys import WAKE_CHANNEL
 from ..records import ActionResult, NextState, Snapshot, StepRef, Transition
 from ..transaction_retries import LOST_REPLIES
-from ..waking import wake
-from .saving import SessionSave
-from .unoffered import end_waiting
+from ..waking import end_waiting, wake
 from .watched_sessions import WatchedSession
 
 
-def stop(
-    context: StoreContext, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
-) -> ActionResult:
-    """End the running execution. See `SessionActions.stop`."""
-    scope = context.session(session_id)
-    stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
-    return scope.retry(stopping.run, purpose="be stopped", lost_replies=LOST_REPLIES)
+class StopVerbs(StorePart):
+    """Stopping an execution."""
+
+    def stop(
+        self, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
+    ) -> ActionResult:
+        """End an execution: at once when nothing runs, else by asking whoever runs it.
+
+        Args:
+            by: Who asks, for the event `stop_requested`; None: nobody said, and there is no such event.
+        Returns:
+            "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
+        """
+        scope = self._context.session(session_id)
+        stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
+        return scope.retry(stopping.run, purpose="be stopped", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ class _Stop:
             is_alive = scope.is_lease_alive(control.claim, "stop.lease", watched)
             # Watched, so that a worker that was only paused cannot begin something between this look and the end.
             (journal,) = watched.pipeline("stop.journal", [("HGETALL", found.journal)], also=(found.journal,))
-            if is_alive or decoding.journal(journal).was_paid_for or control.phase == "wait":
+            if is_alive or read_journal(journal).was_paid_for or control.phase == "wait":
                 return self._ask(found, fields.text(worker) if is_alive else None, watched)
             return self._end(found, entries, watched)
 
@@ -103,7 +109,7 @@ class _Stop:
         """End an execution whose step nobody has begun."""
         execution_id = found.control.execution
         before = found.load_state(watched)
-        inbox = decoding.inbox(entries, found.bookkeeping.operations)
+        inbox = read_inbox(entries, found.bookkeeping.operations)
         next_state = self.transition(
             Snapshot(
                 state=before,
@@ -114,15 +120,7 @@ class _Stop:
                 is_child=found.bookkeeping.parent is not None,
             )
         )
-        save = SessionSave(
-            scope=self.scope,
-            before=before,
-            next_state=next_state,
-            bookkeeping=found.bookkeeping,
-            version=found.version + 1,
-            now_ms=found.now_ms,
-            queue=found.control.queue,
-        ).prepare()
+        save = found.prepare_save(before, next_state)
         trim = trim_commands(self.scope.keys, len(entries), next_state.operations)
         # A claim that came to nothing has left its traces in the journal.
         expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
@@ -144,16 +142,10 @@ class _Stop:
         self, found: WatchedSession, next_state: NextState, watched: WatchedTransaction
     ) -> ParentAnswer | None:
         """The answer to the parent of a child that ends here; None where no child ends."""
-        link, ended = read_link(found.bookkeeping.parent), ended_state(next_state)
+        link, ended = found.bookkeeping.link, ended_state(next_state)
         if link is None or ended is None:
             return None
         return answer_parent(self.scope, link, ended, found.now_ms, watched)
 
     def _request_event(self, found: WatchedSession) -> list[Command]:
-        if self.by is None:
-            return []
-        control = found.control
-        event = NewEvent(
-            type=EventType.STOP_REQUESTED, execution_id=control.execution, step=control.step, data={"by": self.by}
-        )
-        return event_commands(self.scope, [event])
+        return [] if self.by is None else tell(self.scope, found.step, "stop_requested", {"by": self.by})

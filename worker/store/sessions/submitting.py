@@ -8,25 +8,58 @@ from dataclasses import dataclass
 from ...errors import IdempotencyMismatch, InvalidInput, SessionDeleted
 from .. import fields
 from ..bookkeeping import Bookkeeping
-from ..context import SessionScope
+from ..context import SessionScope, StorePart
 from ..database import Command
 from ..records import ActionResult, NextState
 from ..transaction_retries import LOST_REPLIES
-from .marks import MARK, is_unused
+from ..waking import begin_waiting
+from .loading import MARK, is_unused
 from .saving import SessionSave
-from .unoffered import begin_waiting
 
 
-def submit(submission: Submission) -> ActionResult:
-    """Create a session and start its first execution. See `SessionActions.submit`."""
-    start_at_ms = submission.start_at_ms
-    if not 0 <= start_at_ms <= fields.LAST_MS:
-        raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
-    return submission.scope.retry(submission.run, purpose="be created", lost_replies=LOST_REPLIES)
+class SubmitVerbs(StorePart):
+    """Creating a session with its first execution."""
+
+    def submit(
+        self,
+        session_id: str,
+        agent: str,
+        fingerprint: str,
+        transition: Callable[[int], NextState],
+        *,
+        queue: str | None = "",
+        start_at_ms: int = 0,
+    ) -> ActionResult:
+        """Create a session with its first execution, once.
+
+        Args:
+            fingerprint: A digest of everything that is submitted; the same id with another one is refused.
+            transition: Makes the session's first state of Redis's time (ms).
+            queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
+                session gets no message, and waits for a worker that registers it.
+            start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
+        Returns:
+            "started", or "again" with the first execution when this was submitted before.
+        Raises:
+            IdempotencyMismatch: The session exists and was submitted with something else.
+            InvalidInput: `start_at_ms` is no time.
+            StoreFull: Nothing was written.
+        """
+        if not 0 <= start_at_ms <= fields.LAST_MS:
+            raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
+        submission = _Submission(
+            scope=self._context.session(session_id),
+            agent=agent,
+            fingerprint=fingerprint,
+            transition=transition,
+            queue=queue,
+            start_at_ms=start_at_ms,
+        )
+        return submission.scope.retry(submission.run, purpose="be created", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
-class Submission:
+class _Submission:
     """One submission and its attempts; only the first goes by the script.
 
     Attributes:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import StateUnreadable
-from ...state import AgentState
+from ...state import AgentState, ExecutionState
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
-from ..records import StepRef
+from ..records import NextState, StepRef
 from . import loading
-from .marks import missing_error
+from .loading import missing_error
+from .saving import Save, SessionSave
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,19 @@ class WatchedSession:
         """The key of that step's journal."""
         return self.scope.keys.journal(self.control.execution, self.control.step)
 
+    def prepare_save(self, before: AgentState, next_state: NextState, **facts: Any) -> Save:
+        """Make the commands that save the session's next version; `facts` are further fields of `SessionSave`."""
+        return SessionSave(
+            scope=self.scope,
+            before=before,
+            next_state=next_state,
+            bookkeeping=self.bookkeeping,
+            version=self.version + 1,
+            now_ms=self.now_ms,
+            queue=self.control.queue,
+            **facts,
+        ).prepare()
+
     def load_state(self, watched: WatchedTransaction) -> AgentState:
         """Load the state that belongs to this version; see `load_session`."""
         return self.load_session(watched).state
@@ -86,7 +101,16 @@ class WatchedSession:
         loaded = loading.finish(scope, control.execution, cached, watched, replies)
         if loaded.version != self.version:
             raise Changed
-        execution = loaded.state.execution
+        self.check_execution(loaded.state)
+        return loaded
+
+    def check_execution(self, state: AgentState) -> ExecutionState | None:
+        """The execution of the session's state, which has to be the one that the control fields name.
+
+        Raises:
+            StateUnreadable: A step of another execution is due.
+        """
+        execution, control = state.execution, self.control
         if control.phase == "run" and (execution is None or execution.execution_id != control.execution):
             raise StateUnreadable("head", "it tells of another execution than the control fields")
-        return loaded
+        return execution

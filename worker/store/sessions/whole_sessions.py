@@ -15,16 +15,15 @@ from ...state import AgentState
 from ...unique import unique_hex
 from .. import fields
 from ..bookkeeping import Bookkeeping
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..records import NextState, StepRef, new_change_id
 from ..transaction_retries import LOST_REPLIES
-from . import loading
-from .marks import MARK
+from ..waking import begin_waiting
+from .loading import MARK, LoadVerbs
 from .saving import SessionSave, is_active
-from .unoffered import begin_waiting
 from .watched_sessions import WatchedSession
 
 ACTIVE: Final = "active"
@@ -77,10 +76,87 @@ class Saved:
     publish: StepRef | None = None
 
 
-def create(context: StoreContext, session_id: str, session: WholeSession, queue: str | None) -> Saved:
-    """Store a new session as version 1. See `SessionActions.create`."""
-    creation = _Creation(scope=context.session(session_id), session=session, queue=queue)
-    return creation.scope.retry(creation.run, purpose="be created", lost_replies=LOST_REPLIES)
+class WholeSessionVerbs(StorePart):
+    """Creating, reading and replacing sessions as a whole."""
+
+    def create(self, session_id: str, session: WholeSession, *, queue: str | None = "") -> Saved:
+        """Store a new session, as the session runtime has it, as version 1; once.
+
+        Args:
+            queue: Name of the agent's queue, as for `submit`.
+        Raises:
+            SessionConflict: The session exists; the error names both versions.
+            SessionDeleted: A session of this id was deleted, and its mark is still there.
+            StoreFull: Nothing was written.
+        """
+        creation = _Creation(scope=self._context.session(session_id), session=session, queue=queue)
+        return creation.scope.retry(creation.run, purpose="be created", lost_replies=LOST_REPLIES)
+
+    def save(self, session_id: str, session: WholeSession) -> Saved:
+        """Store the next version of a session of which no execution runs or waits.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It was saved since it was read; the error names both versions. Nothing was written.
+            ActionRefused: An execution runs or waits; nothing was written.
+        """
+        saving = _Saving(scope=self._context.session(session_id), session=session)
+        return saving.scope.retry(saving.run, purpose="be saved", lost_replies=LOST_REPLIES)
+
+    def whole(self, session_id: str) -> WholeSession:
+        """Read a session with status, definition and origin, at one version.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+        """
+        scope = self._context.session(session_id)
+        for _ in range(_TORN_READS):
+            stored = LoadVerbs(self._context).load(session_id)
+            reads: list[Command] = [("HMGET", scope.keys.session, *_FIELDS), ("HGET", scope.keys.ctl, "held")]
+            found, held = self._context.database.pipeline("whole.read", reads)
+            version, agent, status, definition, forked_from, created, updated = found
+            if version is not None and fields.number(version) == stored.version:
+                return WholeSession(
+                    agent=fields.text(agent),
+                    state=stored.state,
+                    status=SUSPENDED if held else fields.text(status) or ACTIVE,
+                    definition=definition or b"",
+                    forked_from=fields.text(forked_from),
+                    version=stored.version,
+                    created_ms=fields.milliseconds(created),
+                    updated_ms=fields.milliseconds(updated),
+                )
+        raise Changed
+
+    def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
+        """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
+
+        Args:
+            version: The version that the session must have; None: any.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
+            StateUnreadable: A part of the session cannot be read.
+        """
+        source = self.whole(session_id)
+        if version not in (None, source.version):
+            raise SessionConflict(
+                f"session {session_id} is at version {source.version}, and the request names version {version}; look "
+                "at it again before it is copied",
+                expected=version,
+                stored=source.version,
+            )
+        (queue,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
+        copy = replace(
+            source,
+            state=source.state.for_next_execution(),
+            status=ACTIVE,
+            forked_from=session_id,
+            version=0,
+            created_ms=0,
+        )
+        return self.create(fork_id, copy, queue=ControlFields.read(queue).queue)
 
 
 @dataclass(slots=True)
@@ -126,12 +202,6 @@ class _Creation:
                 commands += begin_waiting(scope, stored.agent, since_ms=now_ms, ref=save.next)
             watched.commit("create.exec", commands)
             return Saved(stored, None if save.is_published or self.queue is None else save.next)
-
-
-def save(context: StoreContext, session_id: str, session: WholeSession) -> Saved:
-    """Store the next version of a session. See `SessionActions.save`."""
-    saving = _Saving(scope=context.session(session_id), session=session)
-    return saving.scope.retry(saving.run, purpose="be saved", lost_replies=LOST_REPLIES)
 
 
 @dataclass(slots=True)
@@ -183,58 +253,10 @@ class _Saving:
         next_state = NextState(
             session.state, events=_events(before, session, self.operation_id), operations=(self.operation_id,)
         )
-        save = SessionSave(
-            scope=self.scope,
-            before=before,
-            next_state=next_state,
-            bookkeeping=found.bookkeeping,
-            version=session.version,
-            now_ms=session.updated_ms,
-            extra=session.words(),
-            queue=found.control.queue,
-        ).prepare()
+        save = found.prepare_save(before, next_state, extra=session.words())
         self.written = Saved(session, None if save.is_published else save.next)
         watched.commit("save.exec", save.commands)
         return self.written
-
-
-def read(context: StoreContext, session_id: str) -> WholeSession:
-    """Read a session with all its parts at one version. See `SessionActions.whole`."""
-    scope = context.session(session_id)
-    for _ in range(_TORN_READS):
-        stored = loading.load(context, session_id)
-        reads: list[Command] = [("HMGET", scope.keys.session, *_FIELDS), ("HGET", scope.keys.ctl, "held")]
-        found, held = context.database.pipeline("whole.read", reads)
-        version, agent, status, definition, forked_from, created, updated = found
-        if version is not None and fields.number(version) == stored.version:
-            return WholeSession(
-                agent=fields.text(agent),
-                state=stored.state,
-                status=SUSPENDED if held else fields.text(status) or ACTIVE,
-                definition=definition or b"",
-                forked_from=fields.text(forked_from),
-                version=stored.version,
-                created_ms=fields.milliseconds(created),
-                updated_ms=fields.milliseconds(updated),
-            )
-    raise Changed
-
-
-def fork(context: StoreContext, session_id: str, fork_id: str, version: int | None) -> Saved:
-    """Copy a session under another id. See `SessionActions.fork`."""
-    source = read(context, session_id)
-    if version not in (None, source.version):
-        raise SessionConflict(
-            f"session {session_id} is at version {source.version}, and the request names version {version}; look at it "
-            "again before it is copied",
-            expected=version,
-            stored=source.version,
-        )
-    (queue,) = context.database.pipeline("fork.queue", [control_command(context.keys(session_id))])
-    copy = replace(
-        source, state=source.state.for_next_execution(), status=ACTIVE, forked_from=session_id, version=0, created_ms=0
-    )
-    return create(context, fork_id, copy, ControlFields.read(queue).queue)
 
 
 def _exists(session_id: str, version: int, stored: int) -> SessionConflict:

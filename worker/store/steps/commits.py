@@ -17,40 +17,72 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from ... import crash_points
-from ...errors import ClaimLost, VersionConflict
-from .. import decoding, fields
+from ...errors import VersionConflict
+from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
-from ..children.links import read_link
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
-from ..inbox import trim_commands
-from ..records import Claim, Claimed, Committed, Hold, LoadedSession, NextState, Snapshot, StepRef, Transition
+from ..inbox import read_inbox, trim_commands
+from ..records import (
+    Claim,
+    Claimed,
+    Committed,
+    Hold,
+    LoadedSession,
+    NextState,
+    Snapshot,
+    StepRef,
+    Transition,
+    claim_lost,
+)
 from ..requests.index import remove_commands
 from ..sessions.saving import SessionSave, next_step
 from ..transaction_retries import LOST_REPLIES
-from .claim_request import make_first_claimed
+from .claims import make_first_claimed
 from .journals import StepJournal
-from .leases import release
+from .leases import LeaseVerbs
 
 
-def commit(
-    context: StoreContext,
-    claim: Claim,
-    base: LoadedSession,
-    transition: Transition,
-    *,
-    results: Mapping[int, bytes],
-    keep_claim: bool,
-) -> Committed:
-    """Make a step real, once. See `StepStore.commit`."""
-    scope = context.session(claim.ref.session_id)
-    attempts = _Commit(
-        scope=scope, claim=claim, base=base, transition=transition, results=results, keep_claim=keep_claim
-    )
-    return scope.retry(attempts.run, purpose=f"commit step {claim.ref.step}", lost_replies=LOST_REPLIES)
+class CommitVerbs(StorePart):
+    """Committing a step."""
+
+    def commit(
+        self,
+        claim: Claim,
+        base: LoadedSession,
+        transition: Transition,
+        *,
+        results: Mapping[int, bytes],
+        keep_claim: bool,
+    ) -> Committed:
+        """Make a step real, once.
+
+        The commit of a step that has asked ends its waiting: its open requests leave the index of requests, and its
+        task ids count from the first leg again. While the session is held, the commit carries nothing on and publishes
+        nothing.
+
+        Args:
+            base: The version that `transition` starts from.
+            transition: Pure; may be called again when a conflict makes the transaction start over.
+            results: Results of tool calls not yet journaled; the committed step holds them. Only the way with WATCH
+                journals them before its transaction; the script journals none.
+            keep_claim: Keep the claim for the next step, if one follows.
+        Returns:
+            What was stored; the same answer again when this claim had already committed.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+            VersionConflict: The session was saved meanwhile; nothing was written. `reload` and commit again.
+            StoreFull: Nothing was written; ask again when there is room.
+            StoreUnavailable: No answer in time. The commit may have happened; asking again is safe.
+        """
+        scope = self._context.session(claim.ref.session_id)
+        attempts = _Commit(
+            scope=scope, claim=claim, base=base, transition=transition, results=results, keep_claim=keep_claim
+        )
+        return scope.retry(attempts.run, purpose=f"commit step {claim.ref.step}", lost_replies=LOST_REPLIES)
 
 
 def commit_id(claim: Claim) -> str:
@@ -165,7 +197,7 @@ class _Commit:
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         """The turn of a child among those of its parent: each end watches the parent, and changes it."""
-        link = read_link(self.base.session.bookkeeping.parent)
+        link = self.base.session.bookkeeping.link
         if link is None:
             return contextlib.nullcontext()
         return self.scope.context.ends.of(link.session_id, _PATIENCE_SECONDS)
@@ -220,7 +252,7 @@ class _Commit:
             if stored.last == commit_id(self.claim) or self._is_in_steps(control, watched):
                 return self._repeat_answer(stored)
             self._check(stored)
-            inbox = decoding.inbox(stored.entries, stored.bookkeeping.operations)
+            inbox = read_inbox(stored.entries, stored.bookkeeping.operations)
             next_state = self.transition(
                 Snapshot(
                     state=self.base.state,
@@ -245,7 +277,7 @@ class _Commit:
         self, prepared: _Prepared, stored: _Stored, next_state: NextState, watched: WatchedTransaction
     ) -> _Prepared:
         """The commit with the answer to the parent's request, where it ends a child."""
-        link, ended = read_link(stored.bookkeeping.parent), ended_state(next_state)
+        link, ended = stored.bookkeeping.link, ended_state(next_state)
         if link is None or ended is None:
             return prepared
         parent_answer = answer_parent(self.scope, link, ended, stored.now_ms, watched)
@@ -256,7 +288,7 @@ class _Commit:
         """Refuse a commit whose claim is gone, or whose session was saved."""
         ref = self.claim.ref
         if not stored.control.is_claimed_by(self.claim.id, ref):
-            raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
+            raise claim_lost(self.claim)
         if stored.version != self.base.version:
             raise VersionConflict(f"session {ref.session_id} is at version {stored.version}, not {self.base.version}")
 
@@ -352,7 +384,7 @@ class _Commit:
         is_published = False
         if control.claim:  # carried on; what the next step was to go on with was known to the lost attempt only
             kept = replace(claim, ref=following)
-            is_published = release(self.scope.context, kept, delay_ms=None, give_back=True) is None
+            is_published = LeaseVerbs(self.scope.context).release(kept, delay_ms=None, give_back=True) is None
         elif control.is_held(stored.now_ms):
             return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
         return Committed(version=stored.version, state=None, next=following, is_published=is_published, again=True)

@@ -1,49 +1,118 @@
-"""Keeping a claim alive, taking its lease back, and giving it back."""
+"""Keeping a claim alive, taking its lease back, and giving it back: at once, later, or to another worker."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from .. import fields
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command
-from ..database import Command
-from ..event_records import EventType, NewEvent
-from ..events import event_commands
+from ..database import Command, Guard
+from ..events import tell
 from ..records import Claim, Renewal, StepRef
 from ..transaction_retries import TooManyConflicts
+from ..waking import begin_waiting
 
 _REASON_CHARS: Final = 500
 
 
-def renew(context: StoreContext, claims: Sequence[Claim]) -> list[Renewal]:
-    """Renew leases in one round trip. See `StepStore.renew`."""
-    commands: list[Command] = []
-    for claim in claims:
-        keys = context.keys(claim.ref.session_id)
-        commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
-        commands.append(("HMGET", keys.ctl, "cancel", "watched"))
-    replies = context.database.pipeline("renew", commands)
-    return [
-        Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
-        for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
-    ]
+class LeaseVerbs(StorePart):
+    """Keeping claims and giving them back."""
+
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
+        """Renew the leases of claims in one round trip; the answers are in their order."""
+        context, commands = self._context, list[Command]()
+        for claim in claims:
+            keys = context.keys(claim.ref.session_id)
+            commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
+            commands.append(("HMGET", keys.ctl, "cancel", "watched"))
+        replies = context.database.pipeline("renew", commands)
+        return [
+            Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
+            for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
+        ]
+
+    def restore(self, claim: Claim) -> bool:
+        """Take back a lease that has ended; False when another worker has the claim."""
+        scope = self._context.session(claim.ref.session_id)
+        try:
+            return scope.retry(lambda: _restore(scope, claim), purpose="take a lease back")
+        except TooManyConflicts:
+            return False
+
+    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "") -> StepRef | None:
+        """Give a claim back without a commit. A delay is told to watchers.
+
+        Args:
+            delay_ms: Not before then (retry later, counted). None: at once.
+            give_back: The attempt does not count.
+            reason: Why it is delayed, for people; redacted.
+        Returns:
+            The step to publish, where the transaction could not publish it.
+        """
+        scope = self._context.session(claim.ref.session_id)
+        reason = reason[:_REASON_CHARS]
+        return scope.retry(
+            lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), purpose="give a claim back"
+        )
+
+    def move(self, claim: Claim, queue: str) -> StepRef | None:
+        """Give a claim back and move the step to another queue, where the session's steps stay from now on.
+
+        Nothing happens when another worker has the claim by now.
+
+        Args:
+            queue: Name of a queue of a worker that offers the agent.
+        Returns:
+            The step to publish, where the script could not publish it.
+        Raises:
+            StoreUnavailable: No answer in time. The claim may still stand; then its lease ends, and the sweep goes on.
+        """
+        context, ref, now_ms = self._context, replace(claim.ref, queue=queue), claim.now_ms
+        keys, publication = context.keys(ref.session_id), context.publisher.commands(ref, now_ms)
+        writes: list[Command] = [
+            ("HSET", keys.ctl, "queue", queue, "published", now_ms, "nudges", 0),
+            ("ZADD", keys.shard.due, "XX", now_ms + context.due_ms, ref.session_id),
+            *publication,
+        ]
+        return ref if self._give_up(claim, writes) and not publication else None
+
+    def wait_for_worker(self, claim: Claim, agent: str) -> None:
+        """Give a claim back and let the step wait until a worker registers the agent, at most for the grace period.
+
+        Nothing happens when another worker has the claim by now.
+
+        Raises:
+            StoreUnavailable: As for `move`.
+        """
+        scope = self._context.session(claim.ref.session_id)
+        self._give_up(claim, begin_waiting(scope, agent, since_ms=claim.now_ms, ref=claim.ref))
+
+    def _give_up(self, claim: Claim, writes: Sequence[Command]) -> bool:
+        """Give a claim up by one script, and write more with it.
+
+        The claim leaves no trace in the journal, so the next one finds a step that nobody has begun.
+
+        Returns:
+            False: Another worker has the claim by now, and nothing was written.
+        """
+        keys, ref = self._context.keys(claim.ref.session_id), claim.ref
+        own_claim: Guard = (("HMGET", keys.ctl, "execution", "step", "claim"), (ref.execution_id, ref.step, claim.id))
+        given_up: list[Command] = [
+            ("HSET", keys.ctl, "claim", "", "worker", "", "attempts", max(0, claim.attempt - 1)),
+            ("HDEL", keys.journal(ref.execution_id, ref.step), f"try:{claim.id}"),
+            ("DEL", keys.shard.lease(claim.id)),
+        ]
+        database = self._context.database
+        return database.compare_and_apply("move.attempt", [own_claim], [*given_up, *writes]) is not None
 
 
 def _read_stop(value: bytes | None, ref: StepRef) -> str | None:
     """The execution, when it is the one that somebody asked to stop."""
     name = fields.text(value)
     return name if name == ref.execution_id else None
-
-
-def restore(context: StoreContext, claim: Claim) -> bool:
-    """Take a lease that ended back, if the claim still stands. See `StepStore.restore`."""
-    scope = context.session(claim.ref.session_id)
-    try:
-        return scope.retry(lambda: _restore(scope, claim), purpose="take a lease back")
-    except TooManyConflicts:
-        return False
 
 
 def _restore(scope: SessionScope, claim: Claim) -> bool:
@@ -55,17 +124,6 @@ def _restore(scope: SessionScope, claim: Claim) -> bool:
         # Rewriting the claim aborts a rival that has looked but not yet taken it.
         watched.commit("restore.exec", [lease, ("HSET", keys.ctl, "claim", claim.id)])
         return True
-
-
-def release(
-    context: StoreContext, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = ""
-) -> StepRef | None:
-    """Give a claim back. See `StepStore.release`."""
-    scope = context.session(claim.ref.session_id)
-    reason = reason[:_REASON_CHARS]
-    return scope.retry(
-        lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), purpose="give a claim back"
-    )
 
 
 def _release(
@@ -86,10 +144,12 @@ def _release(
             publication = () if is_held else context.publisher.commands(ref, now_ms)
             changed += ["published", 0 if is_held else now_ms]
         else:
-            due = now_ms + delay_ms
-            changed += ["delays", control.delays + 1, "delayed", control.delayed_ms or now_ms]
+            due, delays = now_ms + delay_ms, control.delays + 1
+            changed += ["delays", delays, "delayed", control.delayed_ms or now_ms]
             changed += ["not_before", due, "published", 0, "why", reason]
-            delay = _delay_commands(scope, claim, due, delays=control.delays + 1, reason=reason)
+            data = {"reason": reason, "next_try_ms": due, "delays": delays}
+            delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
+            delay += tell(scope, claim.ref, "step_delayed", data)
         if is_held and control.hold is not None:
             due = control.hold.until_ms
         commands: list[Command] = [
@@ -100,14 +160,3 @@ def _release(
         ]
         watched.commit("release.exec", [*commands, *publication])
         return ref if delay_ms is None and not publication and not is_held else None
-
-
-def _delay_commands(scope: SessionScope, claim: Claim, next_try_ms: int, *, delays: int, reason: str) -> list[Command]:
-    """The commands that tell readers and operators that a step was delayed, why, and until when."""
-    event = NewEvent(
-        type=EventType.STEP_DELAYED,
-        execution_id=claim.ref.execution_id,
-        step=claim.ref.step,
-        data={"reason": reason, "next_try_ms": next_try_ms, "delays": delays},
-    )
-    return [("ZADD", scope.keys.shard.delayed, next_try_ms, scope.session_id), *event_commands(scope, [event])]

@@ -6,20 +6,19 @@ Requests and decisions of a step need its claim. Answers of people do not: see `
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ... import crash_points
-from ...errors import ClaimLost, InvalidInput
+from ...errors import InvalidInput
 from ...state import MAX_REQUEST_BYTES, MAX_REQUESTS_PER_STEP, AnswerRecord, Request
-from .. import decoding
-from ..context import SessionScope
+from ..context import StorePart
 from ..control import ControlFields, control_command
 from ..database import Command, Reply, WatchedTransaction
 from ..events import event_commands
-from ..journal import Journal
-from ..records import Claim
-from ..requests.events import closed_event, opened_event
-from ..requests.index import remove_commands
+from ..journal import Journal, read_journal
+from ..records import Claim, claim_lost
+from ..requests.index import closed_event, opened_event, remove_commands
 from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
@@ -51,48 +50,110 @@ class StoppedChildren:
     ending: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepRequests:
-    """The requests of a claimed step."""
+class StepRequestVerbs(StorePart):
+    """What a step decides and asks, and the answers that its worker gives in place of others."""
 
-    scope: SessionScope
-    claim: Claim
+    def _requests(self, claim: Claim) -> _StepRequests:
+        return _StepRequests(self._context.session(claim.ref.session_id), claim)
 
-    @property
-    def key(self) -> str:
-        """The key of the step's journal."""
-        return self.scope.keys.journal(self.claim.ref.execution_id, self.claim.ref.step)
+    def record_decisions(self, claim: Claim, decisions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Journal what a policy decided about calls, by call index, before anything else happens to them.
 
-    def record_decisions(self, decisions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Store what a policy decided. See `StepStore.record_decisions`."""
-        indexes = sorted(decisions)
-        if not indexes:
+        Returns:
+            The stored decisions of these calls: the first one stored wins, whoever wrote it. So a policy is asked once.
+        """
+        if not decisions:
             return {}
-        writes: list[Command] = [("HSETNX", self.key, f"t{index}:p", decisions[index]) for index in indexes]
-        read: Command = ("HMGET", self.key, *(f"t{index}:p" for index in indexes))
-        *_, stored = self.scope.database.transaction("journal.decide", [*writes, read])
-        StepJournal(self.scope, self.claim).expire_if_past()
+        journal, indexes = self._requests(claim), sorted(decisions)
+        writes: list[Command] = [("HSETNX", journal.key, f"t{index}:p", decisions[index]) for index in indexes]
+        read: Command = ("HMGET", journal.key, *(f"t{index}:p" for index in indexes))
+        *_, stored = journal.database.transaction("journal.decide", [*writes, read])
+        journal.expire_if_past()
         return {index: value or decisions[index] for index, value in zip(indexes, stored, strict=True)}
 
-    def record_started(self, indexes: Collection[int]) -> None:
-        """Store that services have these calls. See `StepStore.record_started_calls`."""
-        writes: list[Command] = [("HSETNX", self.key, f"t{index}:h", self.claim.id) for index in sorted(indexes)]
-        if writes:
-            self.scope.database.transaction("journal.started", writes)
-            StepJournal(self.scope, self.claim).expire_if_past()
+    def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
+        """Journal that calls with a later result have been started, and their start has returned.
 
-    def open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
-        """Journal requests. See `StepStore.open_requests`."""
+        Without this note, after a crash, the effect class decides whether a call is started again.
+        """
+        journal = self._requests(claim)
+        writes: list[Command] = [("HSETNX", journal.key, f"t{index}:h", claim.id) for index in sorted(indexes)]
+        if writes:
+            journal.database.transaction("journal.started", writes)
+            journal.expire_if_past()
+
+    def open_requests(
+        self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
+    ) -> OpenedRequests:
+        """Journal requests of this step in one transaction that the claim guards, and tell watchers of the new ones.
+
+        A request takes the begin record of its call back: the call asked before its effect and runs from its start.
+        A call of `begins` keeps or gets its begin record in the same transaction: its result comes later, from outside.
+
+        Args:
+            begins: Calls that begin together with their request, by index: their timeouts (ms).
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+            InvalidInput: A request is longer than `MAX_REQUEST_BYTES`, or the step would have more than
+                `MAX_REQUESTS_PER_STEP`; nothing was written.
+            StoreFull: Nothing was written; ask again when there is room.
+        """
         for request in requests:
             _check_size(request)
-        opened = self.scope.retry(
-            lambda: self._open(requests, begins), purpose="open a request", lost_replies=LOST_REPLIES
+        asked = self._requests(claim)
+        opened = asked.scope.retry(
+            lambda: asked.open(requests, begins or {}), purpose="open a request", lost_replies=LOST_REPLIES
         )
         crash_points.at("w0")
         return opened
 
-    def _open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
-        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+    def close_requests(
+        self, claim: Claim, records: Mapping[str, AnswerRecord], *, opens: Sequence[Request] = ()
+    ) -> Mapping[str, AnswerRecord]:
+        """Answer open requests of this step as its worker: at their expiry, or under a stop.
+
+        One transaction, guarded by the claim. An answer that somebody gave in between stays.
+
+        Args:
+            records: By request id.
+            opens: The next rounds of requests whose record passes them on; each is written where its record is.
+        Returns:
+            The stored answers of these requests, by request id; another's where it came first.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
+        asked = self._requests(claim)
+        return asked.scope.retry(
+            lambda: asked.close(records, opens), purpose="close a request", lost_replies=LOST_REPLIES
+        )
+
+    def stop_children(
+        self, claim: Claim, places: Collection[tuple[int, int]], *, ending: bytes | None = None
+    ) -> StoppedChildren:
+        """Journal that children are asked to stop; from now on they have one lease for it.
+
+        Args:
+            places: Call index and round of their requests.
+            ending: Why the execution ends after this step, where it does: each later leg finds it. None: it does not.
+        Returns:
+            The stored times and reason; those of an earlier leg where it came first.
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
+        asked = self._requests(claim)
+        return asked.scope.retry(
+            lambda: asked.stop_children(places, ending), purpose="stop its children", lost_replies=LOST_REPLIES
+        )
+
+
+class _StepRequests(StepJournal):
+    """One attempt at each transaction over the requests of a claimed step."""
+
+    __slots__ = ()
+
+    def open(self, requests: Sequence[Request], begins: Mapping[int, int]) -> OpenedRequests:
+        """Journal requests that are not stored yet."""
+        with self._watch() as watched:
             control, journal, now_ms = self._check(watched)
             stored = {request.place: request for request in journal.all_requests}
             if control.requested_stop is not None:  # those of an attempt whose reply was lost may be answered already
@@ -117,13 +178,8 @@ class StepRequests:
             return OpenedRequests(tuple(known[request.place] for request in requests))
 
     def close(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
-        """Answer open requests as the step's worker. See `StepStore.close_requests`."""
-        return self.scope.retry(
-            lambda: self._close(records, opens), purpose="close a request", lost_replies=LOST_REPLIES
-        )
-
-    def _close(self, records: Mapping[str, AnswerRecord], opens: Sequence[Request]) -> Mapping[str, AnswerRecord]:
-        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+        """Store answers to requests that are open."""
+        with self._watch() as watched:
             _control, journal, _now_ms = self._check(watched)
             asked = [request for request in journal.all_requests if request.id in records]
             present = {request.id: journal.answers.get(request.place) for request in asked}
@@ -142,13 +198,8 @@ class StepRequests:
             return {request.id: present[request.id] or records[request.id] for request in asked}
 
     def stop_children(self, places: Collection[tuple[int, int]], ending: bytes | None) -> StoppedChildren:
-        """Journal that children are asked to stop. See `StepStore.stop_children`."""
-        return self.scope.retry(
-            lambda: self._stop_children(places, ending), purpose="stop its children", lost_replies=LOST_REPLIES
-        )
-
-    def _stop_children(self, places: Collection[tuple[int, int]], ending: bytes | None) -> StoppedChildren:
-        with self.scope.database.watch("request.look", self._watched_keys, self._reads()) as watched:
+        """Journal which children are asked to stop."""
+        with self._watch() as watched:
             _control, journal, now_ms = self._check(watched)
             fresh = sorted(place for place in places if place not in journal.stopped)
             commands: list[Command] = [("HSETNX", self.key, f"t{i}:k{round_}", now_ms) for i, round_ in fresh]
@@ -159,12 +210,9 @@ class StepRequests:
             stopped = {place: journal.stopped.get(place, now_ms) for place in places}
             return StoppedChildren(stopped, journal.ending or ending)
 
-    @property
-    def _watched_keys(self) -> tuple[str, ...]:
-        return self.scope.keys.ctl, self.key
-
-    def _reads(self) -> list[Command]:
-        return [control_command(self.scope.keys), ("HGETALL", self.key), self.scope.clock.now()]
+    def _watch(self) -> AbstractContextManager[WatchedTransaction]:
+        reads = [control_command(self.scope.keys), ("HGETALL", self.key), self.scope.clock.now()]
+        return self.database.watch("request.look", (self.scope.keys.ctl, self.key), reads)
 
     def _check(self, watched: WatchedTransaction) -> tuple[ControlFields, Journal, int]:
         """Read control fields, journal and time; only the holder of the claim may go on.
@@ -175,8 +223,8 @@ class StepRequests:
         replies: list[Reply] = watched.replies
         control, ref = ControlFields.read(replies[0]), self.claim.ref
         if not control.is_claimed_by(self.claim.id, ref) or control.phase != "run":
-            raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
-        return control, decoding.journal(replies[1]), self.scope.clock.milliseconds(replies[2])
+            raise claim_lost(self.claim)
+        return control, read_journal(replies[1]), self.scope.clock.milliseconds(replies[2])
 
 
 def _field(request: Request, letter: str) -> str:

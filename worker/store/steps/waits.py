@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ... import crash_points
-from ...errors import ClaimLost, VersionConflict
+from ...errors import VersionConflict
 from ...state import MAX_TREE_SESSIONS, AgentState, ExecutionStatus, Request, RequestKind
-from .. import decoding, fields
+from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
-from ..context import SessionScope, StoreContext
+from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
 from ..database import Command, WatchedTransaction, Word
-from ..event_records import EventType, NewEvent
-from ..journal import Journal
+from ..event_records import NewEvent
+from ..journal import Journal, read_journal
 from ..keys import request_note, root_of, tree_range
-from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition
+from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
 from ..requests.index import add_commands
 from ..session_records import REQUEST_KINDS
 from ..sessions.saving import Save, SessionSave, milliseconds
@@ -66,34 +66,49 @@ class RefusedWait:
 WaitResult = StoredWait | RefusedWait
 
 
-@dataclass(frozen=True, slots=True)
-class WaitRequest:
-    """A step that has nothing to run until something comes from outside.
+class WaitVerbs(StorePart):
+    """Letting a step wait."""
 
-    Attributes:
-        base: The version that `transition` starts from.
-        seen: The journal as the step knows it.
-        results: Results that are not journaled yet.
-        plan: What is done about children.
-    """
+    def wait(
+        self,
+        claim: Claim,
+        base: LoadedSession,
+        transition: Transition,
+        *,
+        seen: Journal,
+        results: Mapping[int, bytes],
+        plan: ChildPlan = NO_CHILDREN,
+    ) -> WaitResult:
+        """Give a claim back and keep the journal, until an answer, an expiry, a stop or a resume wakes the session.
 
-    claim: Claim
-    base: LoadedSession
-    transition: Transition
-    seen: Journal
-    results: Mapping[int, bytes]
-    plan: ChildPlan = NO_CHILDREN
+        The session is due at the earliest expiry of its open requests, at its deadline, or in 30 days.
 
-
-def wait(context: StoreContext, request: WaitRequest) -> WaitResult:
-    """Give the claim back until something wakes the session. See `StepStore.wait`."""
-    scope = context.session(request.claim.ref.session_id)
-    result = scope.retry(_Wait(scope, request).run, purpose="wait", lost_replies=LOST_REPLIES)
-    if isinstance(result, StoredWait):
-        crash_points.at("w1")
-        if request.plan.new:
-            crash_points.at("w4")
-    return result
+        Args:
+            base: The version that `transition` starts from.
+            transition: Pure. Gives the stored state with its execution waiting, and nothing that hooks did; the store
+                adds the events.
+            seen: The journal as the step knows it. With an answer that it does not know, the step must not wait.
+            results: Results not yet journaled, those of pure calls too; they are journaled now.
+            plan: The children that this transaction makes. Their sessions must not exist.
+        Returns:
+            `RefusedWait` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
+            claim stays.
+        Raises:
+            ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
+            VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
+            StoreFull: Nothing was written; ask again when there is room.
+            StoreUnavailable: No answer in time. The step may wait already; asking again is safe.
+        """
+        scope = self._context.session(claim.ref.session_id)
+        attempts = _Wait(
+            scope=scope, claim=claim, base=base, transition=transition, seen=seen, results=results, plan=plan
+        )
+        result = scope.retry(attempts.run, purpose="wait", lost_replies=LOST_REPLIES)
+        if isinstance(result, StoredWait):
+            crash_points.at("w1")
+            if plan.new:
+                crash_points.at("w4")
+        return result
 
 
 def wait_id(claim: Claim) -> str:
@@ -113,11 +128,16 @@ class _Wait:
     """One wait and its attempts."""
 
     scope: SessionScope
-    request: WaitRequest
+    claim: Claim
+    base: LoadedSession
+    transition: Transition
+    seen: Journal
+    results: Mapping[int, bytes]
+    plan: ChildPlan
 
     @property
     def _journal(self) -> str:
-        ref = self.request.claim.ref
+        ref = self.claim.ref
         return self.scope.keys.journal(ref.execution_id, ref.step)
 
     def run(self) -> WaitResult:
@@ -133,12 +153,12 @@ class _Wait:
         watching = (keys.session, keys.ctl, keys.inbox, self._journal, *self._child_keys)
         with scope.database.watch("wait.read", watching, reads) as watched:
             (version, last, *bookkeeping), control, journal, now, *children = watched.replies
-            found, stored = ControlFields.read(control), decoding.journal(journal)
-            if fields.text(last) == wait_id(self.request.claim) and found.phase == "wait":
+            found, stored = ControlFields.read(control), read_journal(journal)
+            if fields.text(last) == wait_id(self.claim) and found.phase == "wait":
                 return StoredWait(fields.number(version), found.not_before_ms, stored.open_requests)
             self._check(found, fields.number(version))
-            is_stopped = found.requested_stop is not None and not self.request.plan.is_ending
-            if is_stopped or not stored.open_requests or stored.answers.keys() - self.request.seen.answers:
+            is_stopped = found.requested_stop is not None and not self.plan.is_ending
+            if is_stopped or not stored.open_requests or stored.answers.keys() - self.seen.answers:
                 return RefusedWait(stored, found.requested_stop)
             refused = self._refuse_children(children)
             if refused:
@@ -152,16 +172,16 @@ class _Wait:
     def _child_keys(self) -> list[str]:
         """The keys that must not exist when the children are made."""
         context = self.scope.context
-        return [key for child in self.request.plan.new for key in watched_keys(context.session(child.session_id))]
+        return [key for child in self.plan.new for key in watched_keys(context.session(child.session_id))]
 
     @property
     def _child_reads(self) -> list[Command]:
         """The reads that tell whether the children can be made; none where none is to be made."""
-        if not self.request.plan.new:
+        if not self.plan.new:
             return []
         root, context = root_of(self.scope.session_id), self.scope.context
         checks: list[Command] = [
-            ("EXISTS", *watched_keys(context.session(child.session_id))) for child in self.request.plan.new
+            ("EXISTS", *watched_keys(context.session(child.session_id))) for child in self.plan.new
         ]
         return [("ZLEXCOUNT", self.scope.keys.shard.children, *tree_range(root)), *checks]
 
@@ -172,7 +192,7 @@ class _Wait:
         count, *exist = replies
         refused: dict[str, str] = {}
         room = MAX_TREE_SESSIONS - 1 - count
-        for child, exists in zip(self.request.plan.new, exist, strict=True):
+        for child, exists in zip(self.plan.new, exist, strict=True):
             if exists:
                 refused[child.request.id] = f"session {child.session_id} exists already, or was deleted"
             elif room <= 0:
@@ -183,9 +203,9 @@ class _Wait:
 
     def _check(self, control: ControlFields, version: int) -> None:
         """Refuse a wait whose claim is gone, or whose session was saved or deleted."""
-        ref, base = self.request.claim.ref, self.request.base
-        if not control.is_claimed_by(self.request.claim.id, ref) or control.phase != "run":
-            raise ClaimLost(f"step {ref.step} of session {ref.session_id} has another claim by now")
+        ref, base = self.claim.ref, self.base
+        if not control.is_claimed_by(self.claim.id, ref) or control.phase != "run":
+            raise claim_lost(self.claim)
         if version != base.version:
             raise VersionConflict(f"session {ref.session_id} is at version {version}, not {base.version}")
 
@@ -197,10 +217,10 @@ class _Wait:
         now_ms: int,
         watched: WatchedTransaction,
     ) -> StoredWait:
-        base, opened = self.request.base, journal.open_requests
-        made = [make(self.scope.context, child, now_ms) for child in self.request.plan.new]
+        base, opened = self.base, journal.open_requests
+        made = [make(self.scope.context, child, now_ms) for child in self.plan.new]
         snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None)
-        next_state = self.request.transition(snapshot)
+        next_state = self.transition(snapshot)
         assert next_state.state.status is ExecutionStatus.WAITING, "the transition lets the execution wait"
         until_ms = self._until_ms(next_state.state, journal, now_ms)
         events = (*(each.event for each in made), self._event(opened, until_ms))
@@ -211,7 +231,7 @@ class _Wait:
             bookkeeping=bookkeeping,
             version=base.version + 1,
             now_ms=now_ms,
-            extra=("last", wait_id(self.request.claim)),
+            extra=("last", wait_id(self.claim)),
             work_changed=False,
         ).prepare()
         commands = [*save.commands, *self._step_commands(control, opened, until_ms)]
@@ -228,22 +248,22 @@ class _Wait:
     def _made_commands(self, made: Sequence[MadeChild]) -> list[Command]:
         """The commands that create the children, and note in the journal that they exist."""
         notes: list[Command] = []
-        for child in self.request.plan.new:
+        for child in self.plan.new:
             index, round_ = child.request.place
             notes.append(("HSET", self._journal, f"t{index}:c{round_}", child.session_id))
         return [*notes, *(command for each in made for command in each.commands)]
 
     def _step_commands(self, control: ControlFields, opened: tuple[Request, ...], until_ms: int) -> list[Command]:
         """Commands for the journal, the control fields, the indexes and the lease."""
-        scope, keys, claim = self.scope, self.scope.keys, self.request.claim
+        scope, keys, claim = self.scope, self.scope.keys, self.claim
         look_ms = until_ms if control.hold is None else control.hold.until_ms
         return [
-            *StepJournal(scope, claim).result_commands(self.request.results),
+            *StepJournal(scope, claim).result_commands(self.results),
             ("PERSIST", self._journal),
             (
                 "HSET", keys.ctl, "phase", "wait", "claim", "", "worker", "", "attempts", 0, "delays", 0, "delayed", 0,
                 "nudges", 0, "published", 0, "not_before", until_ms, "legs", control.legs + 1,
-                *remaining_ends_field(self.request.plan, opened),
+                *remaining_ends_field(self.plan, opened),
             ),
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),
@@ -252,7 +272,7 @@ class _Wait:
 
     def _callbacks(self, bookkeeping: Bookkeeping, opened: tuple[Request, ...], now_ms: int) -> Iterator[Command]:
         """Put the callbacks of requests into the outbox, of those that no earlier wait has put there."""
-        execution, scope = self.request.base.state.execution, self.scope
+        execution, scope = self.base.state.execution, self.scope
         if execution is None or bookkeeping.notify is None or b'"request_' not in bookkeeping.notify:
             return
         known = {summary.id for summary in execution.waiting_for}
@@ -265,7 +285,7 @@ class _Wait:
                 yield ("ZADD", scope.keys.shard.callbacks, now_ms, note)
 
     def _event(self, opened: tuple[Request, ...], until_ms: int) -> NewEvent:
-        ref = self.request.claim.ref
+        ref = self.claim.ref
         data = {"requests": [request.id for request in opened], "until_ms": until_ms}
         return NewEvent(type=EventType.EXECUTION_WAITING, execution_id=ref.execution_id, step=ref.step, data=data)
 
@@ -282,12 +302,12 @@ class _Wait:
             elif request.expires_at_ms is not None:
                 times.append(request.expires_at_ms)
         execution = state.execution
-        if execution is not None and execution.budget.deadline is not None and not self.request.plan.is_ending:
+        if execution is not None and execution.budget.deadline is not None and not self.plan.is_ending:
             times.append(milliseconds(execution.budget.deadline))
         return max(1, min([*times, now_ms + LONGEST_WAIT_MS]))
 
     def _cache(self, state: AgentState, save: Save) -> None:
-        base = self.request.base
+        base = self.base
         session = CachedSession(
             version=base.version + 1,
             state=state,

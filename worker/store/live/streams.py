@@ -1,0 +1,207 @@
+"""Live text: writing the entries of many attempts, and following events and live text of sessions as one stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ....config.settings import Settings
+from ...errors import StateUnreadable
+from .. import fields
+from ..context import StoreContext, StorePart
+from ..database import Command, Reply, Word
+from ..event_records import Event
+from ..events import parse_events
+from ..transaction_retries import LOST_REPLIES
+from .values import Attempt, LiveDelta, NewDelta, StreamPosition, entry_order
+
+_ENTRY_BYTES: Final = 200
+"""About what an entry takes besides its text: the names of its fields, ids and numbers."""
+
+
+class LiveVerbs(StorePart):
+    """Writing live text, and following it together with the events."""
+
+    def write(self, texts: Mapping[Attempt, Sequence[NewDelta]]) -> int:
+        """Write text of attempts, where they have not been taken over; one script for each shard.
+
+        Returns:
+            How many pieces were written; the others belong to abandoned attempts.
+        Raises:
+            StoreFull, StoreUnavailable: Some or all pieces were not written. Nobody has to repeat this: the commit
+                brings the text.
+            StoreForbidden: This user of Redis may not run scripts.
+        """
+        shards: dict[int, list[Word]] = {}
+        for attempt, deltas in texts.items():
+            keys = self._context.keys(attempt.claim.ref.session_id)
+            words = shards.setdefault(keys.shard.shard, [_life_ms(self._context)])
+            ref, claim = attempt.claim.ref, attempt.claim.id
+            words += [
+                keys.session,
+                claim,
+                ref.step,
+                attempt.mark,
+                _count_kept(self._context.settings, deltas),
+                len(deltas),
+            ]
+            for delta in deltas:
+                entry = _entry(attempt, delta)
+                words += [len(entry), *entry]
+        return sum(self._context.database.script("live.write", "write_live", (), words) for words in shards.values())
+
+    def follow(self, positions: Mapping[str, StreamPosition], block_ms: int | None = None) -> dict[str, list[Entry]]:
+        """Read events and live text after the positions of sessions, in the order of their times.
+
+        Args:
+            positions: By session id.
+            block_ms: Longest wait for the first entry. None: do not wait.
+        Returns:
+            By session id, for those with something new; no more than a page, the rest comes with the next call.
+        """
+        named: dict[str, str] = {}
+        places: list[str] = []
+        for session_id, position in positions.items():
+            keys = self._context.keys(session_id)
+            named[keys.events] = named[keys.live] = session_id
+            places += [position.event, position.live]
+        block: tuple[Any, ...] = () if block_ms is None else ("BLOCK", block_ms)
+        count = max(1, min(_PAGE, _MOST_OF_ALL // max(1, len(places))))
+        command: Command = ("XREAD", "COUNT", count, *block, "STREAMS", *named, *places)
+        (reply,) = self._context.database.pipeline("live.follow", [command])
+        found: dict[str, list[tuple[Sequence[Entry], bool]]] = {}
+        for name, entries in reply or ():
+            key = fields.name(name)
+            parse = _parse_live if key.endswith(":live") else parse_events
+            page = (parse(named[key], entries), len(entries) == count)
+            found.setdefault(named[key], []).append(page)
+        return {session_id: _merge(pages) for session_id, pages in found.items()}
+
+    def event_at(self, session_id: str, event_id: str) -> Event | None:
+        """Read one event by its id; None where it is not stored."""
+        keys = self._context.keys(session_id)
+        (entries,) = self._context.database.pipeline(
+            "live.event", [("XRANGE", keys.events, event_id, event_id, "COUNT", 1)]
+        )
+        return next(iter(parse_events(session_id, [entry for entry in entries if entry[0] == event_id.encode()])), None)
+
+    def keep_followed(self, session_id: str) -> bool:
+        """Say that somebody follows a session, which counts for a minute; called again before that is over.
+
+        Returns:
+            False: There is no such session.
+        Raises:
+            StoreForbidden: This user of Redis may not write. Text comes while another reader says it, and otherwise
+                with the commits.
+        """
+        scope = self._context.session(session_id)
+        ctl = scope.keys.ctl
+
+        def attempt() -> bool:
+            # Watched: the mark of a session that expires at this moment would stay for ever.
+            reads: list[Command] = [("HMGET", ctl, "execution", "watched"), scope.clock.now()]
+            with scope.database.watch("live.followed", (ctl,), reads) as watched:
+                (execution, until), now_ms = watched.replies[0], scope.clock.milliseconds(watched.replies[1])
+                if not execution:
+                    return False
+                if fields.milliseconds(until) < now_ms + _RENEWED_MS:
+                    watched.commit("live.mark", [("HSET", ctl, "watched", now_ms + FOLLOWED_MS)])
+                return True
+
+        return scope.retry(attempt, purpose="say that it is followed", lost_replies=LOST_REPLIES)
+
+    def committed_texts(self, session_id: str, steps: Sequence[tuple[str, int]]) -> list[str | None]:
+        """Read the texts that committed steps have answered.
+
+        Args:
+            steps: Execution and number of each step.
+        Returns:
+            A text for each; None where the step is not stored any more.
+        """
+        if not steps:
+            return []
+        keys = self._context.keys(session_id)
+        commands: list[Command] = [("LINDEX", keys.steps(execution), step - 1) for execution, step in steps]
+        return [_text_of(raw) for raw in self._context.database.pipeline("live.committed", commands)]
+
+
+def _entry(attempt: Attempt, delta: NewDelta) -> list[Word]:
+    ref = attempt.claim.ref
+    named: list[Word] = ["x", ref.execution_id, "n", ref.step, "a", attempt.claim.id]
+    named += ["c", delta.call, "p", delta.part, "o", delta.offset]
+    return [*named, "t", delta.text] if delta.data is None else [*named, "d", delta.data]
+
+
+def _count_kept(settings: Settings, deltas: Sequence[NewDelta]) -> int:
+    """The entries that a session keeps: fewer where they are large, since Redis trims a stream by number alone."""
+    largest = max((_bytes_of(delta) for delta in deltas), default=0)
+    return max(1, min(settings.live_kept, settings.live_bytes // (_ENTRY_BYTES + largest)))
+
+
+def _bytes_of(delta: NewDelta) -> int:
+    return len(delta.data) if delta.data is not None else len(delta.text.encode(errors="replace"))
+
+
+def _life_ms(context: StoreContext) -> int:
+    return round(context.settings.live_seconds * 1000)
+
+
+_PAGE: Final = 200
+_MOST_OF_ALL: Final = 2_000
+"""Entries of one read of all sessions together, at one for each stream at least."""
+FOLLOWED_MS: Final = 60_000
+"""How long after a reader's last sign a session counts as watched."""
+_RENEWED_MS: Final = 30_000
+
+Entry = Event | LiveDelta
+
+
+def _merge(pages: Sequence[tuple[Sequence[Entry], bool]]) -> list[Entry]:
+    """Merge two streams by time. Entries beyond the end of a full page are left for the next read."""
+    ends = [entry_order(entries[-1].id) for entries, is_full in pages if is_full and entries]
+    merged = [entry for entries, _ in pages for entry in entries if not ends or entry_order(entry.id) <= min(ends)]
+    # Within one millisecond the text comes first: the commit that ends its step is later.
+    return sorted(merged, key=lambda entry: (entry_order(entry.id)[0], isinstance(entry, Event), entry_order(entry.id)))
+
+
+def moved_on(position: StreamPosition, entry: Entry) -> StreamPosition:
+    """The position after an entry."""
+    return replace(position, event=entry.id) if isinstance(entry, Event) else replace(position, live=entry.id)
+
+
+def _parse_live(session_id: str, entries: Sequence[Reply]) -> list[Entry]:
+    """Parse entries of live text. One that cannot be read is left out: the commit brings the text all the same."""
+    found: list[Entry] = []
+    for entry_id, flat in entries:
+        with contextlib.suppress(KeyError, StateUnreadable):
+            found.append(_parse_delta(session_id, entry_id.decode(), fields.named_pairs(flat or [])))
+    return found
+
+
+def _parse_delta(session_id: str, entry_id: str, named: Mapping[str, bytes]) -> LiveDelta:
+    return LiveDelta(
+        id=entry_id,
+        at_ms=min(entry_order(entry_id)[0], fields.LAST_MS),
+        session_id=session_id,
+        execution_id=fields.text(named["x"]),
+        step=fields.number(named["n"]),
+        attempt=fields.text(named["a"]),
+        call=fields.number(named["c"]),
+        part=fields.text(named["p"]),
+        offset=fields.number(named["o"]),
+        text=fields.text(named.get("t")),
+        data=fields.read_json(named["d"], "live data") if "d" in named else None,
+    )
+
+
+def _text_of(raw: bytes | None) -> str | None:
+    """The text of a stored step's answer; None where it is not stored any more, or cannot be read."""
+    if raw is None:
+        return None
+    try:
+        stored: Any = fields.read_json(raw, "a step")
+        return str(stored["step"]["inference_response"]["content"])
+    except (StateUnreadable, KeyError, TypeError):
+        return None

@@ -1,0 +1,223 @@
+"""Listing sessions: their headers and summaries, which do not need their states."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import StateUnreadable
+from ...state import DEFAULT
+from .. import fields
+from ..context import StoreContext, StorePart
+from ..control import HOLD_FIELDS, read_hold, read_unoffered
+from ..database import Reply, Word
+from ..keys import SessionKeys, ShardKeys
+from ..session_records import Header, SessionState, SessionSummary
+from .loading import missing_error
+
+_BATCH: Final = 5_000
+# With more due sessions than this, the listing of all is read instead: the due index has no order by update.
+_MOST_ACTIVE: Final = 20_000
+_FIRST_CHARS: Final = 200
+_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
+_CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
+
+
+class ListVerbs(StorePart):
+    """Headers of sessions."""
+
+    def header(self, session_id: str) -> Header:
+        """Read what a listing shows of a session.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        found = read_headers(self._context, [self._context.keys(session_id)])[0]
+        if found is None:
+            raise missing_error(self._context, session_id)
+        return found
+
+    def headers(
+        self,
+        *,
+        index: str = "sessions",
+        newest_ms: int | None = None,
+        oldest_ms: int | None = None,
+        limit: int = 50,
+        status: str | None = None,
+    ) -> tuple[list[Header], int | None]:
+        """Read a page of sessions by last update, newest first, and where the next page begins (ms; None at the end).
+
+        Args:
+            index: "sessions"; "failed" for those whose last execution failed; "active" for those whose execution runs
+                or waits, which are found in the due index.
+            newest_ms: Begin at this update time (inclusive). None: the newest.
+            oldest_ms: Nothing older than this. None: no bound.
+            limit: Most sessions that are looked at.
+            status: Only those with this status; the page may be empty where others follow. None: all.
+        """
+        context, bounds = self._context, _Bounds(newest_ms, oldest_ms, limit + 1)
+        scored: list[tuple[int, bytes]] = []
+        is_by_due = index == "active" and _count_due(context) <= _MOST_ACTIVE
+        for shard in context.shards:
+            if is_by_due:
+                scored += _active_entries(context, shard, bounds)
+            else:
+                scored += _entries(context, shard.failed if index == "failed" else shard.sessions, bounds)
+        named = sorted(((at_ms, fields.name(member)) for at_ms, member in scored), reverse=True)
+        damaged = {fields.name(member) for _, member in scored if fields.name(member).encode() != member}
+        page, rest = named[:limit], named[limit:]
+        whole = [context.keys(name) for _, name in page if name not in damaged]
+        found = read_headers(context, whole if status is None else _with_status(context, whole, status))
+        no_id = StateUnreadable("the listing", "an entry is no session id")
+        unreadable = [_unreadable_header(name, b"", no_id) for _, name in page if name in damaged]
+        return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
+
+    def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
+        """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
+        found: set[str] = set()
+        wanted = prefix.encode()
+        for shard in self._context.shards:
+            upper: Word = "+inf"
+            while True:
+                (names,) = self._context.database.pipeline(
+                    "match", [("ZREVRANGEBYSCORE", shard.sessions, upper, "-inf", "WITHSCORES", "LIMIT", 0, _BATCH)]
+                )
+                found.update(name.decode("utf-8", "replace") for name in names[::2] if name.startswith(wanted))
+                last = names[-1] if names else b""
+                if len(names) < 2 * _BATCH or len(found) > limit or last == upper:
+                    break
+                upper = last
+        return sorted(found)[:limit]
+
+    def summaries(self, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
+        """Read first message, steps and cost of sessions, by id; those that cannot be read are left out."""
+        all_keys = [self._context.keys(session_id) for session_id in session_ids]
+        reads = [[("HGET", keys.session, "head"), ("LINDEX", keys.section(DEFAULT, 0), 0)] for keys in all_keys]
+        found: dict[str, SessionSummary] = {}
+        for session_id, replies in zip(session_ids, self._context.read_apart("summaries", reads), strict=True):
+            with contextlib.suppress(StateUnreadable, AttributeError, KeyError, TypeError):
+                if not isinstance(replies, StateUnreadable):
+                    found[session_id] = _summary(*replies)
+        return found
+
+
+def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
+    """Read the headers of sessions, in order; None for one that does not exist."""
+    reads = [[("HMGET", keys.session, *_HEADER), ("HMGET", keys.ctl, *_CTL)] for keys in all_keys]
+    return [
+        _unreadable_header(keys.session_id, b"", replies)
+        if isinstance(replies, StateUnreadable)
+        else _parse_header(keys.session_id, *replies)
+        for keys, replies in zip(all_keys, context.read_apart("headers", reads), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Which entries of an index are read: updated between these times, and at most so many."""
+
+    newest_ms: int | None
+    oldest_ms: int | None
+    count: int
+
+    def holds(self, at_ms: int) -> bool:
+        """Whether a time is within the bounds."""
+        return (self.newest_ms is None or at_ms <= self.newest_ms) and (
+            self.oldest_ms is None or at_ms >= self.oldest_ms
+        )
+
+
+def _entries(context: StoreContext, index: str, bounds: _Bounds) -> list[tuple[int, bytes]]:
+    """Entries of an index by update time, newest first."""
+    upper: Word = "+inf" if bounds.newest_ms is None else bounds.newest_ms
+    lower: Word = "-inf" if bounds.oldest_ms is None else bounds.oldest_ms
+    (reply,) = context.database.pipeline(
+        "list", [("ZREVRANGEBYSCORE", index, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count)]
+    )
+    return [(fields.score_ms(score), member) for member, score in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def _count_due(context: StoreContext) -> int:
+    return sum(context.database.pipeline("list.due.count", [("ZCARD", shard.due) for shard in context.shards]))
+
+
+def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) -> list[tuple[int, bytes]]:
+    """The sessions of the due index, which holds each whose execution runs or waits, with their update times."""
+    (members,) = context.database.pipeline("list.due", [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
+    scores = context.database.pipeline("list.updated", [("ZSCORE", shard.sessions, member) for member in members])
+    found = [
+        (at_ms, member)
+        for score, member in zip(scores, members, strict=True)
+        if score is not None and bounds.holds(at_ms := fields.score_ms(score))
+    ]
+    return sorted(found, reverse=True)[: bounds.count]
+
+
+def _with_status(context: StoreContext, sessions: Sequence[SessionKeys], status: str) -> Sequence[SessionKeys]:
+    """Filter sessions by their status; all of them where only their headers tell."""
+    if status == SessionState.UNREADABLE or not sessions:
+        return sessions
+    try:
+        stored = context.database.pipeline("headers.status", [("HGET", keys.session, "status") for keys in sessions])
+    except StateUnreadable:  # a key of another type, which is told with its header
+        return sessions
+    wanted = status.encode()
+    return [keys for keys, found in zip(sessions, stored, strict=True) if found == wanted]
+
+
+def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
+    version, agent, status, created, updated, session_status, forked_from = session
+    if version is None:
+        return None
+    try:
+        return Header(
+            session_id=session_id,
+            agent=fields.text(agent),
+            status=_session_state(fields.text(status)),
+            execution_id=fields.text(ctl[0]),
+            step=fields.number(ctl[1]),
+            version=fields.number(version),
+            created_ms=fields.milliseconds(created),
+            updated_ms=fields.milliseconds(updated),
+            unoffered_since_ms=read_unoffered(fields.text(ctl[2]))[0],
+            not_before_ms=fields.milliseconds(ctl[3]),
+            hold=(hold := read_hold(ctl[4:])),
+            session_status="suspended" if hold is not None else fields.text(session_status) or "active",
+            forked_from=fields.text(forked_from),
+        )
+    except StateUnreadable as error:
+        return _unreadable_header(session_id, agent, error)
+
+
+def _session_state(name: str) -> SessionState | str:
+    try:
+        return SessionState(name)
+    except ValueError:  # of a newer version
+        return name
+
+
+def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
+    name = (agent or b"").decode("utf-8", "replace")
+    return Header(
+        session_id=session_id,
+        agent=name,
+        status=SessionState.UNREADABLE,
+        execution_id="",
+        step=0,
+        version=0,
+        created_ms=0,
+        updated_ms=0,
+        problem=str(error),
+    )
+
+
+def _summary(head: bytes | None, message: bytes | None) -> SessionSummary:
+    stored: Any = fields.read_json(head, "head") if head else {}
+    execution: Any = stored.get("state", {}).get("execution") or {}
+    first = fields.read_json(message, "a message").get("content", "") if message else ""
+    return SessionSummary(
+        first_message=str(first)[:_FIRST_CHARS], steps=execution.get("step_count", 0), cost=execution.get("cost")
+    )
