@@ -52,6 +52,14 @@ def hold_fields(bench: Bench) -> list[str]:
 # --- suspending -------------------------------------------------------------------------------------------------------
 
 
+def test_a_suspend_reads_the_deadline_and_no_conversation(bench: Bench) -> None:
+    bench.spy.sent.clear()
+    suspend(bench)
+    assert bench.spy.points == [Points.SUSPEND_READ, Points.SUSPEND_EXEC]
+    (_, reads), _ = bench.spy.sent
+    assert not [command for command in reads if command[0] == "LRANGE"]
+
+
 def test_a_suspended_session_begins_nothing_and_says_why(bench: Bench) -> None:
     before = now_ms(bench)
     assert suspend(bench).outcome == "changed"
