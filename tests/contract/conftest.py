@@ -12,14 +12,19 @@ from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.database import connect
 
+from support.fake_redis import FakeRedisDatabase
 from support.fiber_thread import DatabaseInFibers, FiberThread
 from support.store import Bench
 
 
-@pytest.fixture(params=["redis", "redis in fibers", "memory"])
+@pytest.fixture(params=["redis", "redis in fibers", "fakeredis", "memory"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "memory":
         yield MemoryDatabase()
+        return
+    if request.param == "fakeredis":
+        with contextlib.closing(FakeRedisDatabase()) as faked:
+            yield faked
         return
     url = request.getfixturevalue("redis_url")
     opened = connect(url, timeout_seconds=5, connections=16, name="contract", plain_socket=plain_socket)

@@ -1,0 +1,28 @@
+"""A database on fakeredis: Redis's commands and Lua in this process, behind redis-py's connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fakeredis import FakeRedisConnection, FakeServer
+from redis.connection import ConnectionPool
+
+from celery_agents.worker.store.database import Command, Reply
+from celery_agents.worker.store.redis.connection import RedisConnection
+from celery_agents.worker.store.redis.database import RedisDatabase
+
+_INFO: Final = b"# Server\r\nuptime_in_seconds:1000000\r\nmaxmemory_policy:noeviction\r\n"
+_Pool: Final[Any] = ConnectionPool
+
+
+class FakeRedisDatabase(RedisDatabase):
+    """The product's database on a server of its own. It answers `INFO`, which fakeredis does not know."""
+
+    def __init__(self) -> None:
+        super().__init__(_Pool(connection_class=FakeRedisConnection, server=FakeServer(version=(7, 0)), protocol=2))
+
+    def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
+        asked = [("PING",) if command[0] == "INFO" else command for command in commands]
+        replies = super()._round_trip(point, wire, asked)
+        return [_INFO if c[0] == "INFO" else reply for c, reply in zip(commands, replies, strict=True)]
