@@ -33,7 +33,7 @@ def event_commands(scope: SessionScope, events: Iterable[NewEvent], *, is_late: 
     ]  # fmt: skip
 
 
-def tell(scope: SessionScope, ref: StepRef, kind: str, data: Mapping[str, Any]) -> list[Command]:
+def tell(scope: SessionScope, ref: StepRef, kind: EventType, data: Mapping[str, Any]) -> list[Command]:
     """The command that appends one event about a step."""
     event = NewEvent(type=kind, execution_id=ref.execution_id, step=ref.step, data=data)
     return event_commands(scope, [event])

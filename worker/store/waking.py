@@ -18,6 +18,7 @@ from typing import Any
 from .context import SessionScope
 from .control import ControlFields, read_unoffered, unoffered_mark, unoffered_member
 from .database import Command
+from .event_records import EventType
 from .events import tell
 from .records import StepRef
 
@@ -56,7 +57,7 @@ def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping
 
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:
     """The event that a step goes on which waited or was held."""
-    return tell(scope, control.ref(scope.session_id), "execution_resumed", data)
+    return tell(scope, control.ref(scope.session_id), EventType.EXECUTION_RESUMED, data)
 
 
 def begin_waiting(scope: SessionScope, agent: str, *, since_ms: int, ref: StepRef | None) -> list[Command]:
@@ -73,7 +74,7 @@ def begin_waiting(scope: SessionScope, agent: str, *, since_ms: int, ref: StepRe
         ("HSET", keys.ctl, "unoffered", unoffered_mark(since_ms, agent), "published", 0, "nudges", 0),
         ("ZADD", keys.shard.unoffered, 0, unoffered_member(agent, scope.session_id)),
         ("ZADD", keys.shard.due, "XX", since_ms + scope.context.due_ms, scope.session_id),
-        *tell(scope, ref, "waiting_for_worker", {"agent": agent}),
+        *tell(scope, ref, EventType.WAITING_FOR_WORKER, {"agent": agent}),
     ]
 
 

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from celery_agents.worker.store import EventType
-from celery_agents.worker.store.requests.index import RequestEventType
 
 from support.product import ROOT, modules
 
@@ -45,14 +44,21 @@ def test_every_part_is_on_a_page() -> None:
     assert [name for name in REFERENCE.PARTS if f"<!-- generated: {name} -->" not in text] == []
 
 
+# Which argument is the type of the event, where it has no name.
+PLACE_OF_TYPE = {"NewEvent": 0, "execution_event": 0, "tell": 2}
+
+
 def test_every_type_of_event_is_written_and_none_as_plain_text() -> None:
     written: set[str] = set()
     plain: list[str] = []
     for name, path in modules().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        for call in (each for each in calls if getattr(each.func, "id", "") in ("NewEvent", "execution_event")):
-            kinds = [keyword.value for keyword in call.keywords if keyword.arg == "type"] or call.args[:1]
+        for call in (each for each in calls if getattr(each.func, "id", "") in PLACE_OF_TYPE):
+            place = PLACE_OF_TYPE[getattr(call.func, "id", "")]
+            kinds = [keyword.value for keyword in call.keywords if keyword.arg == "type"] or call.args[
+                place : place + 1
+            ]
             plain += [f"{name}:{call.lineno}" for kind in kinds if isinstance(kind, ast.Constant)]
             used = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
             written |= {node.attr for node in used if getattr(node.value, "id", "") == "EventType"}

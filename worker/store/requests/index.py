@@ -8,13 +8,12 @@ summary and removes the entry by it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from pydantic import ValidationError
 
 from ...state import AnswerRecord, AnswerVerb, Request, RequestKind, RequestSummary
 from ..database import Command
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..keys import ShardKeys
 
 
@@ -45,24 +44,21 @@ def _entry(request: Request) -> bytes:
     return request.summarize().to_json()
 
 
-RequestEventType = Literal["request_opened", "request_answered", "request_expired", "request_cancelled"]
-
-
 def opened_event(request: Request) -> NewEvent:
     """A request is journaled: from now on it can be answered."""
     data = request.summarize().to_dict()
     for name in ("session_id", "execution_id", "step"):
         del data[name]
-    return NewEvent(type="request_opened", execution_id=request.execution_id, step=request.step, data=data)
+    return NewEvent(type=EventType.REQUEST_OPENED, execution_id=request.execution_id, step=request.step, data=data)
 
 
 def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
     """A request got its answer: of a person or service, at its expiry, or of a stop."""
-    type_: RequestEventType = "request_answered"
+    type_ = EventType.REQUEST_ANSWERED
     if record.verb is AnswerVerb.CANCEL:
-        type_ = "request_cancelled"
+        type_ = EventType.REQUEST_CANCELLED
     elif record.by_expiry:
-        type_ = "request_expired"
+        type_ = EventType.REQUEST_EXPIRED
     data = {
         "id": request.id,
         "kind": request.kind.value,

@@ -9,6 +9,7 @@ from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
+from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
 from ..keys import fingerprint_field
@@ -95,7 +96,7 @@ def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watch
     """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
     scope = found.scope
     data = {"operation": operation.id, "queued": True}
-    commands = [*inbox.push(scope, operation), *tell(scope, found.step, "message_received", data)]
+    commands = [*inbox.push(scope, operation), *tell(scope, found.step, EventType.MESSAGE_RECEIVED, data)]
     if operation.fingerprint:
         commands.append(("HSET", scope.keys.session, fingerprint_field(operation.id), operation.fingerprint))
     watched.commit("act.push", commands)

@@ -10,6 +10,7 @@ from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields, hold_commands
 from ..database import Command
+from ..event_records import EventType
 from ..events import tell
 from ..records import ActionResult, Hold
 from ..transaction_retries import LOST_REPLIES
@@ -75,7 +76,7 @@ def _suspend(scope: SessionScope, reason: str, by: str, wanted_ms: int | None) -
         until_ms = _until_ms(execution, wanted_ms, now_ms)
         commands: list[Command] = [
             *hold_commands(keys, Hold(until_ms=until_ms, by=by, reason=reason, since_ms=now_ms)),
-            *tell(scope, found.step, "execution_suspended", {"reason": reason, "by": by, "until_ms": until_ms}),
+            *tell(scope, found.step, EventType.EXECUTION_SUSPENDED, {"reason": reason, "by": by, "until_ms": until_ms}),
         ]
         if not control.claim:  # else its commit, or the sweep when its lease has ended, puts it there
             commands.append(("ZADD", keys.shard.due, until_ms, scope.session_id))

@@ -47,7 +47,7 @@ class ParkVerbs(StorePart):
             ("ZREM", scope.keys.shard.due, scope.session_id),
             entry.command(self._context, scope.keys.shard),
         ]
-        event = NewEvent(type="parked", execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
+        event = NewEvent(type=EventType.PARKED, execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
         try:
             scope.retry(
                 lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),

@@ -8,6 +8,7 @@ from ...errors import ActionRefused
 from ...unique import unique_hex
 from ..context import SessionScope, StorePart
 from ..database import Command, WatchedTransaction
+from ..event_records import EventType
 from ..events import tell
 from ..records import ActionResult, Snapshot, StepRef, Transition
 from ..transaction_retries import LOST_REPLIES
@@ -68,7 +69,11 @@ class _Retry:
         commands: list[Command] = [
             ("HSET", keys.ctl, "attempts", 0),
             ("HSET", keys.session, "status", "in_progress"),
-            *([] if self.by is None else tell(self.scope, found.step, "step_retried", {"by": self.by, "parked": True})),
+            *(
+                []
+                if self.by is None
+                else tell(self.scope, found.step, EventType.STEP_RETRIED, {"by": self.by, "parked": True})
+            ),
             *end_waiting(self.scope, found.control),
         ]
         publish: StepRef | None = None

@@ -9,6 +9,7 @@ from ..children.ending import ParentAnswer, answer_parent, ended_state
 from ..context import SessionScope, StorePart
 from ..control import forget_waiting
 from ..database import Changed, Command, WatchedTransaction
+from ..event_records import EventType
 from ..events import tell
 from ..inbox import read_inbox, trim_commands
 from ..journal import read_journal
@@ -148,4 +149,4 @@ class _Stop:
         return answer_parent(self.scope, link, ended, found.now_ms, watched)
 
     def _request_event(self, found: WatchedSession) -> list[Command]:
-        return [] if self.by is None else tell(self.scope, found.step, "stop_requested", {"by": self.by})
+        return [] if self.by is None else tell(self.scope, found.step, EventType.STOP_REQUESTED, {"by": self.by})

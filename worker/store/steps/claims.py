@@ -23,6 +23,7 @@ from ..cache import CachedSession
 from ..context import SessionScope, StorePart
 from ..control import UNCLAIMED, ControlFields, abandoned_attempt, control_command
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
+from ..event_records import EventType
 from ..events import tell
 from ..journal import Journal, read_journal
 from ..records import (
@@ -132,7 +133,7 @@ class _ClaimRequest:
         return [
             ("HSET", self.scope.keys.ctl, "started", now_ms),
             ("HSET", self.scope.keys.session, "status", "in_progress"),
-            *tell(self.scope, self.ref, "execution_started", {}),
+            *tell(self.scope, self.ref, EventType.EXECUTION_STARTED, {}),
         ]
 
     def grant(self, *, attempt: int, now_ms: int) -> Claim:
@@ -446,7 +447,7 @@ def _claim_commands(request: _ClaimRequest, control: ControlFields, claim: Claim
     abandoned = abandoned_attempt(control, claim.id)
     if abandoned is not None:
         data: dict[str, Any] = {"attempt": abandoned, "call": 0, "keeps_answer": journal.answer is not None}
-        commands += [("HDEL", scope.keys.ctl, "live"), *tell(scope, ref, "attempt_voided", data)]
+        commands += [("HDEL", scope.keys.ctl, "live"), *tell(scope, ref, EventType.ATTEMPT_VOIDED, data)]
     if journal.answer is None:
         # The driver may be called from here on; this saves the round trip of a record of its own.
         commands.append(("HSET", request.journal, f"try:{claim.id}", claim.now_ms))
@@ -458,7 +459,7 @@ def _claim_commands(request: _ClaimRequest, control: ControlFields, claim: Claim
         commands.append(("HSET", scope.keys.ctl, "phase", "run", "not_before", 0))
         commands += resumed_event(scope, control, {"cause": "time"})
     if control.started_ms and claim.attempt > 1:
-        commands += tell(scope, ref, "step_recovered", {"attempt": claim.attempt, "worker": claim.worker})
+        commands += tell(scope, ref, EventType.STEP_RECOVERED, {"attempt": claim.attempt, "worker": claim.worker})
     elif control.delays:
-        commands += tell(scope, ref, "step_resumed", {"delays": control.delays, "worker": claim.worker})
+        commands += tell(scope, ref, EventType.STEP_RESUMED, {"delays": control.delays, "worker": claim.worker})
     return commands

@@ -10,6 +10,7 @@ from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command
 from ..database import Command, Guard
+from ..event_records import EventType
 from ..events import tell
 from ..records import Claim, Renewal, StepRef
 from ..transaction_retries import TooManyConflicts
@@ -149,7 +150,7 @@ def _release(
             changed += ["not_before", due, "published", 0, "why", reason]
             data = {"reason": reason, "next_try_ms": due, "delays": delays}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
-            delay += tell(scope, claim.ref, "step_delayed", data)
+            delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data)
         if is_held and control.hold is not None:
             due = control.hold.until_ms
         commands: list[Command] = [

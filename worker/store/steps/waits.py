@@ -21,7 +21,7 @@ from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_k
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, ControlFields, control_command
 from ..database import Command, WatchedTransaction, Word
-from ..event_records import NewEvent
+from ..event_records import EventType, NewEvent
 from ..journal import Journal, read_journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
