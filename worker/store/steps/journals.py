@@ -49,7 +49,7 @@ class BeginResult:
 
 
 class JournalVerbs(StorePart):
-    """What a step records of what it has obtained, before its commit."""
+    """Recording what a step has obtained before its commit."""
 
     def _journal(self, claim: Claim) -> StepJournal:
         return StepJournal(self._context.session(claim.ref.session_id), claim)

@@ -51,7 +51,7 @@ class StoppedChildren:
 
 
 class StepRequestVerbs(StorePart):
-    """What a step decides and asks, and the answers that its worker gives in place of others."""
+    """Recording what a step decides and asks, and answers that its worker gives in place of others."""
 
     def _requests(self, claim: Claim) -> _StepRequests:
         return _StepRequests(self._context.session(claim.ref.session_id), claim)
