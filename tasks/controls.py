@@ -16,10 +16,10 @@ from celery.exceptions import Ignore
 from ..config.settings import Settings
 from ..worker.errors import ActionRefused, IdempotencyMismatch, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionBudget
-from .answer_controls import read_time, register_answers, register_holding
 from .consumer.refusals import ELEMENT, refusals
 from .lazy_client import LazyClient
-from .names import CLEAR, CONTROL, DELETE, FORK, PREFIX, RETRY, STOP, SUBMIT
+from .names import ANSWER, CONTROL, DELETE, FORK, PREFIX, RETRY, STOP, SUBMIT
+from .verb_tasks import read_time, register_verbs
 
 # No longer, since a worker has few slots for these tasks; then the task comes again.
 _DELETE_SECONDS: Final = 2.0
@@ -44,9 +44,9 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_retry(app, client, options)
     _register_stop(app, client, options)
     _register_delete(app, client, options)
-    _register_copies(app, client, options)
-    register_answers(app, client, options)
-    register_holding(app, client, options)
+    _register_fork(app, client, options)
+    _register_answer(app, client, options)
+    register_verbs(app, client, options)
 
 
 def _register_refusals(app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]
         return f"session {session_id}"
 
 
-def _register_copies(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+def _register_fork(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
     @app.task(name=FORK, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def fork(  # pyright: ignore[reportUnusedFunction]
         self: Task[Any, Any], session_id: str, idempotency_key: str | None = None, expected_version: int | None = None
@@ -179,14 +179,27 @@ def _register_copies(app: Celery, client: LazyClient, options: Mapping[str, Any]
         key = idempotency_key or f"task:{self.request.id}"
         return f"session {client().fork(session_id, idempotency_key=key, expected_version=expected_version)}"
 
-    @app.task(name=CLEAR, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
-    def clear(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, expected_version: int | None = None
+
+def _register_answer(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    @app.task(name=ANSWER, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
+    def answer(  # pyright: ignore[reportUnusedFunction]
+        self: Task[Any, Any],
+        session_id: str,
+        answers: dict[str, Any],
+        by: str | None = None,
+        note: str = "",
+        expect: Any = None,
+        remember: str = "call",
     ) -> str:
-        """Remove the conversation of a session; see `AgentClient.clear`."""
-        del self
-        client().clear(session_id, expected_version=expected_version)
-        return f"session {session_id}"
+        """Answer requests of a session, such as `{"<id>": {"approve": true}}`; see `AgentClient.answer`.
+
+        An answer that comes twice is the same action: its key follows from the id of the Celery task.
+        """
+        result = client().answer(
+            session_id, answers, by=by, note=note, expect=expect, remember=remember,
+            idempotency_key=f"task:{self.request.id}",
+        )  # fmt: skip
+        return f"session {session_id} {result.outcome}"
 
 
 def _read_budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pydantic import Field
+
 from ...worker.engine.transitions import retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
@@ -47,6 +49,7 @@ from .pending import ResolvingVerbs
 from .snapshots import SnapshotVerbs
 from .stream_items import StreamItem
 from .submission import Submission
+from .verbs import MOST_TEXT, Scope, verb
 
 _STOP_SECONDS: Final = 30.0
 
@@ -290,6 +293,11 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
         self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.METADATA, payload))
 
+    @verb(
+        "PUT", "/v1/sessions/{session_id}/system-prompt", "change_system_prompt", scope=Scope.ADMIN,
+        body=("SystemPrompt", "A system prompt of the session's own; \"\" returns to the agent's."),
+        http={"prompt": Field(max_length=MOST_TEXT)},
+    )  # fmt: skip
     def change_system_prompt(self, session_id: str, prompt: str) -> None:
         """Give the session a system prompt of its own; "" returns to the agent's."""
         check_text("prompt", prompt, self.settings.max_message_bytes)
@@ -375,10 +383,12 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         wanted = Filter(status=status, agent=agent, oldest_ms=to_milliseconds(since))
         return read_page(self.store, wanted, limit, cursor)
 
+    @verb("GET", "/v1/agents", "list_agents", scope=Scope.READ, reads_session=False)
     def agents(self) -> dict[str, dict[str, Any]]:
         """Read the agents that workers have registered, with definition hash and the time they were last seen (ms)."""
         return self.store.registry.agents()
 
+    @verb("GET", "/v1/workers", "list_workers", scope=Scope.READ, reads_session=False)
     def workers(self) -> dict[str, dict[str, Any]]:
         """Read the live workers by name: slots, queues ("" is the common one), agents, and whether they drain."""
         return self.store.registry.workers()

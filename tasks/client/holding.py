@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from pydantic import Field
+
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
 from ...worker.state import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
@@ -14,6 +16,7 @@ from ...worker.store.fields import LAST_MS
 from .inputs import check_agent_name, check_caller, check_listing
 from .listing import iterate_headers, to_milliseconds
 from .trees import TreeVerbs
+from .verbs import BY, Scope, verb
 
 _ACTIVE: Final = ("pending", "in_progress", "waiting")
 _IDLE: Final = ("idle", "completed", "stopped", "failed")
@@ -22,6 +25,16 @@ _IDLE: Final = ("idle", "completed", "stopped", "failed")
 class HoldingVerbs(TreeVerbs):
     """Suspends and resumes sessions, one or many."""
 
+    @verb(
+        "POST", "/v1/sessions/{session_id}/suspend", "suspend_session", scope=Scope.STOP,
+        body=("Suspend", "Why a session is held, and for how long."),
+        http={
+            "reason": Field(min_length=1, max_length=1000),
+            "until": Field(description="When the hold ends, and the execution. None: in 30 days."),
+            "by": BY,
+        },
+        task=("session_id", "reason", "by", "until"),
+    )  # fmt: skip
     def suspend(
         self,
         session_id: str,
@@ -31,7 +44,7 @@ class HoldingVerbs(TreeVerbs):
         until: datetime | None = None,
         tree: bool = True,
     ) -> bool:
-        """Hold a session: its running step ends, and nothing begins after it until somebody resumes it.
+        """Hold a session: its running step ends, and nothing begins after it until it is resumed.
 
         Answers to its requests are kept and do not wake it. A stop ends it all the same. A session of which nothing
         runs becomes suspended: an execution that a message starts begins nothing before the resume.
@@ -68,6 +81,12 @@ class HoldingVerbs(TreeVerbs):
             self._walk(session, hold)
         return changed
 
+    @verb(
+        "POST", "/v1/sessions/{session_id}/resume", "resume_session", scope=Scope.STOP,
+        body=("Resume", "The name of whoever lets a session go on."),
+        http={"by": BY},
+        task=("session_id", "by"),
+    )  # fmt: skip
     def resume(self, session_id: str, *, by: str | None = None, tree: bool = True) -> bool:
         """Let a held session go on, with the answers that came meanwhile. A completed or failed one becomes active.
 

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from pydantic import Field
+
 from ...worker.errors import InvalidInput
 from ...worker.requests import Grant, TokenClaims, TokenPurpose, TokenSigner, check_answer, check_remember, grants_of
 from ...worker.requests import check_text as check_note
@@ -36,6 +38,7 @@ from ...worker.store import (
 from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
+from .verbs import BY, Scope, verb
 
 SESSION_SCOPES: Final = ("submit", "read", "answer", "stop", "chat")
 """Scopes that the token of a session may have."""
@@ -130,6 +133,7 @@ class RequestVerbs(ClientConnection):
 
     # --- remembered approvals ---------------------------------------------------------------------------------
 
+    @verb("GET", "/v1/sessions/{session_id}/grants", "list_grants", scope=Scope.READ)
     def grants(self, session_id: str) -> tuple[Grant, ...]:
         """List the remembered approvals that count now.
 
@@ -138,6 +142,7 @@ class RequestVerbs(ClientConnection):
         """
         return grants_of(self.store.sessions.load(read_session_id(session_id)).state)
 
+    @verb("DELETE", "/v1/sessions/{session_id}/grants/{grant_id}", "revoke_grant", scope=Scope.ANSWER)
     def revoke_grant(self, session_id: str, grant_id: str) -> None:
         """Take a remembered approval back: from the next step on, calls of its tool ask again.
 
@@ -230,6 +235,7 @@ class RequestVerbs(ClientConnection):
         """Check a session's token and return what it allows; see `read_token`."""
         return self.read_token(token, TokenPurpose.SESSION)
 
+    @verb("GET", "/v1/answers/{token}", "show_asked", scope=None, token=TokenPurpose.ANSWER, reads_session=False)
     def request_of_token(self, token: str) -> FoundRequest:
         """Read the request that a token answers, to show it to the token's bearer.
 
@@ -240,6 +246,16 @@ class RequestVerbs(ClientConnection):
         claims = self.read_token(token, TokenPurpose.ANSWER)
         return self.store.requests.find(claims.session_id, claims.request_id)
 
+    @verb(
+        "POST", "/v1/answers/{token}", "answer_by_token", scope=None, token=TokenPurpose.ANSWER,
+        body=("TokenAnswer", "The answer to the one request that a token is for."),
+        http={
+            "answer": Field(description='{"approve": true}, {"deny": "reason"} or {"answer": {…}}.'),
+            "by": BY,
+            "note": Field(),
+        },
+        task=("token", "answer", "by", "note"),
+    )  # fmt: skip
     def answer_by_token(
         self, token: str, answer: GivenAnswer | Mapping[str, Any], *, by: str | None = None, note: str = ""
     ) -> AnswerResult:
@@ -252,6 +268,7 @@ class RequestVerbs(ClientConnection):
         """
         return self._answer_by_token(token, TokenPurpose.ANSWER, read_answer(answer), by, note)
 
+    @verb(task=("token", "value", "by"))
     def complete(self, token: str, value: Any = None, *, by: str | None = None) -> AnswerResult:
         """Bring the result of a call whose tool has handed out this completion token. Repeating it is safe.
 
@@ -262,6 +279,7 @@ class RequestVerbs(ClientConnection):
         """
         return self._answer_by_token(token, TokenPurpose.COMPLETE, Complete(value), by, "")
 
+    @verb(task=("token", "error", "by"))
     def fail(self, token: str, error: str, *, by: str | None = None) -> AnswerResult:
         """Tell that a call failed whose tool has handed out this completion token; the model reads the error.
 

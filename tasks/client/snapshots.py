@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import Field
+
 from ...worker.errors import ActionRefused, SessionNotFound
 from ...worker.state import read_session_id
 from ...worker.store import WholeSession
 from .inputs import check_text
 from .job import Job
+from .verbs import Scope, verb
 from .whole_sessions import WholeSessionVerbs
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 class SnapshotVerbs(WholeSessionVerbs):
     """Takes snapshots of sessions, and resumes them on another Redis or with the next version of the code; traces."""
 
+    @verb(
+        "GET", "/v1/sessions/{session_id}/snapshot", "take_snapshot", scope=Scope.READ,
+        http={"tag": Field(max_length=200, description="A name of yours, kept with it.")},
+    )  # fmt: skip
     def snapshot(self, session_id: str, *, tag: str = "") -> SessionSnapshot:
         """Take a snapshot of a session as it stands after its last commit; the session goes on.
 

@@ -9,6 +9,7 @@ from ...worker.errors import SessionConflict, SessionNotFound
 from ...worker.state import ChildSessionId, read_session_id
 from .connection import ClientConnection
 from .inputs import derive_id
+from .verbs import Scope, verb
 
 if TYPE_CHECKING:
     from ...worker.session import RedisSessionStore
@@ -23,7 +24,13 @@ class WholeSessionVerbs(ClientConnection):
 
         return RedisSessionStore(self.store, self._publish)
 
-    def fork(self, session_id: str, *, idempotency_key: str | None = None, expected_version: int | None = None) -> str:
+    @verb(
+        "POST", "/v1/sessions/{session_id}/fork", "fork_session", scope=Scope.ADMIN,
+        headers=("expected_version", "idempotency_key"),
+    )  # fmt: skip
+    def fork(
+        self, session_id: str, *, idempotency_key: str | None = None, expected_version: int | None = None
+    ) -> ChildSessionId:
         """Copy a session as it stands after its last commit; the original goes on, and nothing of it changes.
 
         The fork has the messages, the metadata, the parts and the definition, and no execution: send it a message.
@@ -50,6 +57,10 @@ class WholeSessionVerbs(ClientConnection):
                 raise
         return fork_id
 
+    @verb(
+        "POST", "/v1/sessions/{session_id}/clear", "clear_session", scope=Scope.ADMIN,
+        headers=("expected_version",), task=("session_id", "expected_version"),
+    )  # fmt: skip
     def clear(self, session_id: str, *, expected_version: int | None = None) -> int:
         """Remove the conversation of a session; prompt, model, metadata and the count of executions stay.
 

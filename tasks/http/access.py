@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import ipaddress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from ...worker.requests import InvalidToken
 from ...worker.state import RequestKind, read_session_id
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
+from ..client.verbs import Scope
 from .problems import HttpProblem
 
 _SHORTEST_TOKEN: Final = 16
@@ -24,28 +24,6 @@ _PROXY_HEADERS: Final = frozenset(
     {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"}
 )
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-class Scope(StrEnum):
-    """The things that a token may allow."""
-
-    SUBMIT = "submit"
-    """Submit jobs and messages, retry."""
-
-    READ = "read"
-    """Read everything: sessions, events, requests, agents, workers."""
-
-    ANSWER = "answer"
-    """Answer requests, and take remembered approvals back."""
-
-    STOP = "stop"
-    """Stop, suspend and resume."""
-
-    CHAT = "chat"
-    """What a chat of one session needs; in tokens of sessions only."""
-
-    ADMIN = "admin"
-    """Everything, and what only an operator may: tokens for others, prompts and models of sessions, forks."""
 
 
 _SERVER_SCOPES: Final = tuple(scope for scope in Scope if scope is not Scope.CHAT)

@@ -14,8 +14,8 @@ from ... import __version__
 from ...worker.errors import SessionNotFound, UnknownAgent
 from ...worker.state import GivenAnswer
 from ...worker.store import Event, EventType
+from ..client.verbs import Scope
 from . import replies
-from .access import Scope
 from .agui_input import check_first, check_input, new_message, read_resume
 from .agui_run import AguiRun
 from .endpoints import Call, endpoint, send

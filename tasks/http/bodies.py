@@ -8,12 +8,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from ...worker.state import ExecutionBudget, LLMConfig, Message
-from ...worker.state.execution.answers import GivenAnswer
-from ..client.answer_inputs import read_answer
-from .endpoints import Body, NoQuery
+from ..client.verbs import BY, MOST_TEXT
+from .endpoints import Body
 
 _LONGEST_WAIT: Final = 60
-_MOST_TEXT: Final = 10_000_000
 _LARGEST: Final = 2**53
 _LONGEST_SECONDS: Final = 10 * 366 * 86_400
 _MOST_ANSWERS: Final = 64
@@ -38,7 +36,7 @@ CURSOR: Final = rf"{EVENT_ID}(\+{EVENT_ID})?"
 
 Moment = Annotated[AwareDatetime, AfterValidator(_check_moment)]
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
-By = Annotated[str | None, Field(max_length=200, description="Who asks, for the events.")]
+By = Annotated[str | None, BY]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]
 Cursor = Annotated[str | None, Field(max_length=1000, description="From the page before.")]
 
@@ -61,7 +59,7 @@ class TranscriptMessage(Body):
     """A message that was said before the session began."""
 
     role: Literal["user", "assistant", "system"]
-    content: str = Field(max_length=_MOST_TEXT)
+    content: str = Field(max_length=MOST_TEXT)
 
     def value(self) -> Message:
         """The message as the client takes it."""
@@ -71,7 +69,7 @@ class TranscriptMessage(Body):
 class NewMessage(Body):
     """A message of the user."""
 
-    message: str = Field(max_length=_MOST_TEXT)
+    message: str = Field(max_length=MOST_TEXT)
     budget: Budget | None = None
     webhook: str | None = Field(None, description="URL to which the result is posted, signed.")
     request_webhook: str | None = Field(None, description="URL to which each request is posted, signed.")
@@ -112,26 +110,6 @@ class Retry(Body):
     by: By = None
 
 
-class Suspend(Body):
-    """Why a session is held, and for how long."""
-
-    reason: str = Field(min_length=1, max_length=1000)
-    until: Moment | None = Field(None, description="When the hold ends, and the execution. None: in 30 days.")
-    by: By = None
-
-
-class Resume(Body):
-    """The name of whoever lets a session go on."""
-
-    by: By = None
-
-
-class SnapshotQuery(Body):
-    """The name of a snapshot."""
-
-    tag: str = Field("", max_length=200, description="A name of yours, kept with it.")
-
-
 class TraceQuery(Body):
     """The content of a trace."""
 
@@ -152,12 +130,6 @@ class Metadata(Body):
     """A value kept with the session."""
 
     value: Any
-
-
-class SystemPrompt(Body):
-    """A system prompt of the session's own; "" returns to the agent's."""
-
-    prompt: str = Field(max_length=_MOST_TEXT)
 
 
 class Model(Body):
@@ -184,18 +156,6 @@ class Answers(Body):
     note: str = ""
     expect: str | dict[str, str] | None = Field(None, description="Digest of the arguments that were looked at.")
     remember: Literal["call", "execution", "session"] = "call"
-
-
-class TokenAnswer(Body):
-    """The answer to the one request that a token is for."""
-
-    answer: dict[str, Any] = Field(description='{"approve": true}, {"deny": "reason"} or {"answer": {…}}.')
-    by: By = None
-    note: str = ""
-
-    def value(self) -> GivenAnswer:
-        """The answer as the client takes it."""
-        return read_answer(self.answer)
 
 
 class Completion(Body):
@@ -264,35 +224,3 @@ class EventsQuery(Body):
     after: str | None = Field(None, pattern=f"^{CURSOR}$", description="Id of the last event seen.")
     until: Literal["end"] | None = Field(None, description="end: the stream ends with the execution.")
     live: bool = Field(False, description="true: with the text that steps write, before it is committed.")
-
-
-__all__ = [
-    "CURSOR",
-    "EVENT_ID",
-    "Answers",
-    "Body",
-    "Budget",
-    "Completion",
-    "EventsQuery",
-    "GivenSnapshot",
-    "MessagesQuery",
-    "Metadata",
-    "Model",
-    "NewJob",
-    "NewLink",
-    "NewMessage",
-    "NewSessionToken",
-    "NoQuery",
-    "RequestsQuery",
-    "Resume",
-    "Retry",
-    "SessionsQuery",
-    "SnapshotQuery",
-    "Stop",
-    "Suspend",
-    "SystemPrompt",
-    "TokenAnswer",
-    "TraceQuery",
-    "TranscriptMessage",
-    "WaitQuery",
-]

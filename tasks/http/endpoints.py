@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from ...worker.requests import TokenPurpose
 from ..client.async_client import AsyncAgentClient
-from .access import Access, Scope
+from ..client.verbs import Scope
+from .access import Access
 from .event_hub import EventHub
 from .memory import SessionReading
 from .problems import HttpProblem, problem_of_validation

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from ...worker.store import EXECUTION_ENDS, Event
 from ..client.json_values import result_value
+from ..client.verbs import Scope
 from . import bodies, replies
-from .access import Scope
 from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
 
@@ -151,31 +151,6 @@ async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float
         return send({"stopped": False, "result": None})
     result = await _wait_for_end(call, call.session_id, wanted, seconds)
     return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
-
-
-@endpoint(
-    "POST",
-    "/v1/sessions/{session_id}/suspend",
-    Scope.STOP,
-    replies.ChangedReply,
-    body=bodies.Suspend,
-    reads_session=True,
-)
-async def suspend_session(call: Call) -> Response:
-    """Hold a session: its running step ends, and nothing begins after it until it is resumed."""
-    body: bodies.Suspend = call.body
-    changed = await call.client.suspend(
-        call.session_id, reason=body.reason, by=call.access.name_caller(body.by), until=body.until
-    )
-    return send({"changed": changed})
-
-
-@endpoint(
-    "POST", "/v1/sessions/{session_id}/resume", Scope.STOP, replies.ChangedReply, body=bodies.Resume, reads_session=True
-)
-async def resume_session(call: Call) -> Response:
-    """Let a held session go on, with the answers that came meanwhile."""
-    return send({"changed": await call.client.resume(call.session_id, by=call.access.name_caller(call.body.by))})
 
 
 async def _reply_to(call: Call, job: AsyncJob) -> Response:

@@ -9,8 +9,9 @@ from starlette.responses import Response
 from ...worker.requests import TokenPurpose
 from ...worker.store import FoundRequest
 from ..client.json_values import answer_value, found_value
+from ..client.verbs import Scope
 from . import bodies, replies
-from .access import Access, Scope
+from .access import Access
 from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
 
@@ -102,41 +103,6 @@ async def answer_requests(call: Call) -> Response:
         idempotency_key=call.idempotency_key,
     )
     return send(answer_value(call.session_id, result))
-
-
-@endpoint("GET", "/v1/sessions/{session_id}/grants", Scope.READ, replies.GrantsReply, reads_session=True)
-async def list_grants(call: Call) -> Response:
-    """List the remembered approvals that count now."""
-    return send({"grants": [grant.to_dict() for grant in await call.client.grants(call.session_id)]})
-
-
-@endpoint("DELETE", "/v1/sessions/{session_id}/grants/{grant_id}", Scope.ANSWER, reads_session=True)
-async def revoke_grant(call: Call) -> Response:
-    """Take a remembered approval back: from the next step on, calls of its tool ask again."""
-    await call.client.revoke_grant(call.session_id, call.path["grant_id"])
-    return Response(status_code=204)
-
-
-@endpoint("GET", "/v1/answers/{token}", None, replies.RequestReply, token=TokenPurpose.ANSWER)
-async def show_asked(call: Call) -> Response:
-    """Read the request that a token answers."""
-    return send(found_value(await call.client.request_of_token(call.path["token"])))
-
-
-@endpoint(
-    "POST",
-    "/v1/answers/{token}",
-    None,
-    replies.OutcomeReply,
-    token=TokenPurpose.ANSWER,
-    body=bodies.TokenAnswer,
-    reads_session=True,
-)
-async def answer_by_token(call: Call) -> Response:
-    """Answer the one request that a token is for."""
-    body: bodies.TokenAnswer = call.body
-    result = await call.client.answer_by_token(call.path["token"], body.value(), by=body.by, note=body.note)
-    return send({"outcome": result.outcome})
 
 
 @endpoint(

@@ -16,10 +16,10 @@ from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
 from ...worker.store import EXECUTION_ENDS, Event, StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
+from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import waiting_reason
 from . import bodies, replies
-from .access import Scope
 from .chat_view import chat_event, chat_header, chat_messages, is_chat_text
 from .endpoints import IF_MATCH, Call, endpoint, send
 from .event_hub import Gap
@@ -202,48 +202,11 @@ async def delete_session(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@endpoint(
-    "POST",
-    "/v1/sessions/{session_id}/fork",
-    Scope.ADMIN,
-    replies.ForkReply,
-    statuses=(201,),
-    reads_session=True,
-    headers={**IF_MATCH, "Idempotency-Key": "The same key makes one fork."},
-)
-async def fork_session(call: Call) -> Response:
-    """Copy it as it stands after its last commit."""
-    try:
-        fork = await call.client.fork(
-            call.session_id, idempotency_key=call.idempotency_key, expected_version=call.expected_version
-        )
-    except SessionConflict as conflict:
-        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
-    return send({"session_id": fork}, 201, headers={"Location": call.url(f"/v1/sessions/{fork}")})
-
-
-@endpoint("POST", "/v1/sessions/{session_id}/clear", Scope.ADMIN, headers=IF_MATCH, reads_session=True)
-async def clear_session(call: Call) -> Response:
-    """Remove its conversation; prompt, model and metadata stay."""
-    try:
-        version = await call.client.clear(call.session_id, expected_version=call.expected_version)
-    except SessionConflict as conflict:
-        raise HttpProblem(412, "precondition-failed", str(conflict)) from None
-    return Response(status_code=204, headers={"ETag": f'"{version}"'})
-
-
 @endpoint("PUT", "/v1/sessions/{session_id}/metadata/{key}", Scope.SUBMIT, body=bodies.Metadata, reads_session=True)
 async def write_metadata(call: Call) -> Response:
     """Keep a JSON value."""
     call.access.check_fields(metadata=True)
     await call.client.write_metadata(call.session_id, call.path["key"], call.body.value)
-    return Response(status_code=204)
-
-
-@endpoint("PUT", "/v1/sessions/{session_id}/system-prompt", Scope.ADMIN, body=bodies.SystemPrompt, reads_session=True)
-async def change_system_prompt(call: Call) -> Response:
-    """Give it a prompt."""
-    await call.client.change_system_prompt(call.session_id, call.body.prompt)
     return Response(status_code=204)
 
 

@@ -6,24 +6,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from ..client.verbs import Scope
 from . import bodies, replies
-from .access import Scope
 from .endpoints import Call, endpoint, send
-
-
-@endpoint(
-    "GET",
-    "/v1/sessions/{session_id}/snapshot",
-    Scope.READ,
-    replies.SnapshotReply,
-    query=bodies.SnapshotQuery,
-    reads_session=True,
-)
-async def take_snapshot(call: Call) -> Response:
-    """Take a snapshot of it as it stands after its last commit."""
-    query: bodies.SnapshotQuery = call.query
-    found = await call.client.snapshot(call.session_id, tag=query.tag)
-    return send(found.to_dict(), headers={"ETag": f'"{found.version}"'})
 
 
 @endpoint(

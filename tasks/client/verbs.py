@@ -1,0 +1,114 @@
+"""`@verb`: what does not follow from a method of `AgentClient` about its HTTP operation and its Celery task.
+
+`tasks/http/verb_endpoints.py` makes the operations, `tasks/verb_tasks.py` the tasks. It imports no web framework.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from pydantic import Field
+
+from ...worker.requests import TokenPurpose
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_TEXT: Final = 10_000_000
+BY: Final[Any] = Field(max_length=200, description="Who asks, for the events.")
+
+
+class Scope(StrEnum):
+    """The things that a token may allow."""
+
+    SUBMIT = "submit"
+    """Submit jobs and messages, retry."""
+
+    READ = "read"
+    """Read everything: sessions, events, requests, agents, workers."""
+
+    ANSWER = "answer"
+    """Answer requests, and take remembered approvals back."""
+
+    STOP = "stop"
+    """Stop, suspend and resume."""
+
+    CHAT = "chat"
+    """What a chat of one session needs; in tokens of sessions only."""
+
+    ADMIN = "admin"
+    """Everything, and what only an operator may: tokens for others, prompts and models of sessions, forks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A method of `AgentClient` that HTTP or a Celery task offers.
+
+    Only the parameters that are named here can be given from outside: by the path, `http`, `headers` and `task`.
+
+    Attributes:
+        call: The method.
+        path: Of the HTTP operation. Empty: there is none, or it is written by hand.
+        operation: The name in the OpenAPI document.
+        scope: What a token must allow. None: the token in the path is all that is needed.
+        http: Limits and description of each parameter that the body gives, or the query of a GET.
+        body: Name and description of the body in the OpenAPI document.
+        headers: `idempotency_key` and `expected_version`, where a header gives them.
+        token: What the token in the path has to be for.
+        reads_session: It reads or changes a whole session, of which only few fit into memory.
+        task: Parameters of its Celery task, in their order. Empty: there is no such task, or it is written by hand.
+    """
+
+    call: Callable[..., Any]
+    method: str
+    path: str
+    operation: str
+    scope: Scope | None
+    http: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    body: tuple[str, str] = ("", "")
+    headers: Sequence[str] = ()
+    token: TokenPurpose | None = None
+    reads_session: bool = True
+    task: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.call.__name__
+
+    @property
+    def path_names(self) -> list[str]:
+        """Parameters that the path gives."""
+        return re.findall(r"{(\w+)}", self.path)
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """A parameter of the method. Its annotation is text, since some name types that are imported late."""
+        return inspect.signature(self.call).parameters[name]
+
+
+VERBS: Final[list[Verb]] = []
+"""The verbs with this decorator, in the order of their definition."""
+
+
+def verb(
+    method: str = "", path: str = "", operation: str = "", *, scope: Scope | None = Scope.ADMIN, **more: Any
+) -> Callable[[F], F]:
+    """Offer a method of `AgentClient` over HTTP, as a Celery task, or both; see `Verb` for the arguments.
+
+    Raises:
+        TypeError: It names a parameter that the method does not have.
+    """
+
+    def note(call: F) -> F:
+        made = Verb(call=call, method=method, path=path, operation=operation, scope=scope, **more)
+        named = {*made.path_names, *made.http, *made.headers, *made.task}
+        if unknown := named - set(inspect.signature(call).parameters):
+            raise TypeError(f"@verb of {call.__qualname__} names {', '.join(sorted(unknown))}, which it does not take")
+        VERBS.append(made)
+        return call
+
+    return note

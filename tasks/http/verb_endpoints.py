@@ -1,0 +1,138 @@
+"""Operations that follow from methods of `AgentClient` with the decorator `@verb`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, create_model
+from starlette.responses import Response
+
+from ...worker.errors import SessionConflict
+from ..client.client import AgentClient
+from ..client.json_values import found_value
+from ..client.verbs import VERBS, Verb
+from . import replies
+from .bodies import Moment
+from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
+from .problems import HttpProblem
+
+assert AgentClient  # its import defines the verbs
+
+T = TypeVar("T")
+
+WIRE: Final[Mapping[str, Any]] = {
+    "str": str,
+    "str | None": str | None,
+    "datetime | None": Moment | None,  # pyright: ignore[reportOperatorIssue]
+    "GivenAnswer | Mapping[str, Any]": dict[str, Any],
+}
+"""The type of a field of a body or query by the annotation of its parameter."""
+
+_HEADERS: Final = {"expected_version": IF_MATCH, "idempotency_key": KEY}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How what a verb returns becomes a response.
+
+    Attributes:
+        reply: The body of the response. None: there is none.
+    """
+
+    status: int
+    reply: type[BaseModel] | None
+    write: Callable[[Call, Any], Response]
+
+
+def _tag(version: int) -> dict[str, str]:
+    return {"ETag": f'"{version}"'}
+
+
+WRITERS: Final[Mapping[str, Writer]] = {
+    "None": Writer(204, None, lambda _, __: Response(status_code=204)),
+    "bool": Writer(200, replies.ChangedReply, lambda _, changed: send({"changed": changed})),
+    "int": Writer(  # the session's version afterwards
+        204, None, lambda _, version: Response(status_code=204, headers=_tag(version))
+    ),
+    "ChildSessionId": Writer(
+        201,
+        replies.ForkReply,
+        lambda call, fork: send({"session_id": fork}, 201, {"Location": call.url(f"/v1/sessions/{fork}")}),
+    ),
+    "SessionSnapshot": Writer(200, replies.SnapshotReply, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
+    "tuple[Grant, ...]": Writer(
+        200, replies.GrantsReply, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
+    ),
+    "FoundRequest": Writer(200, replies.RequestReply, lambda _, found: send(found_value(found))),
+    "AnswerResult": Writer(200, replies.OutcomeReply, lambda _, result: send({"outcome": result.outcome})),
+    "dict[str, dict[str, Any]]": Writer(200, replies.NamedReply, lambda _, facts: send(facts)),
+}
+"""How a response is written, by the annotation of what the verb returns."""
+
+
+def make_endpoint(verb: Verb) -> Endpoint:
+    """Make the operation of a verb.
+
+    Raises:
+        TypeError: A parameter or the result has a type that is not in `WIRE` or `WRITERS`.
+    """
+    writer = _look_up(verb, "return", verb.call.__annotations__["return"], WRITERS)
+    given = _make_model(verb) if verb.http else None
+    is_read = verb.method == "GET"
+    return Endpoint(
+        method=verb.method,
+        path=verb.path,
+        scope=verb.scope,
+        handler=_make_handler(verb, writer),
+        replies={writer.status: writer.reply},
+        body=None if is_read else given,
+        query=given if is_read and given else NoQuery,
+        headers={name: text for each in verb.headers for name, text in _HEADERS[each].items()},
+        token=verb.token,
+        reads_session=verb.reads_session,
+    )
+
+
+def _make_model(verb: Verb) -> type[Body]:
+    fields: dict[str, Any] = {}
+    for name, limits in verb.http.items():
+        parameter = verb.parameter(name)
+        kind = _look_up(verb, name, parameter.annotation, WIRE)
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[name] = (Annotated[kind, limits], default)
+    name, doc = verb.body
+    return create_model(name or verb.name, __base__=Body, __doc__=doc, **fields)
+
+
+def _make_handler(verb: Verb, writer: Writer) -> Handler:
+    async def handle(call: Call) -> Response:
+        given = call.query if verb.method == "GET" else call.body
+        arguments = {
+            **{name: call.path[name] for name in verb.path_names},
+            **{name: getattr(given, name) for name in verb.http},
+            **{name: getattr(call, name) for name in verb.headers},
+        }
+        if "by" in arguments:
+            arguments["by"] = call.access.name_caller(arguments["by"])
+        try:
+            result = await getattr(call.client, verb.name)(**arguments)
+        except SessionConflict as conflict:
+            if "expected_version" not in arguments:
+                raise
+            raise HttpProblem(412, "precondition-failed", str(conflict)) from None
+        return writer.write(call, result)
+
+    handle.__name__, handle.__doc__ = verb.operation, verb.call.__doc__
+    return handle
+
+
+def _look_up(verb: Verb, name: str, annotation: str, table: Mapping[str, T]) -> T:
+    if annotation not in table:
+        raise TypeError(f"@verb of {verb.name}: {name} is {annotation!r}, which HTTP cannot carry; add it to the table")
+    return table[annotation]
+
+
+ENDPOINTS: Final = tuple(make_endpoint(verb) for verb in VERBS if verb.path)
