@@ -29,11 +29,6 @@ class Ended(StrEnum):
     UNREADABLE = "unreadable"
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(delete)
-
-
 def delete(
     session: Annotated[
         str | None, typer.Argument(metavar="SESSION", help="Id of one session, or its beginning.", show_default=False)

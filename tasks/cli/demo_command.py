@@ -10,11 +10,6 @@ import typer
 from .exits import ExitCode
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(demo)
-
-
 def demo(
     model: Annotated[
         str | None, typer.Option(help="Model to use, like openai:gpt-5-mini; default: none.", show_default=False)

@@ -26,11 +26,6 @@ _NAME_WIDTH: Final = 24
 _COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(doctor)
-
-
 def doctor(
     app: AppOption = None,
     json: AsJson = False,

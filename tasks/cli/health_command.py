@@ -15,11 +15,6 @@ from .views import as_json
 _WITHIN = timedelta(seconds=20)
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(health)
-
-
 def health(
     alive: Annotated[
         bool, typer.Option("--alive", help="Fail only where a restart helps: not when it drains or Redis is away.")

@@ -30,12 +30,6 @@ OfStatus = Annotated[Active | None, typer.Option(help="With --all: only sessions
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --all: only list them.")]
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    for command in (suspend, resume):
-        program.command()(command)
-
-
 def suspend(
     session: OneSession = None,
     reason: Annotated[str, typer.Option("--reason", "-r", help="Shown to whoever asks why.")] = "suspended by hand",

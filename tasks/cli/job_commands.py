@@ -35,12 +35,6 @@ MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seco
 _STOP_SECONDS: Final = 30.0
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    for command in (submit, send, stop, retry):
-        program.command()(command)
-
-
 def submit(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
     message: Message,

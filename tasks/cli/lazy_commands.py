@@ -36,7 +36,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "new_command": ("new",),
     "demo_command": ("demo",),
 }
-"""The modules of this room that register commands, with the names of these."""
+"""The modules of this room with commands, and the names of these."""
 
 COMMANDS: Final[Mapping[str, str]] = {name: module for module, names in MODULES.items() for name in names}
 """The module of each command."""
@@ -70,7 +70,9 @@ class LazyCommands(TyperGroup):
 
 
 def commands_of(module: str) -> Mapping[str, Any]:
-    """Import a module and make the commands that it registers."""
+    """Import a module and make its commands, each of the function with its name."""
     registered = typer.Typer(rich_markup_mode=None)
-    import_module(f".{module}", __package__).register(registered)
+    functions = vars(import_module(f".{module}", __package__))
+    for name in MODULES[module]:
+        registered.command(name)(functions["list_" if name == "list" else name])  # `list` would hide Python's
     return typer.main.get_group(registered).commands

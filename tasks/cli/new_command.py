@@ -8,11 +8,6 @@ from typing import Annotated
 import typer
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(new)
-
-
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its new folder.")],
 ) -> None:

@@ -13,9 +13,8 @@ from ..client.json_values import event_value, result_value, session_value
 from .exits import ExitCode
 from .options import AsJson, Cursor, RedisUrl, SessionArgument, client_for, duration, find_session
 from .progress import follow
-from .session_rows import HEAD, row
-from .session_views import Beside, session_lines, step_lines, step_numbers
-from .tree_commands import follow_tree, show_tree
+from .session_views import HEAD, Beside, row, session_lines, step_lines, step_numbers
+from .tree_views import follow_tree, show_tree
 from .views import as_json, table
 
 
@@ -30,13 +29,6 @@ class Status(StrEnum):
     FAILED = "failed"
     PARKED = "parked"
     UNREADABLE = "unreadable"
-
-
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    program.command()(watch)
-    program.command()(show)
-    program.command(name="list")(list_sessions)
 
 
 def watch(
@@ -130,7 +122,7 @@ def show(
         print("\n".join(session_lines(header, stored.state, reason, beside, verbose=verbose)))
 
 
-def list_sessions(
+def list_(
     status: Annotated[Status | None, typer.Option(help="Only sessions that are this.", show_default=False)] = None,
     agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.", show_default=False)] = None,
     since: Annotated[

@@ -61,12 +61,6 @@ RequestArgument = Annotated[
 Note = Annotated[str, typer.Option(help="For the record; the model does not read it.", show_default=False)]
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    for command in (requests, approve, deny, answer):
-        program.command()(command)
-
-
 def requests(
     session: Annotated[
         str | None,

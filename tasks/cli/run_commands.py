@@ -28,12 +28,6 @@ _RELOAD_DRAIN_SECONDS: Final = 3.0
 """How long running steps may finish when a file has changed; longer would keep the developer waiting."""
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    for command in (up, worker, flower):
-        program.command()(command)
-
-
 def up(
     agents: Agents = None,
     concurrency: Concurrency = None,

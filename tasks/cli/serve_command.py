@@ -10,11 +10,6 @@ import typer
 from .options import RedisUrl, settings_for
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(serve)
-
-
 def serve(
     address: Annotated[
         str | None,

@@ -11,12 +11,6 @@ from .options import AsJson, RedisUrl, SessionArgument, client_for, find_session
 from .views import as_json
 
 
-def register(program: typer.Typer) -> None:
-    """Add this module's commands."""
-    for command in (fork, clear, snapshot, restore, trace):
-        program.command()(command)
-
-
 def fork(
     session: SessionArgument,
     key: Annotated[str | None, typer.Option("--key", help="The same key makes one fork.", show_default=False)] = None,

@@ -1,4 +1,4 @@
-"""A session as lines for people. Pure.
+"""A session as lines for people, and as a row of a listing. Pure.
 
 Text of a model, of a tool or of a user is always indented, so that it cannot look like a line of this program.
 """
@@ -30,11 +30,33 @@ from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
     from ...worker.store import FoundRequest, Header, Operation
+    from ..observability.listed_sessions import ListedSession
 
+HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "REASON")
+_FIRST_CHARS: Final = 40
+_REASON_CHARS: Final = 100
 _MAX_CHARACTERS: Final = 2_000
 _SHORT: Final = 200
 _INDENT: Final = "    "
 _DONE: Final = {AnswerVerb.APPROVE: "approved", AnswerVerb.DENY: "denied", AnswerVerb.ANSWER: "answered"}
+
+
+def row(listed: ListedSession) -> tuple[str, ...]:
+    """A session as a line of a listing."""
+    header, summary = listed.header, listed.summary
+    status = f"{header.status} ({header.problem})" if header.problem else str(header.status)
+    status += "" if header.session_status == "active" else f", {header.session_status}"
+    cost = f"${summary.cost:.4f}" if summary is not None and summary.cost else ""
+    return (
+        header.session_id,
+        header.agent,
+        status,
+        str(summary.steps) if summary is not None else "",
+        cost,
+        age(moment(header.created_ms)),
+        one_line(summary.first_message, _FIRST_CHARS) if summary is not None else "",
+        one_line(listed.reason, _REASON_CHARS),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import typer
-
 from .options import AsJson, RedisUrl, client_for
 from .views import as_json, clean, table
 
 _HEAD: Final = ("WORKER", "VERSION", "POOL", "BUSY", "QUEUES", "AGENTS")
-
-
-def register(program: typer.Typer) -> None:
-    """Add this module's command."""
-    program.command()(workers)
 
 
 def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:

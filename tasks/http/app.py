@@ -18,15 +18,7 @@ from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
-from . import (
-    agui_endpoints,
-    job_endpoints,
-    request_endpoints,
-    session_endpoints,
-    snapshot_endpoints,
-    system_endpoints,
-    verb_endpoints,
-)
+from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, verb_endpoints
 from .access import NOTHING, Access, AccessRules, allowed_origins
 from .endpoints import Call, Endpoint, endpoints_of, read_query, send
 from .event_hub import EventHub
@@ -44,9 +36,7 @@ _SERVICE_THREADS: Final = 64
 _VISITOR_THREADS: Final = 16
 
 ENDPOINTS: Final = (
-    *endpoints_of(
-        job_endpoints, session_endpoints, snapshot_endpoints, request_endpoints, system_endpoints, agui_endpoints
-    ),
+    *endpoints_of(job_endpoints, session_endpoints, request_endpoints, agui_endpoints),
     *verb_endpoints.ENDPOINTS,
 )
 """All operations."""

@@ -1,4 +1,4 @@
-"""Reading sessions, following their events, and changing what they keep."""
+"""Reading sessions, following their events, changing what they keep; snapshots, traces, and whether all works."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sse_starlette.event import ServerSentEvent
 from starlette.responses import Response
 
+from ... import __version__
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
 from ...worker.store import EXECUTION_ENDS, Event, StreamPosition
@@ -233,6 +234,48 @@ async def create_session_token(call: Call) -> Response:
         call.session_id, body.scopes, ttl, answer_to=body.answer_to, subject=body.subject
     )
     return send({"token": token}, 201)
+
+
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/trace",
+    Scope.READ,
+    replies.TraceReply,
+    query=bodies.TraceQuery,
+    reads_session=True,
+)
+async def make_trace(call: Call) -> Response:
+    """Make the trace of its latest execution."""
+    query: bodies.TraceQuery = call.query
+    found = await call.client.trace(call.session_id, log_data=query.data, thread_id=query.thread)
+    return send(found.to_dict())
+
+
+@endpoint(
+    "POST",
+    "/v1/snapshots",
+    Scope.ADMIN,
+    replies.JobReply,
+    statuses=(201,),
+    body=bodies.GivenSnapshot,
+    reads_session=True,
+)
+async def resume_snapshot(call: Call) -> Response:
+    """Create a session from a snapshot, and let its execution go on if it had not ended."""
+    body: bodies.GivenSnapshot = call.body
+    job = await call.client.resume_snapshot(
+        body.snapshot, session_id=body.session_id, context=body.context, merge_context=body.merge_context
+    )
+    execution_id = await job.execution_id()
+    value: dict[str, Any] = {"session_id": job.session_id, "execution_id": execution_id, "status": None, "result": None}
+    return send(value, 201, headers={"Location": call.url(f"/v1/sessions/{job.session_id}")})
+
+
+@endpoint("GET", "/v1/health", Scope.READ, replies.HealthReply)
+async def check_health(call: Call) -> Response:
+    """Tell whether the interface and its Redis answer."""
+    await call.client.run(lambda client: client.store.housekeeping.now_ms())
+    return send({"ok": True, "version": __version__})
 
 
 async def _has_ended(call: Call) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from celery_agents.tasks.cli.session_rows import row
-from celery_agents.tasks.cli.session_views import Beside, session_lines, step_lines, step_numbers
+from celery_agents.tasks.cli.session_views import Beside, row, session_lines, step_lines, step_numbers
 from celery_agents.tasks.client.json_values import session_value
 from celery_agents.tasks.observability.listed_sessions import ListedSession, listed_value
 from celery_agents.worker.state import (
