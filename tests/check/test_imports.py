@@ -61,7 +61,6 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks": "config tasks.app",
     "tasks.agent_modules": "config worker.agent",
-    "tasks.answer_controls": "tasks.lazy_client tasks.names worker.errors",
     "tasks.app": "config tasks.consumer tasks.controls tasks.lazy_client tasks.producer tasks.runtime tasks.step",
     "tasks.broker_keys": "config",
     "tasks.cli": (
@@ -79,7 +78,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.engine worker.errors worker.known_secrets worker.store"
     ),
     "tasks.controls": (
-        "config tasks.answer_controls tasks.consumer tasks.lazy_client tasks.names worker.errors worker.state"
+        "config tasks.verb_tasks tasks.consumer tasks.lazy_client tasks.names worker.errors worker.state"
     ),
     "tasks.housekeeping": (
         "config tasks.observability tasks.publishing tasks.runtime worker.engine worker.errors "
@@ -111,6 +110,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.crash_points worker.engine worker.errors worker.state worker.store"
     ),
     "tasks.step_message": "worker.errors worker.state worker.store",
+    "tasks.verb_tasks": "tasks.client tasks.lazy_client tasks.names worker.errors worker.store",
     "tasks.wake_up_listener": "config worker.store",
     "testing": (
         "config worker.agent worker.crash_points worker.drivers worker.engine worker.errors worker.moments "
@@ -161,7 +161,6 @@ ARROWS: Final[Mapping[str, str]] = {
 # What a worker process is made of imports itself in a circle. Nothing else may, and nothing may join.
 WORKER_PROCESS: Final = frozenset(
     [
-        "tasks.answer_controls",
         "tasks.app",
         "tasks.client",
         "tasks.consumer",
@@ -171,6 +170,7 @@ WORKER_PROCESS: Final = frozenset(
         "tasks.observability",
         "tasks.runtime",
         "tasks.step",
+        "tasks.verb_tasks",
     ]
 )
 
