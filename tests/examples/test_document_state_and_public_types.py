@@ -11,23 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents import (
-    Agent,
-    AgentClient,
-    AgentLimits,
-    AsyncAgentClient,
-    NativeReasoning,
-    Planning,
-    PlanStepRecord,
-    ReasoningConfig,
-    ReflectionConfig,
-    ReflectionRecord,
-    RuntimeProfile,
-    Tracing,
-    UserQuestionAnswer,
-    UserQuestionItem,
-    UserQuestionOption,
-)
+from celery_agents import Agent, AgentClient, AsyncAgentClient
 from celery_agents.tasks.client.pending import (
     PendingUserQuestion,
     ToolApprovalResolution,
@@ -35,8 +19,18 @@ from celery_agents.tasks.client.pending import (
     UserQuestionResolution,
 )
 from celery_agents.testing import script
-from celery_agents.worker.capabilities import Reflection
+from celery_agents.worker.capabilities import (
+    AgentLimits,
+    NativeReasoning,
+    Planning,
+    ReasoningConfig,
+    Reflection,
+    ReflectionConfig,
+    RuntimeProfile,
+    Tracing,
+)
 from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.requests import UserQuestionAnswer, UserQuestionItem, UserQuestionOption
 from celery_agents.worker.run_state import SmartState
 from celery_agents.worker.session import (
     InlineRunner,
@@ -45,7 +39,16 @@ from celery_agents.worker.session import (
     SessionRepository,
     SessionRuntime,
 )
-from celery_agents.worker.state import AgentState, ExecutionBudget, Message, PlanEvent, ReflectionEvent, ReflectionUsage
+from celery_agents.worker.state import (
+    AgentState,
+    ExecutionBudget,
+    Message,
+    PlanEvent,
+    PlanStepRecord,
+    ReflectionEvent,
+    ReflectionRecord,
+    ReflectionUsage,
+)
 
 TYPES: dict[type, str] = {
     SmartState: """messages tool_history tool_history_archived summaries summary_records memory_facts plan plan_version

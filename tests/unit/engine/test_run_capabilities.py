@@ -90,8 +90,8 @@ def run(bench: Bench, **options: Any) -> AgentState:
         (MaxIterations(0), RunReason.MAX_ITERATIONS, ExecutionStatus.STOPPED, 0),
         (ToolCalled("look"), RunReason.TERMINAL_TOOL, ExecutionStatus.COMPLETED, 1),
         (ToolCalled("look") & MaxIterations(2), RunReason.MAX_ITERATIONS, ExecutionStatus.STOPPED, 2),
-        (CustomCondition(lambda s: s.run.iteration == 2), RunReason.COMPLETE, ExecutionStatus.COMPLETED, 2),
-        (CustomCondition(lambda s: (s.run.iteration == 2, "no_tools")), RunReason.NO_TOOLS, ExecutionStatus.STOPPED, 2),
+        (CustomCondition(lambda s: s.iteration == 2), RunReason.COMPLETE, ExecutionStatus.COMPLETED, 2),
+        (CustomCondition(lambda s: (s.iteration == 2, "no_tools")), RunReason.NO_TOOLS, ExecutionStatus.STOPPED, 2),
         (~MaxIterations(1), RunReason.COMPLETE, ExecutionStatus.COMPLETED, 0),
     ],
 )
