@@ -72,7 +72,6 @@ class FileSessionStore:
         return None if data is None else _read_session(path, data)
 
     def exists(self, session_id: str) -> bool:
-        """See `SessionStore.exists`."""
         return self._path(session_id).is_file()
 
     def delete(self, session_id: str) -> None:

@@ -81,14 +81,12 @@ class RedisSessionStore:
         return _session(session.session_id, saved.session)
 
     def load(self, session_id: str) -> AgentSession | None:
-        """See `SessionStore.load`."""
         try:
             return _session(session_id, self._store.sessions.whole(read_session_id(session_id)))
         except SessionNotFound:
             return None
 
     def exists(self, session_id: str) -> bool:
-        """See `SessionStore.exists`."""
         return self._version(read_session_id(session_id)) is not None
 
     def delete(self, session_id: str) -> None:

@@ -115,32 +115,26 @@ class InMemorySessionStore:
         self._lock = threading.Lock()
 
     def create(self, session: AgentSession) -> AgentSession:
-        """See `SessionStore.create`."""
         with self._lock:
             return self._put(first_version(session, self._version(session.session_id)))
 
     def save(self, session: AgentSession) -> AgentSession:
-        """See `SessionStore.save`."""
         with self._lock:
             return self._put(next_version(session, self._version(session.session_id)))
 
     def load(self, session_id: str) -> AgentSession | None:
-        """See `SessionStore.load`."""
         with self._lock:
             return self._sessions.get(session_id)
 
     def exists(self, session_id: str) -> bool:
-        """See `SessionStore.exists`."""
         with self._lock:
             return session_id in self._sessions
 
     def delete(self, session_id: str) -> None:
-        """See `SessionStore.delete`."""
         with self._lock:
             self._sessions.pop(session_id, None)
 
     def list_headers(self) -> SessionInfoList:
-        """See `SessionStore.list_headers`."""
         with self._lock:
             headers = [session.info for session in self._sessions.values()]
         return SessionInfoList(tuple(sorted(headers, key=lambda info: info.updated_at, reverse=True)))
