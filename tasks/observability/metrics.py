@@ -144,7 +144,7 @@ class Metrics(StepObserver):
         """See `StepObserver`."""
         agent = run.agent.name
         for index in new_records(run):
-            execution = run.records[index].execution
+            execution = run.obtained.records[index].execution
             name = execution.tool_call.name
             tool = self._tools.of(name) if run.agent.toolset.get(name) is not None else _UNKNOWN_TOOL
             self._tool_calls.labels(agent, tool, execution.outcome.value).inc()

@@ -96,7 +96,7 @@ class Tracing(StepObserver):
         opened = self._open.get(run.claim.id)
         skew_ns = opened.skew_ns if opened is not None else 0
         for index in new_records(run):
-            execution = run.records[index].execution
+            execution = run.obtained.records[index].execution
             call = execution.tool_call
             attributes = _common_attributes(run) | {
                 "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id,

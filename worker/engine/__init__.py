@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..concurrency.event_loop import EventLoopThread
-from .active_lease import Interruption
-from .leases import LeaseKeeper
+from .leases import Interruption, LeaseKeeper
 from .observer import StepObserver, new_records
 from .outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from .transitions import FirstExecution, first_state, operation_transition, retry_transition, stop_transition

@@ -28,11 +28,11 @@ from ..state import (
     StopSignal,
     ToolExecution,
 )
-from .active_lease import Interruption
 from .auxiliary_calls import charge
 from .child_calls import merge_children
 from .child_charges import charge_children
 from .hook_endings import error_of_end, signals_of_end
+from .leases import Interruption
 from .run import Run
 
 
@@ -81,14 +81,14 @@ def start_execution(
 def apply_step(run: Run, now: datetime) -> AppliedStep:
     """Put the answer and the results into the session, and decide whether the execution goes on."""
     state = _with_step(run, now)
-    for signal in run.signals:
+    for signal in run.ending.signals:
         state = state.with_stop_signal(signal, now=now)
-    has_answer = run.response is not None
+    has_answer = run.obtained.response is not None
     state = run.run_state_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
     state = charge(run, state)
     if state.status is not None and state.status.is_terminal():
         return _end_as_hook_decided(run, state, now)
-    failure = run.failure
+    failure = run.ending.failure
     if run.journal.child_requests:
         state, problem = merge_children(run, state, now)
         failure = failure or problem
@@ -97,8 +97,8 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     if failure is not None:
         state, failure = _fail_execution(run, state, failure, now)
         return AppliedStep(state=state, has_ended=True, has_answer=has_answer, failure=failure)
-    if not has_answer or state.should_stop() or run.end_status is not None:
-        forced = not has_answer or run.end_status is not None or _is_stopped(state)
+    if not has_answer or state.should_stop() or run.ending.status is not None:
+        forced = not has_answer or run.ending.status is not None or _is_stopped(state)
         going_on = None if forced else state.with_current_step_completed(claim=run.claim.id, now=now)
         ended = end_execution(run, state, now)
         return AppliedStep(state=ended, has_ended=True, has_answer=has_answer, going_on=going_on)
@@ -109,9 +109,9 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
 def end_execution(run: Run, state: AgentState, now: datetime) -> AgentState:
     """End the execution, and run the hooks before and after its end."""
     state = run.run_state_hooks(HookPoint.ON_STOP, state)
-    if run.end_status is not None and state.status is ExecutionStatus.IN_PROGRESS:
+    if run.ending.status is not None and state.status is ExecutionStatus.IN_PROGRESS:
         archived = state.with_current_step_completed(claim=run.claim.id, now=now)
-        ended = archived.with_execution_status(run.end_status, now=now)
+        ended = archived.with_execution_status(run.ending.status, now=now)
     else:
         ended = state.with_execution_completed(claim=run.claim.id, now=now)
     return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended))
@@ -129,11 +129,11 @@ def new_signals(execution: ExecutionState, signals: Iterable[StopSignal]) -> lis
 
 
 def _with_step(run: Run, now: datetime) -> AgentState:
-    if run.response is None:
+    if run.obtained.response is None:
         return run.state
     step = AgentStep.from_inference(
-        run.response,
-        [_add_resolutions(run, index) for index in sorted(run.records)],
+        run.obtained.response,
+        [_add_resolutions(run, index) for index in sorted(run.obtained.records)],
         number=run.ref.step,
         inputs=run.seen_extents,
         step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
@@ -151,9 +151,9 @@ def _add_resolutions(run: Run, index: int) -> ToolExecution:
     It has the id that the call has in the answer, by which results are matched with calls: a journal of a build that
     took equal ids as they were has others.
     """
-    execution = run.records[index].execution
-    if run.response is not None and index < len(run.response.tool_calls):
-        execution = execution.with_call_id(run.response.tool_calls[index].id)
+    execution = run.obtained.records[index].execution
+    if run.obtained.response is not None and index < len(run.obtained.response.tool_calls):
+        execution = execution.with_call_id(run.obtained.response.tool_calls[index].id)
     resolutions = run.journal.resolutions(index) if run.journal.answers else ()
     return execution.with_resolutions(resolutions) if resolutions else execution
 
@@ -205,7 +205,7 @@ def _ask_guards(run: Run, state: AgentState, now: datetime) -> tuple[AgentState,
     step that was just done is kept.
     """
     execution = state.execution
-    if execution is None or run.response is None:
+    if execution is None or run.obtained.response is None:
         return state, None
     if run.lease.interruption is Interruption.LIMIT:  # other limits may have been reached together with the time's
         return _with_signals(state, execution, budget_signals(execution.budget, execution, now), now), None

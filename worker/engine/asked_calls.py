@@ -26,7 +26,8 @@ from .call_records import (
     result_value,
 )
 from .child_calls import find_open_child, is_delegated, record_child
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 
 TIMER: Final = "wait_until"
 """The option of an approval that the clock gives: its expiry approves, and the call goes on."""
@@ -240,7 +241,7 @@ def _record_external(
                 return record_error(run, requested, problem, times)
             return record_call(run, requested, ToolOutcome.OK, times, value=value)
         case AnswerVerb.CANCEL:
-            if request.has_begun or request.index in run.journal.begun or request.index in run.started:
+            if request.has_begun or request.index in run.journal.begun or request.index in run.obtained.started:
                 return record_unknown(run, requested, "the execution was ended before the result came", times)
             return record_not_run(run, requested, answer.at_ms)
         case AnswerVerb.DENY:

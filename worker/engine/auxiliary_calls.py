@@ -6,14 +6,12 @@ pays for it twice. It is charged to the execution once, which the state records 
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import re
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final
 
-from ..concurrency import fibers
 from ..drivers import AuxiliaryRequest, InferenceRequest
 from ..errors import (
     ConfigurationError,
@@ -24,14 +22,13 @@ from ..errors import (
 )
 from ..guards import budget_signals
 from ..moments import moment
-from ..redaction import describe_exception
 from ..state import AgentState, ExecutionState, InferenceResponse, Message
-from ..tools import StopExecution
 from .child_charges import charge_children
-from .driver_calls import check_answer_size, journal_paid_answer, parse_answer
+from .driver_calls import CallInterrupted, call_driver, parse_answer
 from .rejected_answers import charge_rejected
 from .run import Run
 from .services import EngineServices
+from .store_retries import ask_store
 
 MOST_OF_STEP: Final = 1_000
 """Auxiliary answers that the journal of a step keeps."""
@@ -46,7 +43,6 @@ class AuxiliaryCalls:
         self._services = services
         self._store = services.store
         self._keeper = services.keeper
-        self._loop = services.loop
         self._settings = services.settings
         self._monotonic = services.monotonic
 
@@ -67,8 +63,10 @@ class AuxiliaryCalls:
             self._check_limits(run)
             asked = self._obtain(run, self._as_inference(run, key, request))
             steps = self._store.steps
-            raw = journal_paid_answer(run, self._services, lambda: steps.record_auxiliary(run.claim, key, asked))
-            run.auxiliary[key] = raw
+            raw = ask_store(
+                run, self._services, lambda: steps.record_auxiliary(run.claim, key, asked), "an auxiliary answer"
+            )
+            run.memory.auxiliary[key] = raw
         return parse_answer(run, raw)
 
     def _obtain(self, run: Run, request: InferenceRequest) -> bytes:
@@ -76,9 +74,9 @@ class AuxiliaryCalls:
         for attempt in range(1, self._settings.driver_attempts + 1):
             self._check_claim(run)
             try:
-                raw = self._call(run, request)
-                check_answer_size(raw, request, run.agent.answering.name)
-                return raw
+                return call_driver(run, self._services, request, is_auxiliary=True)
+            except CallInterrupted:
+                raise ModelCallRefused("the step was interrupted during the call") from None
             except DriverError as error:
                 self._record_failure(run, error)
                 pause = max(error.retry_after or 0.0, self._settings.retry_delay_seconds * 2 ** (attempt - 1))
@@ -89,33 +87,13 @@ class AuxiliaryCalls:
                 raise ModelCallRefused("the step was interrupted")
         raise AssertionError("the loop ends with an answer or an error")
 
-    def _call(self, run: Run, request: InferenceRequest) -> bytes:
-        driver = run.agent.answering
-        try:
-            if not driver.is_async:
-                return cast("bytes", fibers.run_in_thread(driver.infer, request))
-            future = self._loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
-            run.lease.on_interrupt(future.cancel)
-            return fibers.result(future)
-        except concurrent.futures.CancelledError:
-            raise ModelCallRefused("the step was interrupted during the call") from None
-        except TimeoutError as error:
-            raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
-        except (DriverError, StopExecution):
-            raise
-        except (Exception, SystemExit) as error:
-            described = describe_exception(error)
-            raise DriverError(
-                described.kind, described.message, transient=isinstance(error, ConnectionError)
-            ) from error
-
     def _record_failure(self, run: Run, error: DriverError) -> None:
         facts = {"kind": error.kind, "transient": error.transient, "auxiliary": True}
         self._store.steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode())
 
     def _check_limits(self, run: Run) -> None:
         """Refuse a call that no budget covers any more, or whose price a cost limit could not count."""
-        if run.is_stopping:
+        if run.ending.is_stopping:
             raise ModelCallRefused("the execution is being ended")
         answers, most_bytes = journaled_answers(run), _MOST_TIMES_AN_ANSWER * self._settings.max_answer_bytes
         if len(answers) >= MOST_OF_STEP or sum(map(len, answers.values())) >= most_bytes:
@@ -123,8 +101,8 @@ class AuxiliaryCalls:
             message = f"a step keeps {MOST_OF_STEP} auxiliary answers, of {most_bytes} bytes together; ask later"
             raise DriverError("auxiliary_limit", message, transient=False)
         execution = charge_children(run, charge_execution(run, run.execution), reserved=True)
-        if run.response is not None:
-            execution = execution.with_charge(run.response.usage, run.response.cost)
+        if run.obtained.response is not None:
+            execution = execution.with_charge(run.obtained.response.usage, run.obtained.response.cost)
         now = moment(run.redis_ms(self._monotonic()))
         signals = tuple(budget_signals(execution.budget, execution, now))
         if signals:
@@ -157,12 +135,12 @@ class AuxiliaryCalls:
 def journaled_answers(run: Run) -> Mapping[str, bytes]:
     """The raw auxiliary answers of the step: those of earlier attempts, and those of this one."""
     earlier = run.loaded.journal.auxiliary
-    return {**earlier, **run.auxiliary} if earlier else run.auxiliary
+    return {**earlier, **run.memory.auxiliary} if earlier else run.memory.auxiliary
 
 
 def charge(run: Run, state: AgentState) -> AgentState:
     """The state with every auxiliary and rejected answer of the step charged to its execution, each once."""
-    if state.execution is None or not (run.rejected or run.auxiliary or run.loaded.journal.auxiliary):
+    if state.execution is None or not (run.memory.rejected or run.memory.auxiliary or run.loaded.journal.auxiliary):
         return state
     charged = charge_execution(run, state.execution)
     return state if charged is state.execution else state.with_context_and_execution(state.context, charged)
@@ -170,7 +148,7 @@ def charge(run: Run, state: AgentState) -> AgentState:
 
 def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
     """The execution with every auxiliary and rejected answer of the step charged, each once."""
-    execution = charge_rejected(execution, run.ref.step, run.rejected)
+    execution = charge_rejected(execution, run.ref.step, run.memory.rejected)
     for key, raw in journaled_answers(run).items():
         try:
             answer = parse_answer(run, raw)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import assert_never
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Final, assert_never
 
 from ..errors import ClaimLost
 from ..hooks import HookPoint
 from ..redaction import redact
-from ..state import ErrorInfo, ToolCall, ToolOutcome
+from ..state import ErrorInfo, ExecutionState, StepExecution, ToolCall, ToolExecution, ToolOutcome
+from ..state.values.canonical import canonical_digest
 from ..tools import InvalidArguments, StopExecution, idempotency_key
 from .asked_calls import (
     Finished,
@@ -34,8 +37,8 @@ from .call_records import (
 from .child_calls import find_open_child
 from .decisions import CallDecision
 from .outcome import TakenOver
-from .repeated_calls import RecordedResults, repeats_one_of
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 from .services import EngineServices
 from .store_retries import ask_store
 
@@ -55,7 +58,7 @@ class CallPlanner:
         """
         superseded: dict[int, bytes] = {}
         for index, raw in sorted(run.journal.results.items()):
-            if index in run.records or index in run.started:
+            if index in run.obtained.records or index in run.obtained.started:
                 continue
             record = CallRecord.from_journal(index, raw)
             if is_superseded(run, index, record):
@@ -80,11 +83,11 @@ class CallPlanner:
             StopExecution: A hook before a call ends the execution.
             Exception: Any other exception of a hook before a call.
         """
-        assert run.response is not None
+        assert run.obtained.response is not None
         planned: list[PlannedCall] = []
         limit = self._services.settings.max_calls
-        for index, call in enumerate(run.response.tool_calls):
-            if index in run.records:
+        for index, call in enumerate(run.obtained.response.tool_calls):
+            if index in run.obtained.records:
                 continue
             ready = self._plan_call(run, index, call) if index < limit else self._refuse_surplus(run, index, call)
             if isinstance(ready, PlannedCall):
@@ -100,9 +103,9 @@ class CallPlanner:
 
         Calls whose children have not ended are left out.
         """
-        assert run.response is not None
-        for index, call in enumerate(run.response.tool_calls):
-            if index not in run.records and not self._has_open_child(run, index):
+        assert run.obtained.response is not None
+        for index, call in enumerate(run.obtained.response.tool_calls):
+            if index not in run.obtained.records and not self._has_open_child(run, index):
                 run = run.with_record(index, self._record_stopped(run, index, call))
         return run
 
@@ -139,7 +142,7 @@ class CallPlanner:
                 return self._bind(run, RequestedCall(index=index, call=approved))
             case StillOpen(request):
                 # A crash may have come before the call was started; its effect class decides what happens now.
-                was_started = index in run.started or index in run.journal.started_calls
+                was_started = index in run.obtained.started or index in run.journal.started_calls
                 if was_started or index not in run.journal.begun or not has_later_result(run, index):
                     return None
                 asked = ToolCall(id=request.call_id, name=request.tool, args=request.args)
@@ -153,7 +156,7 @@ class CallPlanner:
         if decided is not None:
             return self._bind(run, RequestedCall(index=index, call=CallDecision.from_journal(index, decided).call))
         if run.agent.hook_stack.at(HookPoint.BEFORE_TOOL):
-            context = run.hook_context(HookPoint.BEFORE_TOOL, run.state, tool_call=call, response=run.response)
+            context = run.hook_context(HookPoint.BEFORE_TOOL, run.state, tool_call=call, response=run.obtained.response)
             context = run.agent.hook_stack.run(context)
             if context.stop_signals:
                 raise StopExecution.of(context.stop_signals[0])
@@ -174,8 +177,8 @@ class CallPlanner:
 
     def _bind(self, run: Run, requested: RequestedCall) -> PlannedCall | CallRecord:
         index, call = requested.index, requested.call
-        assert run.response is not None
-        tool = run.agent.toolset.of_answer(run.response).get(call.name)
+        assert run.obtained.response is not None
+        tool = run.agent.toolset.of_answer(run.obtained.response).get(call.name)
         if tool is None:
             names = ", ".join(run.agent.toolset.names()) or "none"
             message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")
@@ -200,3 +203,89 @@ class CallPlanner:
 
     def _times_now(self, run: Run) -> CallTimes:
         return CallTimes.at(self._services.redis_ms(run))
+
+
+_EXECUTIONS: Final = 64
+
+
+class RecordedResults:
+    """Finds the recorded results of idempotent tools.
+
+    It keeps an index of the last executions it was asked about, so that a call does not walk over all steps; what it
+    forgets it reads again from the state.
+    """
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, run: Run, planned: PlannedCall) -> CallRecord | None:
+        """The record of a call whose result is known already; None where the tool has to run."""
+        if not is_idempotent(planned):
+            return None
+        found = _in_this_step(run, planned) or self._in_earlier_steps(run.execution, planned)
+        return None if found is None else _record_hit(run, planned, found)
+
+    def _in_earlier_steps(self, execution: ExecutionState, planned: PlannedCall) -> ToolExecution | None:
+        with self._lock:
+            index = self._indexes.pop(execution.execution_id, None)
+            if index is None or not index.is_beginning_of(execution.step_executions):
+                index = _Index()
+            index.read(execution.step_executions)
+            self._indexes[execution.execution_id] = index
+            if len(self._indexes) > _EXECUTIONS:
+                self._indexes.popitem(last=False)
+            return index.results.get(_key(planned.call))
+
+
+class _Index:
+    """The successful calls of the first steps of an execution, the newest of equal ones."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, ToolExecution] = {}
+        self._read = 0
+        self._last: StepExecution | None = None
+
+    def is_beginning_of(self, steps: Sequence[StepExecution]) -> bool:
+        """Tell whether the steps that were read are the first ones of these."""
+        if self._last is None:
+            return True
+        return len(steps) >= self._read and steps[self._read - 1].claim == self._last.claim
+
+    def read(self, steps: Sequence[StepExecution]) -> None:
+        """Read the steps that are new."""
+        for each in steps[self._read :]:
+            for execution in each.step.tool_executions:
+                if execution.outcome is ToolOutcome.OK:
+                    self.results[_key(execution.tool_call)] = execution
+            self._last = each
+        self._read = len(steps)
+
+
+def is_idempotent(planned: PlannedCall) -> bool:
+    """Tell whether a recorded result of the call's tool may be given again; tools of other kinds may not say."""
+    return bool(getattr(planned.tool, "idempotent", False))
+
+
+def repeats_one_of(planned: PlannedCall, others: Iterable[PlannedCall]) -> bool:
+    """Tell whether the result of one of these calls will be that of this call, too."""
+    if not is_idempotent(planned):
+        return False
+    return any(_is_same(planned.call, each.call) for each in others)
+
+
+def _in_this_step(run: Run, planned: PlannedCall) -> ToolExecution | None:
+    executions = (run.obtained.records[index].execution for index in sorted(run.obtained.records))
+    return next((each for each in executions if _is_same(each.tool_call, planned.call)), None)
+
+
+def _is_same(one: ToolCall, other: ToolCall) -> bool:
+    return one.name == other.name and one.args == other.args
+
+
+def _key(call: ToolCall) -> str:
+    return canonical_digest([call.name, call.args])
+
+
+def _record_hit(run: Run, planned: PlannedCall, found: ToolExecution) -> CallRecord:
+    return record_known(run, planned, found)

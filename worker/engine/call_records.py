@@ -15,7 +15,8 @@ from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutio
 from ..store import BeginRecord
 from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
@@ -149,8 +150,9 @@ def run_hooks_after(run: Run, record: CallRecord, settings: Settings) -> CallRec
     if not stack.at(HookPoint.AFTER_TOOL):
         return record
     execution = record.execution
+    response = run.obtained.response
     context = run.hook_context(
-        HookPoint.AFTER_TOOL, run.state, tool_call=execution.tool_call, tool_execution=execution, response=run.response
+        HookPoint.AFTER_TOOL, run.state, tool_call=execution.tool_call, tool_execution=execution, response=response
     )
     context = stack.run(context)
     signal = record.signal or next(iter(context.stop_signals), None)

@@ -35,7 +35,8 @@ from ..tools import MergeRules, UnusableResult
 from .auxiliary_calls import charge_execution
 from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, result_value
 from .child_charges import used_by
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 
 
 class EndingRecord(Value):
@@ -160,7 +161,7 @@ def left_for_children(run: Run, now: datetime, unmade: Collection[Request] = ())
     """
     execution = charge_execution(run, run.execution)
     left = execution.budget.remaining_from(execution, now)
-    response = run.response
+    response = run.obtained.response
     if response is not None:
         left = left.remaining(steps=1, tokens=response.usage.total, cost=response.cost or 0.0)
     longest, ignored = 0.0, {each.id for each in unmade}
@@ -175,7 +176,7 @@ def left_for_children(run: Run, now: datetime, unmade: Collection[Request] = ())
 
 def shared_with_children(run: Run, left: ExecutionBudget) -> ExecutionBudget:
     """The part of what is left that the children of a step may get; the next step is taken to use as much as this."""
-    response = run.response
+    response = run.obtained.response
     return left if response is None else keep_closing_step(left, response.usage.total, response.cost or 0.0)
 
 

@@ -61,7 +61,7 @@ class Children:
         """Fail the execution if a failure rule says so, and stop children that are no longer needed."""
         if not run.journal.child_requests or run.outcome is not None:
             return run
-        if not run.is_stopping:
+        if not run.ending.is_stopping:
             failure = _find_failure(run)
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
         return self.stop_unwanted(run)
@@ -99,7 +99,7 @@ class Children:
         Returns:
             The run, and the plan. The run does not wait where a child could not be prepared: its call has an error.
         """
-        if run.is_stopping:
+        if run.ending.is_stopping:
             return run, ChildPlan(is_ending=True)
         opened = run.journal.open_children
         if not opened:
@@ -107,7 +107,7 @@ class Children:
         unmade = [each for each in opened if each.place not in run.journal.made]
         new, refused = self._prepare(run, unmade, working=len(opened) - len(unmade))
         if refused:
-            return self.refuse(run, refused).changed(is_waiting=False), NO_CHILDREN
+            return self.refuse(run, refused).with_progress(is_waiting=False), NO_CHILDREN
         return run, ChildPlan(new=tuple(new), waits_for_all=len(new) == len(unmade) and _needs_all(run))
 
     def _prepare(self, run: Run, unmade: Sequence[Request], *, working: int) -> tuple[list[NewChild], dict[str, str]]:
@@ -143,8 +143,9 @@ class Children:
     def _stop(self, run: Run, requests: Sequence[Request]) -> Run:
         """Journal that children have to stop, and ask them to."""
         ending = None
-        if run.is_stopping:
-            ending = EndingRecord(signals=run.signals, failure=run.failure, end_status=run.end_status).to_json()
+        if run.ending.is_stopping:
+            signals, failure, status, _ = run.ending
+            ending = EndingRecord(signals=signals, failure=failure, end_status=status).to_json()
         places = [request.place for request in requests]
         known = run.journal.stopped
         if any(place not in known for place in places) or (ending is not None and run.journal.ending is None):
@@ -173,8 +174,9 @@ class Children:
             return self._closer.close_with(run, {request.id: record})
         run = self._stop_below(run, order.session_id)
         # A parent that is woken meanwhile is this very step, which runs.
-        is_child = stopped.publish is not None and stopped.publish.session_id == order.session_id
-        return run.changed(publish=(*run.publish, stopped.publish)) if is_child else run
+        if stopped.publish is None or stopped.publish.session_id != order.session_id:
+            return run
+        return run.changed(publish=(*run.publish, stopped.publish))
 
     def _stop_below(self, run: Run, session_id: str) -> Run:
         """Stop what a child has started, so that nothing of it works on while the child waits for a worker."""
@@ -243,7 +245,7 @@ def _find_failure(run: Run) -> ErrorInfo | None:
 
 def _why_unwanted(run: Run, request: Request, now_ms: int) -> str:
     """Why nobody waits for a child any more; "" while somebody does."""
-    if run.is_stopping:
+    if run.ending.is_stopping:
         return _ENDED
     if request.is_expired(now_ms):
         return _LATE
@@ -261,7 +263,7 @@ def adopt_ending(run: Run, raw: bytes) -> Run:
     """The run that ends for the reasons that an earlier leg has journaled."""
     ending = EndingRecord.from_json(raw)
     signals = ending.signals or (user_stop_signal(),)
-    return run.stopping(*signals).changed(failure=ending.failure, end_status=ending.end_status)
+    return run.stopping(*signals).with_ending(failure=ending.failure, status=ending.end_status)
 
 
 # --- what a child begins with -----------------------------------------------------------------------------------

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ...config.settings import GROUP_MARK
 from ..agent import Agent, AgentRegistry
 from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
 from ..guards import time_left
 from ..moments import moment
-from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
+from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Store, Suspect, new_claim_id
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
-from .live_text import RunText
+from .interruptions import release_and_retry
+from .live_writer import RunText
 from .outcome import Moved, NothingToDo, Outcome, Parked, RetryLater
-from .peers import Peers
 from .rejected_answers import read_rejected
-from .releases import release_and_retry
-from .run import Run, TimedClaim
+from .run import Run
+from .run_values import AttemptMemory, ClaimTimes, TimedClaim
 from .services import EngineServices
 from .sticky import StickySessions
 
@@ -87,18 +90,15 @@ class StepClaimer:
         lease.budget_ends = None if left is None else claim.sent_at + left
         extents = state.store.extents
         return Run(
-            ref=own_claim.ref,
             claim=own_claim,
             loaded=loaded,
             lease=lease,
             agent=agent,
             state=state,
-            claim_sent_at=claim.sent_at,
-            claimed_at=services.monotonic(),
-            sticky_until=claim.sticky_until,
+            times=ClaimTimes(claim.sent_at, services.monotonic(), claim.sticky_until),
             seen_extents=extents,
             stored_extents=extents,
-            rejected=read_rejected(loaded.journal),
+            memory=AttemptMemory(rejected=read_rejected(loaded.journal)),
             make_auxiliary_call=self._auxiliary_calls.ask,
             live=RunText(services.live, claimed, lease, monotonic=services.monotonic),
         )
@@ -152,3 +152,52 @@ def _in_queue_of(agent: Agent, claim: Claim) -> Claim:
     """The claim with the queue for the session's next steps: the agent's own, or that of the worker group."""
     queue = agent.queue or (claim.ref.queue if claim.ref.queue.startswith(GROUP_MARK) else "")
     return claim if queue == claim.ref.queue else replace(claim, ref=replace(claim.ref, queue=queue))
+
+
+Workers = Mapping[str, Mapping[str, Any]]
+
+# Many steps of such agents may come at once; workers register every five seconds.
+_CACHE_SECONDS: Final = 1.0
+
+
+class Peers:
+    """Chooses the queue where a step of another worker's agent is run."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._workers: Workers = {}
+        self._read_at = float("-inf")
+
+    def queue_for(self, agent: str, *, besides: str) -> str | None:
+        """Name of a queue that only workers take which offer the agent; None when there is none.
+
+        A worker with more free slots is chosen more often.
+
+        Args:
+            besides: The queue that the step came from.
+        """
+        found = _choose_queue(self._read_cached(), agent, besides)
+        return found if found is not None else _choose_queue(self._read(), agent, besides)
+
+    def offer(self, agent: str) -> bool:
+        """Whether a live worker offers the agent, as the registry says now."""
+        return any(agent in facts["agents"] for facts in self._read().values())
+
+    def _read_cached(self) -> Workers:
+        return self._workers if self._monotonic() - self._read_at < _CACHE_SECONDS else self._read()
+
+    def _read(self) -> Workers:
+        self._workers, self._read_at = self._store.registry.workers(), self._monotonic()
+        return self._workers
+
+
+def _choose_queue(workers: Workers, agent: str, besides: str) -> str | None:
+    free: dict[str, int] = {}
+    for facts in workers.values():
+        if agent not in facts["agents"] or facts["draining"]:
+            continue
+        queue = facts["agent_queues"].get(agent) or facts["group"]
+        if queue and queue != besides and queue in facts["queues"]:
+            free[queue] = free.get(queue, 1) + max(0, facts["slots"] - facts["running"])
+    return random.choices(list(free), weights=list(free.values()))[0] if free else None

@@ -18,17 +18,17 @@ from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks
 from .inference import Inference
 from .outcome import Done, TakenOver
-from .run import Run, TimedClaim
+from .run import Run
+from .run_values import TimedClaim
 from .services import EngineServices
 from .step_texts import failure_text, summarize_step
 from .sticky import KeepClaimPolicy
-from .store_retries import try_to_journal_results
+from .store_retries import try_to_journal_results, wait_for_redis
 from .transitions import step_transition
 
 log = logging.getLogger(__name__)
 
 _MOST_CONFLICTS: Final = 20
-_REDIS_PAUSE_SECONDS: Final = 0.2
 
 
 class StepCommitter:
@@ -62,7 +62,9 @@ class StepCommitter:
                 if run.outcome is not None:
                     return run
             except (StoreFull, StoreUnavailable) as error:
-                run = self._wait_for_redis(run, error)
+                # Redis has no room for the commit; some memory is reserved for the journal.
+                run = try_to_journal_results(run, self._services) if isinstance(error, StoreFull) else run
+                wait_for_redis(run, self._services, error, "the commit")
             else:
                 crash_points.at("c8")
                 return _decide(run, applied, committed, sent_at, self._services.store.sessions)
@@ -73,8 +75,8 @@ class StepCommitter:
             run.claim,
             run.loaded,
             step_transition(run, applied),
-            results=run.unjournaled,
-            keep_claim=not applied.has_ended and policy.keeps_claim(run.sticky_until),
+            results=run.obtained.unjournaled,
+            keep_claim=not applied.has_ended and policy.keeps_claim(run.times.sticky_until),
         )
 
     def _reload(self, run: Run) -> Run:
@@ -92,29 +94,18 @@ class StepCommitter:
             resumed_at=run.resumed_at,
             default_steps=run.execution.default_steps or 0,
         )
-        run = run.changed(loaded=loaded, state=state, is_reloaded=True)
+        run = run.changed(loaded=loaded, state=state).with_progress(is_reloaded=True)
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))
         except Exception as error:  # noqa: BLE001 - a hook of the user's
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
-
-    def _wait_for_redis(self, run: Run, error: StoreFull | StoreUnavailable) -> Run:
-        """Pause before another attempt; the run keeps what it has obtained for as long as the step may live."""
-        if self._services.keeper.remaining(run.lease) <= 0:
-            raise error
-        log.warning("the commit of step %s of session %s waits: %s", run.ref.step, run.ref.session_id, error)
-        if isinstance(error, StoreFull):
-            # Redis has no room for the commit; some memory is reserved for the journal.
-            run = try_to_journal_results(run, self._services)
-        self._services.sleep(_REDIS_PAUSE_SECONDS)
-        return run
 
 
 def _decide(run: Run, applied: AppliedStep, committed: Committed, sent_at: float, sessions: SessionActions) -> Run:
     done = _done(run, applied, committed, sessions)
     if committed.carried is None:
         return run.decide(done)
-    return run.changed(outcome=done, next_claim=TimedClaim(committed.carried, sent_at, run.sticky_until))
+    return run.changed(outcome=done, next_claim=TimedClaim(committed.carried, sent_at, run.times.sticky_until))
 
 
 def _done(run: Run, applied: AppliedStep, committed: Committed, sessions: SessionActions) -> Done:

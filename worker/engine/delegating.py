@@ -42,7 +42,7 @@ class Delegator:
             The run, with the errors of calls that cannot be delegated; and the calls that this worker runs.
         """
         local_calls = [each for each in planned if not is_delegating(each.tool)]
-        if run.is_stopping or len(local_calls) == len(planned):
+        if run.ending.is_stopping or len(local_calls) == len(planned):
             return run, list(planned)
         wanted: list[Wanted] = []
         for each in planned:

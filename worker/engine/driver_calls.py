@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Final, cast
 
-from .. import crash_points
 from ..concurrency import fibers
 from ..drivers import Driver, InferenceRequest
 from ..drivers.answers import answer_too_large
-from ..errors import DriverError, StoreFull, StoreUnavailable, UnusableAnswer
+from ..errors import DriverError, UnusableAnswer
 from ..redaction import describe_exception
 from ..state import InferenceResponse
 from ..tools import StopExecution
-from .active_lease import ActiveLease, Interruption
 from .run import Run, milliseconds
 from .services import EngineServices
 from .step_texts import failed_call_event
-
-log = logging.getLogger(__name__)
+from .store_retries import ask_store
 
 # A call that begins later than this after its claim was sent confirms the lease first.
 _RECHECK_SECONDS: Final = 0.5
-_REDIS_PAUSE_SECONDS: Final = 0.2
 
 
 class CallInterrupted(Exception):
@@ -34,7 +29,7 @@ class CallInterrupted(Exception):
 
 
 class DriverCaller:
-    """Calls a run's driver and journals what it returns."""
+    """Decides whether a run may call its driver, and journals what that returns."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
@@ -43,32 +38,13 @@ class DriverCaller:
 
     def may_begin(self, run: Run) -> bool:
         """Whether the claim stands; it was read with the claim itself, and is read again when that was long ago."""
-        if self._services.monotonic() - run.claim_sent_at < _RECHECK_SECONDS:
+        if self._services.monotonic() - run.times.sent_at < _RECHECK_SECONDS:
             return self._keeper.is_fresh(run.lease)
         return self._keeper.confirm(run.lease)
 
-    def call(self, run: Run, request: InferenceRequest) -> bytes:
-        """Call the driver.
-
-        Raises:
-            CallInterrupted: The run was interrupted during the call.
-            DriverError: There is no answer.
-            StopExecution: The driver ends the execution.
-        """
-        driver = run.agent.answering
-        if driver.is_async:
-            raw = self._call_on_loop(run.lease, driver, request)
-        else:
-            raw = _call_in_thread(run.lease, driver, request, self._services.monotonic())
-        if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
-        check_answer_size(raw, request, driver.name)
-        crash_points.at("c2")
-        return raw
-
     def journal_answer(self, run: Run, raw: bytes) -> bytes:
         """Journal a raw answer and return the stored one, which may be another worker's."""
-        return journal_paid_answer(run, self._services, lambda: self._steps.record_answer(run.claim, raw))
+        return ask_store(run, self._services, lambda: self._steps.record_answer(run.claim, raw), "an answer")
 
     def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
         """Journal an attempt that gave no usable answer, without anything of the provider's body.
@@ -87,46 +63,42 @@ class DriverCaller:
             events.append(failed_call_event(run, described, facts, next_try_ms))
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
-    def _call_on_loop(self, lease: ActiveLease, driver: Driver, request: InferenceRequest) -> bytes:
-        future = self._services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
-        lease.on_interrupt(future.cancel)
-        try:
-            return fibers.result(future)
-        except concurrent.futures.CancelledError as error:
-            raise CallInterrupted from error
-        except TimeoutError as error:
-            raise DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True) from error
-        except (DriverError, StopExecution):
-            raise
-        except Exception as error:
-            raise _as_driver_error(error) from error
 
+def call_driver(run: Run, services: EngineServices, request: InferenceRequest, *, is_auxiliary: bool = False) -> bytes:
+    """Call the run's driver: a coroutine on the loop, a plain function in a thread.
 
-def journal_paid_answer(run: Run, services: EngineServices, record: Callable[[], bytes]) -> bytes:
-    """Record an answer that was paid for, and return the stored one.
-
-    While Redis is full or away, this tries again for as long as the step may live.
-    """
-    while True:
-        try:
-            return record()
-        except (StoreFull, StoreUnavailable) as error:
-            log.warning(
-                "an answer of step %s of session %s waits for Redis: %s", run.ref.step, run.ref.session_id, error
-            )
-            if services.keeper.remaining(run.lease) <= 0 or run.lease.interruption is Interruption.LOST:
-                raise
-            services.sleep(_REDIS_PAUSE_SECONDS)
-
-
-def check_answer_size(raw: bytes, request: InferenceRequest, name: str) -> None:
-    """Refuse a raw answer that is too large for the journal, whichever driver gave it.
-
+    Args:
+        is_auxiliary: A hook or a tool calls it, whose own time counts.
     Raises:
-        DriverError: It has more bytes than the request allows.
+        CallInterrupted: The run was interrupted during the call.
+        DriverError: There is no answer.
+        StopExecution: The driver ends the execution.
     """
+    driver, lease = run.agent.answering, run.lease
+    blocks_step = not (driver.is_async or is_auxiliary)
+    if blocks_step:
+        lease.blocked_since = services.monotonic()
+    try:
+        if driver.is_async:
+            future = services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
+            lease.on_interrupt(future.cancel)
+            raw = fibers.result(future)
+        else:
+            raw = cast("bytes", fibers.run_in_thread(driver.infer, request))
+    except concurrent.futures.CancelledError as error:
+        raise CallInterrupted from error
+    except (DriverError, StopExecution):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _as_driver_error(error, driver, request) from error
+    finally:
+        if blocks_step:
+            lease.blocked_since = None
+    if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
     if len(raw) > request.max_answer_bytes:
-        raise answer_too_large(name, request.max_answer_bytes)
+        raise answer_too_large(driver.name, request.max_answer_bytes)
+    return raw
 
 
 def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:
@@ -153,19 +125,9 @@ def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
         raise UnusableAnswer(describe_exception(error).message) from error
 
 
-def _call_in_thread(lease: ActiveLease, driver: Driver, request: InferenceRequest, now: float) -> bytes:
-    lease.blocked_since = now
-    try:
-        return cast("bytes", fibers.run_in_thread(driver.infer, request))
-    except (DriverError, StopExecution):
-        raise
-    except (Exception, SystemExit) as error:
-        raise _as_driver_error(error) from error
-    finally:
-        lease.blocked_since = None
-
-
-def _as_driver_error(error: BaseException) -> DriverError:
+def _as_driver_error(error: BaseException, driver: Driver, request: InferenceRequest) -> DriverError:
+    if driver.is_async and isinstance(error, TimeoutError):
+        return DriverError("timeout", f"no answer within {request.timeout:.0f} s", transient=True)
     described = describe_exception(error)
     transient = isinstance(error, (TimeoutError, ConnectionError))
     return DriverError(described.kind, described.message, transient=transient)

@@ -16,8 +16,7 @@ from .auxiliary_calls import charge
 from .children import adopt_ending
 from .driver_calls import check_answer_of_hook
 from .hook_endings import run_state_hooks
-from .interruptions import hold_signal, user_stop_signal
-from .releases import release_and_retry
+from .interruptions import hold_signal, release_and_retry, user_stop_signal
 from .run import Run
 from .services import EngineServices
 
@@ -34,16 +33,16 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         delays the step.
     """
     run = _stop_at_once(run, services.settings)
-    if run.is_stopping:
+    if run.ending.is_stopping:
         return _repeat_before_hooks(run)
     try:
         prepared = run_before_hooks(run)
-        if prepared.is_given and prepared.response is not None:
-            check_answer_of_hook(prepared.response, services.settings.max_answer_bytes)
+        if prepared.obtained.is_given and prepared.obtained.response is not None:
+            check_answer_of_hook(prepared.obtained.response, services.settings.max_answer_bytes)
         run = prepared
         charged = charge(run, run.state)
         run = run if charged is run.state else run.changed(state=charged)
-        if run.is_stopping or run.is_given:  # a hook has ended it, or has answered
+        if run.ending.is_stopping or run.obtained.is_given:  # a hook has ended it, or has answered
             return run
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
     except Exception as error:  # noqa: BLE001 - a guard or hook of the user's
@@ -54,7 +53,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()
     continuation = run.execution.continuation
     if continuation.is_continuation_requested:  # a hook overrides the limits, for this step
-        return run.changed(signals=(*run.signals, *signals))
+        return run.with_ending(signals=(*run.ending.signals, *signals))
     stops = isinstance(verdict, StopWith) or continuation.should_stop()
     return run.stopping(*signals) if stops else run
 

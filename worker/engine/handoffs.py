@@ -33,7 +33,7 @@ class Handoffs:
         Returns:
             The run; and the calls that this worker runs.
         """
-        if run.is_stopping:
+        if run.ending.is_stopping:
             return run, list(planned)
         rest: list[PlannedCall] = []
         for each in planned:
@@ -76,7 +76,7 @@ def find_handoff(run: Run) -> Handoff | None:
     """The handoff among the recorded calls of a step; None without one."""
     if not run.agent.toolset.can_hand_over:
         return None
-    for _, record in sorted(run.records.items()):
+    for _, record in sorted(run.obtained.records.items()):
         tool = run.agent.toolset.get(record.execution.tool_call.name)
         if record.execution.outcome is ToolOutcome.OK and supports_handoff(tool):
             return tool.handoff

@@ -26,8 +26,8 @@ def adopt_hook_context(run: Run, context: HookContext) -> Run:
     before, state = run.execution, context.state
     run = run.changed(state=state)
     has_answered = context.point is HookPoint.BEFORE_STEP and context.response is not None
-    if has_answered and run.response is None and run.journal.answer is None:
-        run = run.changed(response=context.response, is_given=True)
+    if has_answered and run.obtained.response is None and run.journal.answer is None:
+        run = run.with_response(context.response, is_given=True)
     if context.stop_signals:
         run = run.stopping(*context.stop_signals)
     execution = state.execution
@@ -38,7 +38,7 @@ def adopt_hook_context(run: Run, context: HookContext) -> Run:
     if execution.status is ExecutionStatus.FAILED:
         errors = execution.errors[len(before.errors) :]
         return run.failing(errors[-1] if errors else _HOOK_FAILED, StopReason.ERROR_FORBADE)
-    return run.stopping(*signals_of_end(execution)).changed(end_status=execution.status)
+    return run.stopping(*signals_of_end(execution)).with_ending(status=execution.status)
 
 
 def error_of_end(state: AgentState) -> ErrorInfo | None:

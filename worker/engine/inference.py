@@ -11,6 +11,7 @@ from typing import Final
 
 import tenacity
 
+from .. import crash_points
 from ..drivers import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
 from ..guards import budget_signals, time_left
@@ -19,14 +20,13 @@ from ..moments import moment
 from ..redaction import describe_exception
 from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
 from ..tools import StopExecution
-from .active_lease import ActiveLease, Interruption
 from .auxiliary_calls import charge_execution
-from .driver_calls import CallInterrupted, DriverCaller, check_answer_of_hook, parse_answer
+from .driver_calls import CallInterrupted, DriverCaller, call_driver, check_answer_of_hook, parse_answer
 from .hook_endings import adopt_hook_context
-from .interruptions import resolve_interruption, user_stop_signal
+from .interruptions import release_and_retry, resolve_interruption, user_stop_signal
+from .leases import ActiveLease, Interruption
 from .outcome import TakenOver
 from .rejected_answers import RejectedAnswer, as_response, with_corrections
-from .releases import release_and_retry
 from .run import Run
 from .services import EngineServices
 
@@ -49,7 +49,7 @@ class Inference:
         if run.outcome is not None:
             return run
         run = self._infer(run)
-        if run.lease.interruption is Interruption.CANCEL and not run.is_stopping:
+        if run.lease.interruption is Interruption.CANCEL and not run.ending.is_stopping:
             return run.stopping(user_stop_signal())
         return run
 
@@ -59,11 +59,11 @@ class Inference:
         Raises:
             Exception: Any exception of a hook.
         """
-        response = run.response
-        if response is None or run.is_given or run.agent.hook_stack.is_empty:
+        response = run.obtained.response
+        if response is None or run.obtained.is_given or run.agent.hook_stack.is_empty:
             return run
         run, _ = self._build_request(run)
-        return self._run_after_hooks(run, response, may_wait=False).changed(response=response)
+        return self._run_after_hooks(run, response, may_wait=False).with_response(response)
 
     def resolve_hook_error(self, run: Run, error: Exception) -> Run:
         """Give the run after a hook before the driver call raised. A refused or delayed model call is no failure."""
@@ -77,14 +77,14 @@ class Inference:
         raw = run.loaded.journal.answer
         if raw is not None:
             return self._read_answer(run, raw)
-        if run.is_stopping or run.is_given:
+        if run.ending.is_stopping or run.obtained.is_given:
             return run
         try:
             _check_price(run)
             run, request = self._build_request(run)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
             return self.resolve_hook_error(run, error)
-        return run if run.is_stopping else self._ask(run, request)
+        return run if run.ending.is_stopping else self._ask(run, request)
 
     def _build_request(self, run: Run) -> tuple[Run, InferenceRequest]:
         request = InferenceRequest(
@@ -153,15 +153,16 @@ class Inference:
     def _attempt(self, run: Run, request: InferenceRequest) -> Run:
         if not self._driver.may_begin(run):
             raise CallInterrupted
-        if run.rejected:
+        if run.memory.rejected:
             self._check_limits(run)
-            request = with_corrections(request, run.rejected)
+            request = with_corrections(request, run.memory.rejected)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
         started = self._services.monotonic()
         try:
-            raw = self._driver.call(run, request)
+            raw = call_driver(run, self._services, request)
+            crash_points.at("c2")
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
             stored = self._driver.journal_answer(run, raw)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
@@ -169,7 +170,7 @@ class Inference:
             paid = as_response(error) if isinstance(error, UnusableAnswer) else None
             self._tell_observer(run, started, paid, error.kind)
             raise
-        self._tell_observer(run, started, answered.response, "")
+        self._tell_observer(run, started, answered.obtained.response, "")
         return answered
 
     def _check_limits(self, run: Run) -> None:
@@ -225,9 +226,9 @@ class Inference:
         try:
             response = parse_answer(run, raw)
         except UnusableAnswer as error:
-            if run.is_stopping or run.loaded.journal.holds_something:
+            if run.ending.is_stopping or run.loaded.journal.holds_something:
                 # Refused once a tool call of the answer has begun: nobody may ask for another answer then.
-                if self._reject_answer(run, error) and not run.is_stopping:
+                if self._reject_answer(run, error) and not run.ending.is_stopping:
                     return self._infer(_without_answer(run))
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
             self._reject_answer(run, error)
@@ -242,8 +243,8 @@ class Inference:
         """
         stack = run.agent.hook_stack
         if not stack.at(HookPoint.AFTER_INFERENCE):
-            return run.changed(response=response)
-        answered = run.changed(response=response)  # limits of auxiliary calls count the answer
+            return run.with_response(response)
+        answered = run.with_response(response)  # limits of auxiliary calls count the answer
         try:
             context = stack.run(answered.hook_context(HookPoint.AFTER_INFERENCE, run.state, response=response))
         except AnswerUndecided as undecided:
@@ -255,20 +256,20 @@ class Inference:
             try:
                 check_answer_of_hook(changed, self._settings.max_answer_bytes)
             except DriverError as error:  # the driver's own stays, which was paid for
-                failing = adopt_hook_context(answered, context).changed(response=response)
+                failing = adopt_hook_context(answered, context).with_response(response)
                 return failing.failing(describe_exception(error), StopReason.ERROR_FORBADE)
             response = changed.with_unique_call_ids()
-        return adopt_hook_context(run.changed(response=response), context)
+        return adopt_hook_context(run.with_response(response), context)
 
     def _ends_anyway(self, run: Run, error: Exception) -> bool:
         """Whether the execution ends with this step, so that nobody can ask later."""
-        is_ended = run.is_stopping or run.lease.interruption in (Interruption.CANCEL, Interruption.LIMIT)
+        is_ended = run.ending.is_stopping or run.lease.interruption in (Interruption.CANCEL, Interruption.LIMIT)
         return is_ended or (isinstance(error, ModelCallRefused) and bool(error.signals))
 
     def _reject_answer(self, run: Run, error: UnusableAnswer) -> bool:
         """Take an answer that cannot be used out of the journal, and keep what it cost; False when it has to stay."""
         rejected = RejectedAnswer.of(error)
-        run.rejected.append(rejected)
+        run.memory.rejected.append(rejected)
         return self._steps.drop_answer(run.claim, rejected.to_json())
 
     # --- without an answer ------------------------------------------------------------------------------------

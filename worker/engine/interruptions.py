@@ -7,12 +7,26 @@ from typing import assert_never
 from ..guards import time_signals
 from ..moments import moment
 from ..state import StopReason, StopSignal
-from ..store import Hold, Store
-from .active_lease import Interruption
-from .outcome import TakenOver
-from .releases import release_and_retry
-from .run import Run
+from ..store import Claim, Hold, Store
+from .leases import Interruption
+from .outcome import RetryLater, TakenOver
+from .run import Run, milliseconds
 from .services import EngineServices
+
+
+def release_and_retry(
+    store: Store, claim: Claim, why: str, *, delay_seconds: float | None = None, counts: bool = False
+) -> RetryLater:
+    """Release a claim; the step is due again after the delay.
+
+    Args:
+        why: For people, redacted.
+        delay_seconds: The step is delayed, which the session counts. None: any worker may have the step at once.
+        counts: The attempt counts towards the limit of attempts.
+    """
+    delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
+    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why)
+    return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)
 
 
 def user_stop_signal() -> StopSignal:
@@ -66,5 +80,5 @@ def _leave_to_new_owner(run: Run, store: Store) -> Run:
 
 
 def _journal_results(run: Run, store: Store) -> None:
-    if run.unjournaled:
-        store.steps.record_results(run.claim, run.unjournaled)
+    if run.obtained.unjournaled:
+        store.steps.record_results(run.claim, run.obtained.unjournaled)

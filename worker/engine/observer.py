@@ -38,7 +38,7 @@ class StepObserver(Protocol):
 
 def new_records(run: Run) -> list[int]:
     """Indices of the calls that this attempt made."""
-    return [index for index in sorted(run.records) if index not in run.loaded.journal.results]
+    return [index for index in sorted(run.obtained.records) if index not in run.loaded.journal.results]
 
 
 __all__ = ["StepObserver", "new_records"]

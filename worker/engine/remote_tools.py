@@ -69,7 +69,7 @@ class RemoteTools:
             ModelCallRefused: The step was interrupted.
         """
         agent = run.agent
-        if not agent.mcp or run.outcome is not None or (run.is_stopping and run.journal.answer is None):
+        if not agent.mcp or run.outcome is not None or (run.ending.is_stopping and run.journal.answer is None):
             return run
         pins = self._pins(run)
         return run.changed(agent=self._agent_with(run, agent, pins))

@@ -34,11 +34,11 @@ class RequestCloser:
         """Close expired requests, and all of them under a stop; an expiry whose rule is to fail fails the execution."""
         if not run.journal.requests:
             return run
-        if not run.is_stopping:
+        if not run.ending.is_stopping:
             run = self._close_expired(run)
             failure = find_expiry_failure(run) if run.outcome is None else None
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
-        return self.cancel_open(run) if run.is_stopping and run.outcome is None else run
+        return self.cancel_open(run) if run.ending.is_stopping and run.outcome is None else run
 
     def cancel_open(self, run: Run) -> Run:
         """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
@@ -68,7 +68,7 @@ class RequestCloser:
         """
         records: dict[str, AnswerRecord] = {}
         for request in run.journal.open_requests:
-            started = run.started.get(request.index)
+            started = run.obtained.started.get(request.index)
             if request.kind is not RequestKind.EXTERNAL or started is None:
                 continue
             outcome, error = started.execution.outcome, started.execution.error

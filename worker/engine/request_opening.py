@@ -52,7 +52,8 @@ from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
 from .interruptions import user_stop_signal
 from .outcome import TakenOver
 from .request_closing import RequestCloser
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 from .services import EngineServices
 from .store_retries import ask_store
 
@@ -77,7 +78,7 @@ class RequestOpener:
         Returns:
             The run, with the records of calls that may not run; and the calls that may run.
         """
-        if run.is_stopping:
+        if run.ending.is_stopping:
             return run, list(planned)
         decided = self._decisions(run, planned)
         if not decided:
@@ -95,8 +96,8 @@ class RequestOpener:
             else:
                 run = run.with_record(each.index, _record_decision(run, each, decision, self._services.redis_ms(run)))
         run = self.open(run, requests)
-        may_run = [each for each in planned if each.index not in run.records]
-        return run, may_run if run.is_stopping else [each for each in may_run if each.index not in decided]
+        may_run = [each for each in planned if each.index not in run.obtained.records]
+        return run, may_run if run.ending.is_stopping else [each for each in may_run if each.index not in decided]
 
     def open_later(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Open the requests of calls whose results a service brings, together with their begin records."""
@@ -132,7 +133,7 @@ class RequestOpener:
         """Answer the approval that a tool has asked for, where somebody has approved it for later calls, too."""
         request = run.journal.requests.get(planned.index, (None,))[-1]
         grant = find_grant(run.state, planned.call.name, needs.ask.to) if isinstance(needs, NeedsApproval) else None
-        if grant is None or request is None or planned.index in run.records or run.outcome is not None:
+        if grant is None or request is None or planned.index in run.obtained.records or run.outcome is not None:
             return run
         note = f"remembered from {grant.id}"
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._services.redis_ms(run))
@@ -141,7 +142,8 @@ class RequestOpener:
     def record_started(self, run: Run) -> Run:
         """Journal which calls services have now, so that nobody starts them again."""
         known = run.journal.started_calls
-        started = {index for index, record in run.started.items() if record.execution.outcome is ToolOutcome.OK}
+        records = run.obtained.started.items()
+        started = {index for index, record in records if record.execution.outcome is ToolOutcome.OK}
         if started <= known:
             return run
         new = started - known

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from math import ceil
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Any, Final, TypedDict, Unpack
 
 from ..agent import Agent
 from ..drivers import AuxiliaryRequest
-from ..errors import ModelCallRefused, StateUnreadable
+from ..errors import ModelCallRefused
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
 from ..state import (
@@ -21,81 +19,47 @@ from ..state import (
     ChildEnd,
     ErrorInfo,
     ExecutionState,
-    ExecutionStatus,
     Extent,
     InferenceResponse,
     ParentLink,
     Request,
     StopReason,
     StopSignal,
-    ToolExecution,
-    Value,
 )
-from ..store import Claim, Claimed, Journal, LoadedSession, StepRef, read_link
+from ..store import Claim, Journal, LoadedSession, StepRef, read_link
 from ..tools import FAILS_EXECUTION
-from .active_lease import ActiveLease
-from .live_text import RunText
+from .leases import ActiveLease
+from .live_writer import RunText
 from .outcome import Outcome
-from .rejected_answers import RejectedAnswer
+from .run_values import (
+    AT_FIRST,
+    NO_END,
+    NO_RESULTS,
+    NOTHING,
+    AttemptMemory,
+    CallRecord,
+    ClaimTimes,
+    Ending,
+    Obtained,
+    Progress,
+    TimedClaim,
+)
 
 
-class CallRecord(Value):
-    """The journal's record of a tool call that has ended: the execution, and a stop that the tool asked for."""
+class RunChanges(TypedDict, total=False):
+    """The fields of a run that phases change. The type check refuses any other name in `Run.changed`."""
 
-    execution: ToolExecution
-    signal: StopSignal | None = None
-
-    @classmethod
-    def from_journal(cls, index: int, raw: bytes) -> CallRecord:
-        """Read the record of the call with this index.
-
-        Raises:
-            StateUnreadable: It is damaged.
-        """
-        try:
-            return cls.from_json(raw)
-        except ValidationError:
-            raise StateUnreadable(f"journal t{index}:r", "it is no record of a call") from None
-
-
-class UnjournaledResults(Mapping[int, bytes]):
-    """Results that the commit has to journal, by index.
-
-    A value becomes JSON when somebody reads it: a commit that goes through in one script reads none.
-    """
-
-    def __init__(self, records: Mapping[int, CallRecord]) -> None:
-        self._records = records
-
-    def with_record(self, index: int, record: CallRecord) -> UnjournaledResults:
-        """These results and another."""
-        return UnjournaledResults({**self._records, index: record})
-
-    def __getitem__(self, index: int) -> bytes:
-        return self._records[index].to_json()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-
-_NO_RESULTS: Final = UnjournaledResults({})
-
-
-@dataclass(frozen=True, slots=True)
-class TimedClaim:
-    """A claim that this worker holds, with the times of this machine that belong to it.
-
-    Attributes:
-        sent_at: `monotonic()` before the claim was sent; its lease is no younger than that.
-        sticky_until: `monotonic()` until which the session stays with this worker.
-    """
-
-    claimed: Claimed
-    sent_at: float
-    sticky_until: float
+    loaded: LoadedSession
+    agent: Agent
+    state: AgentState
+    seen_extents: Mapping[str, Extent]
+    progress: Progress
+    obtained: Obtained
+    ending: Ending
+    outcome: Outcome
+    next_claim: TimedClaim
+    next_agent: tuple[str, str]
+    publish: tuple[StepRef, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,81 +70,64 @@ class Run:
 
     Attributes:
         state: The session with its execution in progress, before this step.
-        claim_sent_at: `monotonic()` before the claim was sent.
-        claimed_at: `monotonic()` after the claim's reply. Redis read its clock in between.
-        sticky_until: `monotonic()` until which the session stays with this worker.
         seen_extents: The messages that the driver sees, by section.
         stored_extents: The messages that were stored when the step was claimed, by section.
-        response: The model's answer; None before it, and where the run may not ask for one.
-        is_given: The response is one that a hook before the step has given: the model is not asked.
-        is_reloaded: The session was saved by somebody else while the step ran, and the hooks run once more on it.
-        records: Tool calls that have ended, by index.
-        unjournaled: The results among `records` that the commit still has to journal.
-        started: Calls that were started, by index, whose results a service brings later; never results themselves.
-        is_waiting: Calls of the step wait for answers, and nothing else can run.
-        signals: Why the execution ends after this step.
-        failure: Why the execution fails; None when it does not.
-        end_status: The status in which a hook has ended the execution; None when none has.
-        is_stopping: No call may begin any more; the commit keeps what the run has obtained.
-        has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
+        live: What the attempt emits while it runs, for those who follow the session.
+        make_auxiliary_call: Makes auxiliary calls; None where no model may be asked.
         outcome: What came of the step; None while the run is undecided.
         next_claim: The claim of the step that follows, when the commit kept it for this worker.
-        auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key. All copies of the run share
-            this one mutable value: whichever copy made a call, its answer counts for all.
-        child_ends: The ends of the step's children that a copy of the run has parsed, by request id; shared by all
-            copies. An answer never changes.
-        rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included;
-            shared by all copies of the run, like `auxiliary`.
-        make_auxiliary_call: Makes auxiliary calls; None where no model may be asked.
-        live: What the attempt emits while it runs, for those who follow the session.
         next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
         publish: Steps of children whose messages have to be published when the run is done.
     """
 
-    ref: StepRef
     claim: Claim
+    times: ClaimTimes
     loaded: LoadedSession
     lease: ActiveLease
     agent: Agent
     state: AgentState
-    claim_sent_at: float
-    claimed_at: float
-    sticky_until: float
     seen_extents: Mapping[str, Extent]
     stored_extents: Mapping[str, Extent]
     live: RunText
-    response: InferenceResponse | None = None
-    is_given: bool = False
-    is_reloaded: bool = False
-    records: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
-    unjournaled: UnjournaledResults = field(default_factory=lambda: _NO_RESULTS)
-    started: Mapping[int, CallRecord] = field(default_factory=dict[int, CallRecord])
-    is_waiting: bool = False
-    signals: tuple[StopSignal, ...] = ()
-    failure: ErrorInfo | None = None
-    end_status: ExecutionStatus | None = None
-    is_stopping: bool = False
-    has_unfinished_calls: bool = False
+    memory: AttemptMemory = field(default_factory=AttemptMemory)
+    make_auxiliary_call: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
+    progress: Progress = AT_FIRST
+    obtained: Obtained = NOTHING
+    ending: Ending = NO_END
     outcome: Outcome | None = None
     next_claim: TimedClaim | None = None
-    auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
-    rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
-    make_auxiliary_call: Callable[[Run, str, AuxiliaryRequest | str], InferenceResponse] | None = None
-    publish: tuple[StepRef, ...] = ()
     next_agent: tuple[str, str] | None = None
+    publish: tuple[StepRef, ...] = ()
 
-    def changed(self, **changes: Any) -> Run:
+    def changed(self, **changes: Unpack[RunChanges]) -> Run:
         """The same run with other values."""
         # Ten times as fast as `dataclasses.replace`: a step changes its run about ten times.
         copy = object.__new__(Run)
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
+    def with_progress(self, **changes: bool) -> Run:
+        """The same run with other values of its progress."""
+        return self.changed(progress=self.progress._replace(**changes))
+
+    def with_ending(self, **changes: Any) -> Run:
+        """The same run with other values of its ending; a name that it lacks is a ValueError."""
+        return self.changed(ending=self.ending._replace(**changes))
+
+    def with_response(self, response: InferenceResponse | None, *, is_given: bool | None = None) -> Run:
+        """The run with an answer.
+
+        Args:
+            is_given: A hook has given it. None: as it is.
+        """
+        given = self.obtained.is_given if is_given is None else is_given
+        return self.changed(obtained=self.obtained._replace(response=response, is_given=given))
+
     def with_record(self, index: int, record: CallRecord) -> Run:
         """The run with the record of a call, and with the stop that the tool asked for, or the failure that it is."""
-        signals = (record.signal,) if record.signal is not None and record.signal not in self.signals else ()
-        run = self.changed(records={**self.records, index: record}, signals=(*self.signals, *signals))
+        run = self.changed(obtained=self.obtained._replace(records={**self.obtained.records, index: record}))
+        if record.signal is not None and record.signal not in run.ending.signals:
+            run = run.with_ending(signals=(*run.ending.signals, record.signal))
         error = record.execution.error
         if error is None or FAILS_EXECUTION not in error.details:
             return run
@@ -188,8 +135,21 @@ class Run:
 
     def with_started(self, index: int, record: CallRecord) -> Run:
         """The run with the record of how a call was started whose result comes later."""
-        signals = (record.signal,) if record.signal is not None and index not in self.started else ()
-        return self.changed(started={**self.started, index: record}, signals=(*self.signals, *signals))
+        started = self.obtained.started
+        run = self.changed(obtained=self.obtained._replace(started={**started, index: record}))
+        if record.signal is None or index in started:
+            return run
+        return run.with_ending(signals=(*run.ending.signals, record.signal))
+
+    def with_unjournaled(self, index: int, record: CallRecord) -> Run:
+        """The run with a result that its commit has to journal."""
+        unjournaled = self.obtained.unjournaled.with_record(index, record)
+        return self.changed(obtained=self.obtained._replace(unjournaled=unjournaled))
+
+    @property
+    def ref(self) -> StepRef:
+        """The step that this run attempts."""
+        return self.claim.ref
 
     @property
     def journal(self) -> Journal:
@@ -205,9 +165,9 @@ class Run:
         answer = self.journal.answer_to(request)
         if answer is None:
             return None
-        if request.id not in self.child_ends:
-            self.child_ends[request.id] = answer.child_end()
-        return self.child_ends[request.id]
+        if request.id not in self.memory.child_ends:
+            self.memory.child_ends[request.id] = answer.child_end()
+        return self.memory.child_ends[request.id]
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
@@ -217,17 +177,17 @@ class Run:
 
     def without_unjournaled(self) -> Run:
         """The same run with nothing left to journal."""
-        return self.changed(unjournaled=_NO_RESULTS)
+        return self.changed(obtained=self.obtained._replace(unjournaled=NO_RESULTS))
 
     def stopping(self, *signals: StopSignal) -> Run:
         """The run in which no call may begin; its execution ends. A signal given again counts once."""
-        new = [signal for signal in signals if signal not in self.signals]
-        return self.changed(signals=(*self.signals, *new), is_stopping=True)
+        new = [signal for signal in signals if signal not in self.ending.signals]
+        return self.with_ending(signals=(*self.ending.signals, *new), is_stopping=True)
 
     def failing(self, error: ErrorInfo, reason: StopReason) -> Run:
         """The run in which no call may begin; its execution fails."""
         signal = StopSignal(reason=reason, message=error.message, source="engine")
-        return self.stopping(signal).changed(failure=error)
+        return self.stopping(signal).with_ending(failure=error)
 
     def decide(self, outcome: Outcome) -> Run:
         """The run with its outcome."""
@@ -235,11 +195,11 @@ class Run:
 
     def latest_redis_ms(self, monotonic: float) -> int:
         """Redis's time at `monotonic`, at the latest: counted from before the claim was sent."""
-        return self.claim.now_ms + round((monotonic - self.claim_sent_at) * 1000)
+        return self.claim.now_ms + round((monotonic - self.times.sent_at) * 1000)
 
     def redis_ms(self, monotonic: float) -> int:
         """Redis's time at `monotonic`, at the earliest: counted from after the claim's reply."""
-        return self.claim.now_ms + round((monotonic - self.claimed_at) * 1000)
+        return self.claim.now_ms + round((monotonic - self.times.claimed_at) * 1000)
 
     @property
     def resumed_at(self) -> datetime:
@@ -265,7 +225,7 @@ class Run:
     @property
     def is_poison(self) -> bool:
         """Whether the step ended too often without an answer."""
-        return self.failure is not None and self.failure.kind == "poison"
+        return self.ending.failure is not None and self.ending.failure.kind == "poison"
 
     @property
     def model(self) -> str:
@@ -298,7 +258,7 @@ class Run:
 
     def hook_context(self, point: HookPoint, state: AgentState, **values: Any) -> HookContext:
         """The context of the hooks at a point, with the values that this point has beside the state."""
-        has_answer = not self.is_given and (self.is_reloaded or self.journal.answer is not None)
+        has_answer = not self.obtained.is_given and (self.progress.is_reloaded or self.journal.answer is not None)
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,
             state=state, now=moment(self.claim.now_ms), is_repeated=has_answer, ask=self.ask_model, **values,

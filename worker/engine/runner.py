@@ -143,7 +143,7 @@ class StepRunner:
     def _call_tools(self, run: Run) -> Run:
         """Run what can run; the run is decided when it waits, and goes on when an answer came meanwhile."""
         run = self._tool_calls.call(run)
-        while run.is_waiting and run.outcome is None:
+        while run.progress.is_waiting and run.outcome is None:
             run = self._tool_calls.call(self._waiter.wait(run))
         return run
 

@@ -25,15 +25,15 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
     data: dict[str, Any] = {
         "tools": [
             {"name": record.execution.tool_call.name[:_NAME_CHARS], "outcome": record.execution.outcome.value}
-            for _, record in sorted(run.records.items())[:_SHOWN_TOOLS]
+            for _, record in sorted(run.obtained.records.items())[:_SHOWN_TOOLS]
         ],
         "tokens": response.usage.total,
         "finish_reason": response.finish_reason.value,
         "model": response.model,
         "text": redact_known(response.content[: 2 * _SHOWN_CHARS])[:_SHOWN_CHARS],
     }
-    if len(run.records) > _SHOWN_TOOLS:
-        data["more_tools"] = len(run.records) - _SHOWN_TOOLS
+    if len(run.obtained.records) > _SHOWN_TOOLS:
+        data["more_tools"] = len(run.obtained.records) - _SHOWN_TOOLS
     return NewEvent(type=EventType.STEP_COMMITTED, execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
@@ -100,12 +100,12 @@ def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
 def summarize_step(run: Run, state: AgentState | None, next_step: int | None) -> str:
     """A step in a line: "3 tool calls · search_docs ×2, read_file · 412 tokens · next step 4"."""
     parts: list[str] = []
-    names = [record.execution.tool_call.name[:_NAME_CHARS] for _, record in sorted(run.records.items())]
+    names = [record.execution.tool_call.name[:_NAME_CHARS] for _, record in sorted(run.obtained.records.items())]
     if names:
         parts.append(f"{len(names)} tool call{'s' if len(names) != 1 else ''}")
         parts.append(", ".join(_count_names(names[:_SHOWN_TOOLS])))
-    if run.response is not None and run.response.usage.total:
-        parts.append(f"{run.response.usage.total} tokens")
+    if run.obtained.response is not None and run.obtained.response.usage.total:
+        parts.append(f"{run.obtained.response.usage.total} tokens")
     if next_step is not None:
         parts.append(f"next step {next_step}")
     elif state is not None and state.execution is not None:

@@ -29,7 +29,6 @@ from ..tools import (
     ToolContext,
     UnusableResult,
 )
-from .active_lease import Interruption
 from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
     CallTimes,
@@ -45,8 +44,10 @@ from .call_records import (
 )
 from .child_calls import read_spawned_ends
 from .delegating import Delegator
+from .leases import Interruption
 from .request_opening import RequestOpener, next_request_id
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 from .services import EngineServices
 from .store_retries import try_to_journal_results
 
@@ -218,7 +219,7 @@ class ToolCallRunner:
             return self._add_record(run, planned, record, with_commit=with_commit)
         was_cut_short = record.execution.outcome in (ToolOutcome.UNKNOWN, ToolOutcome.NOT_RUN)
         if was_cut_short and run.lease.interruption not in (None, Interruption.CANCEL, Interruption.LIMIT):
-            return run.changed(has_unfinished_calls=True)
+            return run.with_progress(has_unfinished_calls=True)
         return self._add_record(run, planned, record, with_commit=with_commit)
 
     def _add_record(self, run: Run, planned: PlannedCall, record: CallRecord | NeedsReply, *, with_commit: bool) -> Run:
@@ -232,7 +233,7 @@ class ToolCallRunner:
         run = run.with_record(planned.index, record)
         if planned.is_pure:
             return run
-        run = run.changed(unjournaled=run.unjournaled.with_record(planned.index, record))
+        run = run.with_unjournaled(planned.index, record)
         if with_commit:
             return run
         return try_to_journal_results(run, self._services)  # the commit tries again, as long as the step may live
@@ -247,11 +248,11 @@ class ToolCallRunner:
             run = self._opener.open_needed(run, planned, needs)
         # One that an attempt with a lost reply has opened may have its answer, which is read when it is closed.
         is_open = any(each.index == planned.index and each.child is None for each in run.journal.open_requests)
-        if run.outcome is None and run.is_stopping and planned.index not in run.records and not is_open:
+        if run.outcome is None and run.ending.is_stopping and planned.index not in run.obtained.records and not is_open:
             run = run.with_record(planned.index, self._record_unasked(run, planned, needs))
-        if planned.index not in run.records or planned.is_pure:
+        if planned.index not in run.obtained.records or planned.is_pure:
             return run
-        return run.changed(unjournaled=run.unjournaled.with_record(planned.index, run.records[planned.index]))
+        return run.with_unjournaled(planned.index, run.obtained.records[planned.index])
 
     def _record_unasked(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> CallRecord:
         """Record a call that would wait, of an execution that ends: one that has begun elsewhere is unknown."""
@@ -274,9 +275,9 @@ class ToolCallRunner:
             ),
             replies=self._replies(run, planned),
             state=run.state,
-            calls=run.response.tool_calls if run.response is not None else (),
+            calls=run.obtained.response.tool_calls if run.obtained.response is not None else (),
             emitter=lambda value: run.live.emit_of_tool(planned.index, value),
-            provider=run.response.provider if run.response is not None else None,
+            provider=run.obtained.response.provider if run.obtained.response is not None else None,
             is_repeated=planned.index in run.journal.begun,
             max_result_bytes=self._settings.max_result_bytes,
         )

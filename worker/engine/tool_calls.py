@@ -8,29 +8,36 @@ from outside leave the step waiting, after all the others have run.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, assert_never
 
-from ..errors import ClaimLost, StoreUnavailable
-from ..redaction import describe_exception
-from ..state import StopReason
-from ..store import BeginResult
-from ..tools import StopExecution
-from .asked_calls import has_later_result, is_superseded
-from .begun_calls import BegunCalls
+from ..errors import ClaimLost
+from ..redaction import describe_exception, redact
+from ..state import ErrorInfo, StopReason, ToolOutcome
+from ..store import BeginRecord, BeginResult
+from ..tools import Effect, LookupResult, LookupStatus, StopExecution, UnusableResult
+from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner
-from .call_records import PlannedCall
+from .call_records import (
+    CallTimes,
+    PlannedCall,
+    record_call,
+    record_error,
+    record_stopped,
+    record_unknown,
+    result_value,
+)
 from .children import Children
 from .delegating import Delegator
 from .handoffs import Handoffs
-from .interruptions import give_back, resolve_interruption, user_stop_signal
+from .interruptions import give_back, release_and_retry, resolve_interruption, user_stop_signal
 from .outcome import TakenOver
 from .request_closing import RequestCloser
 from .request_opening import RequestOpener
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 from .services import EngineServices
+from .store_retries import ask_store
 from .tool_call_runner import ToolCallRunner
-
-_REDIS_PAUSE_SECONDS: Final = 0.2
 
 
 class ToolCalls:
@@ -56,10 +63,10 @@ class ToolCalls:
         Returns:
             The run with a record of each call; waiting, where calls need an answer and the others have run.
         """
-        if run.outcome is not None or run.response is None or not run.response.tool_calls:
+        if run.outcome is not None or run.obtained.response is None or not run.obtained.response.tool_calls:
             return run
-        run = self._handoffs.find(self._call(run.changed(is_waiting=False) if run.is_waiting else run))
-        if self._services.observer is not None and run.records:
+        run = self._handoffs.find(self._call(run.with_progress(is_waiting=False) if run.progress.is_waiting else run))
+        if self._services.observer is not None and run.obtained.records:
             self._services.observer.tools_called(run)
         return run
 
@@ -74,7 +81,7 @@ class ToolCalls:
                 return run
             # A remembered approval, or an answer that came first, may have made a call ready that has just asked; and
             # a call that repeats another one of the answer gets its record.
-            run, planned = (run, []) if run.has_unfinished_calls else self._plan(run)
+            run, planned = (run, []) if run.progress.has_unfinished_calls else self._plan(run)
         return self._conclude(run) if run.journal.requests else run
 
     def _plan(self, run: Run) -> tuple[Run, list[PlannedCall]]:
@@ -96,7 +103,7 @@ class ToolCalls:
         run = self._children.stop_unwanted(self._closer.cancel_open(run.stopping()))
         if run.outcome is not None:
             return run
-        return self._planner.record_without_running(run).changed(is_waiting=bool(run.journal.open_requests))
+        return self._planner.record_without_running(run).with_progress(is_waiting=bool(run.journal.open_requests))
 
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
@@ -121,21 +128,22 @@ class ToolCalls:
 
     def _run_batch(self, run: Run, batch: Sequence[PlannedCall], *, is_final: bool) -> Run:
         """Run calls side by side; those that may not begin any more are recorded as not run."""
-        if not run.is_stopping:
+        if not run.ending.is_stopping:
             run = self._check_interruption(run)
         runnable: Sequence[PlannedCall] = ()
-        if run.outcome is None and not run.is_stopping:
+        if run.outcome is None and not run.ending.is_stopping:
             run, runnable = self._begin_calls(run, batch)
         if run.outcome is not None:
             return run
         for planned in batch:
-            if planned not in runnable and planned.index not in run.records and planned.index not in run.started:
+            has_record = planned.index in run.obtained.records or planned.index in run.obtained.started
+            if planned not in runnable and not has_record:
                 begun = run.journal.begun.get(planned.index)
                 run = run.with_record(planned.index, self._begun_calls.record_stopped(run, planned, begun))
         run = self._runner.run_calls(run, runnable, is_final=is_final)
         if run.outcome is not None:
             return run
-        return resolve_interruption(run, self._services) if run.has_unfinished_calls else run
+        return resolve_interruption(run, self._services) if run.progress.has_unfinished_calls else run
 
     def _check_interruption(self, run: Run) -> Run:
         """Return the run as it is when a call may begin, otherwise a stopping or decided one."""
@@ -149,14 +157,14 @@ class ToolCalls:
         new_later = [each for each in batch if each.later is not None and not has_later_result(run, each.index)]
         if new_later:  # their begin records come with their requests
             run = self._opener.open_later(run, new_later)
-            if run.outcome is not None or run.is_stopping:
+            if run.outcome is not None or run.ending.is_stopping:
                 return run, ()
-            batch = [each for each in batch if each.index not in run.records]
+            batch = [each for each in batch if each.index not in run.obtained.records]
         asked = {each.index for each in new_later}
         effects = [each for each in batch if each.index not in asked and (not each.is_pure or each.later is not None)]
         if not effects:
             run = self._check_interruption(run) if new_later else run
-            return run, () if run.outcome is not None or run.is_stopping else batch
+            return run, () if run.outcome is not None or run.ending.is_stopping else batch
         timeouts = {each.index: round(each.timeout * 1000) for each in effects}
         again = [index for index in timeouts if index in run.journal.begun]
         try:
@@ -174,21 +182,20 @@ class ToolCalls:
         # Asked again: the round trip of the begin records may have taken long.
         run = self._check_interruption(run)
         runnable = [each for each in batch if each.index not in timeouts or each.index in begun.own]
-        return run, () if run.outcome is not None or run.is_stopping else runnable
+        return run, () if run.outcome is not None or run.ending.is_stopping else runnable
 
     def _adopt_result(self, run: Run, index: int, record: CallRecord) -> Run:
         return run.with_started(index, record) if has_later_result(run, index) else run.with_record(index, record)
 
     def _journal_beginnings(self, run: Run, timeouts: Mapping[int, int], again: Collection[int]) -> BeginResult:
         """Journal the beginnings; after a lost reply once more, since a record that bears this claim is its own."""
-        while True:
-            try:
-                latest_ms = run.latest_redis_ms(self._services.monotonic())
-                return self._store.steps.begin_calls(run.claim, timeouts, latest_ms, again=again)
-            except StoreUnavailable:
-                if run.lease.interruption is not None or self._keeper.remaining(run.lease) <= 0:
-                    raise
-                self._services.sleep(_REDIS_PAUSE_SECONDS)
+
+        def begin() -> BeginResult:
+            latest_ms = run.latest_redis_ms(self._services.monotonic())
+            return self._store.steps.begin_calls(run.claim, timeouts, latest_ms, again=again)
+
+        # Nothing of these calls is lost when the step ends here.
+        return ask_store(run, self._services, begin, "the beginning of a call", holds_something=False)
 
     # --- what is left open ------------------------------------------------------------------------------------
 
@@ -201,7 +208,8 @@ class ToolCalls:
         if run.outcome is not None:
             return run
         run, _ = self._planner.plan(run)
-        return run.changed(is_waiting=any(each.index not in run.records for each in run.journal.open_requests))
+        records = run.obtained.records
+        return run.with_progress(is_waiting=any(each.index not in records for each in run.journal.open_requests))
 
 
 def _batches(calls: Sequence[PlannedCall], width: int) -> Iterator[tuple[int, int]]:
@@ -217,12 +225,105 @@ def _batches(calls: Sequence[PlannedCall], width: int) -> Iterator[tuple[int, in
 
 def _is_complete(run: Run) -> bool:
     """Whether each call has its record, or another worker finishes what was cut short."""
-    assert run.response is not None
-    return run.has_unfinished_calls or len(run.records) >= len(run.response.tool_calls)
+    assert run.obtained.response is not None
+    return run.progress.has_unfinished_calls or len(run.obtained.records) >= len(run.obtained.response.tool_calls)
 
 
 def _has_ended(run: Run) -> bool:
     """Whether the execution ends with this step, so that nobody has to answer any more."""
-    if run.is_stopping:
+    if run.ending.is_stopping:
         return True
-    return bool(run.signals) and not run.execution.continuation.is_continuation_requested
+    return bool(run.ending.signals) and not run.execution.continuation.is_continuation_requested
+
+
+_LOOKUP_AGAIN_SECONDS: Final = 2.0
+
+
+class BegunCalls:
+    """Decides whether begun calls run again."""
+
+    def __init__(self, services: EngineServices, runner: ToolCallRunner) -> None:
+        self._services = services
+        self._runner = runner
+
+    def resolve(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
+        """Decide by the effect class whether a begun call runs again; the list holds all calls that may run."""
+        fresh: list[PlannedCall] = []
+        for each in planned:
+            begun = run.journal.begun.get(each.index)
+            if run.ending.is_stopping:
+                run = run.with_record(each.index, self.record_stopped(run, each, begun))
+            elif begun is None or has_begun_elsewhere(run, each.index):  # the call begins, or only goes on
+                fresh.append(each)
+            else:
+                run, again = self._resolve_begun(run, each, begun)
+                fresh += again
+            if run.outcome is not None:
+                return run, []
+        return run, fresh
+
+    def _resolve_begun(self, run: Run, planned: PlannedCall, begun: BeginRecord) -> tuple[Run, list[PlannedCall]]:
+        match planned.tool.effect:
+            case Effect.PURE | Effect.KEYED:
+                return run, [planned]
+            case Effect.LOOKUP:
+                return self._look_up(run, planned, begun)
+            case Effect.UNSAFE:
+                why = "a worker ended during the call"
+                return _with_outcome(run, planned, record_unknown(run, planned, why, self._times_now(run))), []
+            case _ as never:
+                assert_never(never)
+
+    def record_stopped(self, run: Run, planned: PlannedCall, begun: BeginRecord | None) -> CallRecord:
+        """Record a call that may not begin any more."""
+        return record_stopped(run, planned, self._services.redis_ms(run), None if planned.is_pure else begun)
+
+    def _look_up(self, run: Run, planned: PlannedCall, begun: BeginRecord) -> tuple[Run, list[PlannedCall]]:
+        """Ask the tool whether the effect happened; believe "no" only when the call cannot be running any more."""
+        try:
+            answer = self._runner.look_up(run, planned)
+        except StopExecution as stop:
+            run = run.stopping(stop.signal_from(planned.call.name))
+            answer = LookupResult.unknown("its lookup ended the execution")
+        except Exception as error:  # noqa: BLE001 - the tool's own code
+            answer = LookupResult.unknown(describe_exception(error).message)
+        now_ms = self._services.redis_ms(run)
+        match answer.status:
+            case LookupStatus.HAPPENED:
+                return _with_outcome(run, planned, self._record_lookup(run, planned, answer)), []
+            case LookupStatus.UNKNOWN:
+                why = redact(answer.reason) or "its lookup cannot tell"
+                return _with_outcome(run, planned, record_unknown(run, planned, why, CallTimes.at(now_ms))), []
+            case LookupStatus.DID_NOT_HAPPEN:
+                # The worker that began the call may still be in it, until the call's timeout is over.
+                margin_ms = round(self._services.settings.lookup_margin_seconds * 1000)
+                over_ms = begun.at_ms + begun.timeout_ms + margin_ms
+                if over_ms <= now_ms:
+                    return run, [planned]
+                return self._look_up_later(run, planned, (over_ms - now_ms) / 1000), []
+            case _ as never:
+                assert_never(never)
+
+    def _record_lookup(self, run: Run, planned: PlannedCall, answer: LookupResult) -> CallRecord:
+        """Record the effect of an earlier attempt, as the tool's lookup describes it."""
+        try:
+            value = result_value(planned.tool, answer.value, self._services.settings)
+        except UnusableResult as error:
+            problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
+            return record_error(run, planned, problem, self._times_now(run))
+        return record_call(run, planned, ToolOutcome.OK, self._times_now(run), value=value)
+
+    def _look_up_later(self, run: Run, planned: PlannedCall, seconds: float) -> Run:
+        why = f"{planned.call.name} may still be running elsewhere"
+        seconds = min(seconds, _LOOKUP_AGAIN_SECONDS)
+        return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
+
+    def _times_now(self, run: Run) -> CallTimes:
+        return CallTimes.at(self._services.redis_ms(run))
+
+
+def _with_outcome(run: Run, planned: PlannedCall, record: CallRecord) -> Run:
+    """The run with the record of a call, or of how it was started where a service brings its result."""
+    if planned.later is not None:
+        return run.with_started(planned.index, record)
+    return run.with_record(planned.index, record)

@@ -14,7 +14,8 @@ from .children import Children
 from .interruptions import user_stop_signal
 from .outcome import TakenOver, Waiting
 from .request_closing import RequestCloser
-from .run import CallRecord, Run
+from .run import Run
+from .run_values import CallRecord
 from .services import EngineServices
 from .step_texts import summarize_wait
 from .store_retries import ask_store
@@ -38,11 +39,11 @@ class StepWaiter:
         Raises:
             StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
         """
-        if run.outcome is not None or not run.is_waiting:
+        if run.outcome is not None or not run.progress.is_waiting:
             return run
         loaded = run.loaded
         run, plan = self._children.plan(run)
-        if run.outcome is not None or not run.is_waiting:
+        if run.outcome is not None or not run.progress.is_waiting:
             return run
         for _ in range(_MOST_CONFLICTS):
             try:
@@ -64,9 +65,9 @@ class StepWaiter:
 
     def _go_on(self, run: Run, refused: RefusedWait) -> Run:
         """The run with what has happened meanwhile."""
-        run = run.with_journal(refused.journal).changed(is_waiting=False)
+        run = run.with_journal(refused.journal).with_progress(is_waiting=False)
         run = self._children.refuse(run, refused.refused)
-        return run if refused.cancel is None or run.is_stopping else run.stopping(user_stop_signal())
+        return run if refused.cancel is None or run.ending.is_stopping else run.stopping(user_stop_signal())
 
     def _wait(self, run: Run, base: LoadedSession, plan: ChildPlan) -> WaitResult:
         results = {index: record.to_json() for index, record in _results(run).items()}
@@ -103,5 +104,5 @@ def _wait_transition(run: Run) -> Transition:
 
 def _results(run: Run) -> dict[int, CallRecord]:
     """Results not in the journal, except those derived from answers."""
-    missing = (index for index in sorted(run.records) if index not in run.journal.results)
-    return {index: run.records[index] for index in missing if not has_outside_result(run, index)}
+    missing = (index for index in sorted(run.obtained.records) if index not in run.journal.results)
+    return {index: run.obtained.records[index] for index in missing if not has_outside_result(run, index)}

@@ -10,7 +10,7 @@ from typing import Any
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import EngineServices, LeaseKeeper, StepRunner
-from celery_agents.worker.engine.active_lease import ActiveLease
+from celery_agents.worker.engine.leases import ActiveLease
 from celery_agents.worker.store import (
     Claim,
     Claimed,

@@ -11,7 +11,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import ScriptedDriver
 from celery_agents.worker.engine import LeaseKeeper
-from celery_agents.worker.engine.active_lease import ActiveLease, Interruption
+from celery_agents.worker.engine.leases import ActiveLease, Interruption
 from celery_agents.worker.store import Claimed, StepRef
 
 from support.engine import Bench

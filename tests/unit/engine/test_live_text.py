@@ -155,7 +155,7 @@ def test_what_a_tool_emits_is_its_own_part(new_bench: NewBench, value: Any) -> N
 @pytest.mark.parametrize("value", [object(), float("nan"), "x" * 16_001, "\ud800", {"a": {1, 2}}])
 def test_a_tool_learns_what_it_cannot_emit(value: Any) -> None:
     emitted: list[Any] = []
-    from celery_agents.worker.engine.live_text import _check_piece
+    from celery_agents.worker.engine.live_writer import _check_piece
 
     with pytest.raises(InvalidInput, match=r"ctx\.emit takes"):
         emitted.append(_check_piece(value))

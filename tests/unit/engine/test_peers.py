@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from celery_agents.worker.engine.peers import Peers
+from celery_agents.worker.engine.claiming import Peers
 
 
 def facts(**more: Any) -> dict[str, Any]:

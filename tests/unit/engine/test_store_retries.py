@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from celery_agents.worker.engine.active_lease import Interruption
+from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.engine.run import Run
 from celery_agents.worker.engine.services import EngineServices
 from celery_agents.worker.engine.store_retries import ask_store

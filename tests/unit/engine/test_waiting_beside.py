@@ -8,7 +8,7 @@ from typing import Any
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, Waiting
-from celery_agents.worker.engine.run import CallRecord
+from celery_agents.worker.engine.run_values import CallRecord
 from celery_agents.worker.state import (
     AgentState,
     Approve,

@@ -74,7 +74,7 @@ def test_names_of_tools_of_servers_are_limited(monkeypatch: Any) -> None:
         execution = SimpleNamespace(tool_call=call, outcome=outcome, completed_at=_Time(took), started_at=_Time(took))
         run = a_run()
         run.agent.toolset = {call.name: object()}
-        run.records = {0: SimpleNamespace(execution=execution)}
+        run.obtained = SimpleNamespace(records={0: SimpleNamespace(execution=execution)})
         monkeypatch.setattr(module, "new_records", lambda _run: [0])
         metrics.tools_called(run)
     assert len(label_values(metrics, "tool_calls_total", "tool")) == 1_001

@@ -1,0 +1,156 @@
+"""The groups of values that a run consists of, and the records of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from ..errors import StateUnreadable
+from ..state import ChildEnd, ErrorInfo, ExecutionStatus, InferenceResponse, StopSignal, ToolExecution, Value
+from ..store import Claimed
+from .rejected_answers import RejectedAnswer
+
+
+class CallRecord(Value):
+    """The journal's record of a tool call that has ended: the execution, and a stop that the tool asked for."""
+
+    execution: ToolExecution
+    signal: StopSignal | None = None
+
+    @classmethod
+    def from_journal(cls, index: int, raw: bytes) -> CallRecord:
+        """Read the record of the call with this index.
+
+        Raises:
+            StateUnreadable: It is damaged.
+        """
+        try:
+            return cls.from_json(raw)
+        except ValidationError:
+            raise StateUnreadable(f"journal t{index}:r", "it is no record of a call") from None
+
+
+class UnjournaledResults(Mapping[int, bytes]):
+    """Results that the commit has to journal, by index.
+
+    A value becomes JSON when somebody reads it: a commit that goes through in one script reads none.
+    """
+
+    def __init__(self, records: Mapping[int, CallRecord]) -> None:
+        self._records = records
+
+    def with_record(self, index: int, record: CallRecord) -> UnjournaledResults:
+        """These results and another."""
+        return UnjournaledResults({**self._records, index: record})
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._records[index].to_json()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+_NO_RECORDS: Final[Mapping[int, CallRecord]] = {}
+NO_RESULTS: Final = UnjournaledResults(_NO_RECORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedClaim:
+    """A claim that this worker holds, with the times of this machine that belong to it.
+
+    Attributes:
+        sent_at: `monotonic()` before the claim was sent; its lease is no younger than that.
+        sticky_until: `monotonic()` until which the session stays with this worker.
+    """
+
+    claimed: Claimed
+    sent_at: float
+    sticky_until: float
+
+
+class ClaimTimes(NamedTuple):
+    """The times of this machine that belong to a run's claim, by `monotonic()`.
+
+    Attributes:
+        sent_at: Before the claim was sent.
+        claimed_at: After the claim's reply. Redis read its clock in between.
+        sticky_until: Until then the session stays with this worker.
+    """
+
+    sent_at: float
+    claimed_at: float
+    sticky_until: float
+
+
+class Progress(NamedTuple):
+    """The state that a run is in between its phases.
+
+    Attributes:
+        is_reloaded: The session was saved by somebody else while the step ran, and the hooks run once more on it.
+        is_waiting: Calls of the step wait for answers, and nothing else can run.
+        has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
+    """
+
+    is_reloaded: bool = False
+    is_waiting: bool = False
+    has_unfinished_calls: bool = False
+
+
+class Obtained(NamedTuple):
+    """The answer and the results that a run has obtained for its step.
+
+    Attributes:
+        response: The model's answer; None before it, and where the run may not ask for one.
+        is_given: The response is one that a hook before the step has given: the model is not asked.
+        records: Tool calls that have ended, by index.
+        unjournaled: The results among `records` that the commit still has to journal.
+        started: Calls that were started, by index, whose results a service brings later; never results themselves.
+    """
+
+    response: InferenceResponse | None = None
+    is_given: bool = False
+    records: Mapping[int, CallRecord] = _NO_RECORDS
+    unjournaled: UnjournaledResults = NO_RESULTS
+    started: Mapping[int, CallRecord] = _NO_RECORDS
+
+
+class Ending(NamedTuple):
+    """How a run ends its execution, if it does.
+
+    Attributes:
+        signals: Why the execution ends after this step.
+        failure: Why the execution fails; None when it does not.
+        status: The status in which a hook has ended the execution; None when none has.
+        is_stopping: No call may begin any more; the commit keeps what the run has obtained.
+    """
+
+    signals: tuple[StopSignal, ...] = ()
+    failure: ErrorInfo | None = None
+    status: ExecutionStatus | None = None
+    is_stopping: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class AttemptMemory:
+    """Memory that all copies of a run share: an answer that one copy obtained counts for all.
+
+    Attributes:
+        auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key.
+        child_ends: The ends of the step's children that were parsed, by request id. An answer never changes.
+        rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included.
+    """
+
+    auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
+    rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
+
+
+AT_FIRST: Final = Progress()
+NOTHING: Final = Obtained()
+NO_END: Final = Ending()
