@@ -15,6 +15,11 @@ def is_redis(url: str) -> bool:
     return url.startswith(("redis://", "rediss://", "unix://"))
 
 
+def takes_steps_itself(settings: Settings) -> bool:
+    """Whether workers fetch steps over a connection of their own to one Redis, and not by Celery's consumer."""
+    return is_redis(settings.broker) and ";" not in settings.broker
+
+
 def shares_a_database(settings: Settings) -> bool:
     """Tell whether broker and store are the same database of the same Redis, however their URLs are spelled."""
     if settings.broker_url is None:

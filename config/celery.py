@@ -22,32 +22,25 @@ EVENT_EXCHANGE: Final = "celery-agents.events"
 _GROUP_QUEUE_SECONDS: Final = 86_400.0
 
 
-def queues(settings: Settings, *, may_be_unacknowledged: bool = True) -> list[Queue]:
-    """Declare two queues: steps, whose messages are hints, and control, whose messages hold the whole request.
-
-    Args:
-        may_be_unacknowledged: Whether the workers take no more messages than they have slots.
-    """
+def queues(settings: Settings) -> list[Queue]:
+    """Declare two queues: steps, whose messages are hints, and control, whose messages hold the whole request."""
     control = Queue(
         settings.control_queue, Exchange(settings.control_queue, type="direct"), routing_key=settings.control_queue
     )
-    return [step_queue(settings, "", may_be_unacknowledged=may_be_unacknowledged), control]
+    return [step_queue(settings, ""), control]
 
 
-def step_queue(settings: Settings, name: str, *, may_be_unacknowledged: bool = True) -> Queue:
+def step_queue(settings: Settings, name: str) -> Queue:
     """Declare a queue of step messages.
 
     Args:
         name: As an agent gives it; "" for the common queue.
-        may_be_unacknowledged: Whether the workers take no more messages than they have slots.
     """
     full = settings.step_queue(name)
     return Queue(
         full,
         Exchange(full, type="direct"),
         routing_key=full,
-        # A lost message costs latency only, so it is not even acknowledged: 6 Redis commands a step instead of 10.
-        no_ack=may_be_unacknowledged and is_redis(settings.broker),
         # A worker group has another name when its agents change. Redis removes empty queues by itself.
         expires=_GROUP_QUEUE_SECONDS if name.startswith(GROUP_MARK) else None,
     )
@@ -77,7 +70,6 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "worker_pool": GREENLETS if settings.pool == "greenlets" else settings.pool,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": is_redis(settings.broker),  # a message without a free slot stays in the queue
         "worker_send_task_events": settings.task_events,
         "task_send_sent_event": settings.task_events,
         "worker_enable_remote_control": True,  # Flower's inspect and revoke

@@ -12,7 +12,7 @@ from ..config.brokers import is_redis
 from ..config.celery import queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
-from .consumer.one_loop import OneLoop
+from .consumer.step_consumer import consumer_step
 from .controls import register_controls
 from .lazy_client import LazyClient
 from .producer import attach_settings, create_producer_app
@@ -50,8 +50,7 @@ def install(app: Celery, settings: Settings | None = None, *, agents: str | None
     broker = _broker_of(app)
     store = broker if broker is not None and is_redis(broker) and ";" not in broker else None
     chosen = settings or Settings.from_environment(default_redis_url=store, broker_url=broker, agents=agents)
-    # Without acknowledgement a worker that prefetches would take the whole queue into its memory.
-    for queue in queues(chosen, may_be_unacknowledged=bool(app.conf.worker_disable_prefetch)):
+    for queue in queues(chosen):
         if queue.name not in app.amqp.queues:
             app.amqp.queues.select_add(queue)
     attach(app, chosen)
@@ -65,7 +64,7 @@ def attach(app: Celery, settings: Settings) -> LazyRuntime:
     register_step(app, settings, runtime)
     register_controls(app, settings, client)
     app.steps["worker"].add(worker_bootstep(app, settings, runtime, stop=client.stop))
-    app.steps["consumer"].update((runtime.liveness.step(), OneLoop))
+    app.steps["consumer"].update((runtime.liveness.step(), consumer_step(runtime)))
     return runtime
 
 

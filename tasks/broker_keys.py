@@ -30,17 +30,22 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
 
 def queue_key_types(app: Celery, queue: Queue) -> dict[str, str]:
     """Return the keys of one queue: its list, those of the other priorities, and the set of its bindings."""
-    options = _options(app)
-    prefix, separator = _prefix(options), str(options.get("sep", _SEPARATOR))
-    steps = list(options.get("priority_steps") or _PRIORITY_STEPS)[1:]
-    name = f"{prefix}{queue.name}"
-    types = dict.fromkeys((name, *(f"{name}{separator}{step}" for step in steps)), "list")
-    return {**types, f"{prefix}_kombu.binding.{queue.exchange.name}": "set"}
+    bindings = f"{_prefix(_options(app))}_kombu.binding.{queue.exchange.name}"
+    return {**dict.fromkeys(queue_keys(app, queue.name), "list"), bindings: "set"}
 
 
 def queue_key(app: Celery, queue: str) -> str:
     """Return the list of a queue's messages, given the broker's name of the queue."""
     return f"{_prefix(_options(app))}{queue}"
+
+
+def queue_keys(app: Celery, queue: str) -> tuple[str, ...]:
+    """Return the lists of a queue by the broker's name of it, the highest priority first."""
+    options = _options(app)
+    name, separator = f"{_prefix(options)}{queue}", str(options.get("sep", _SEPARATOR))
+    return tuple(
+        f"{name}{separator}{step}" if step else name for step in options.get("priority_steps") or _PRIORITY_STEPS
+    )
 
 
 def unacked_key(app: Celery) -> str:

@@ -167,8 +167,6 @@ class MessageTemplate:
         outer["body"] = _BODY
         outer["properties"]["delivery_tag"] = _TAG
         self._outer = _Pattern(json.dumps(outer))
-        outer["properties"]["body_encoding"] = None
-        self._fill_delivered = _copier(outer)
 
     def message(self, ref: StepRef, published_ms: int) -> str:
         """Return a message as it stands in the queue."""
@@ -177,10 +175,11 @@ class MessageTemplate:
         return self._outer.fill(values)
 
     def make_delivered(self, ref: StepRef, published_ms: int) -> dict[str, Any]:
-        """Return a message as kombu has it when it has read it from the queue; its body needs no base64."""
-        values = _values(ref, published_ms)
-        values[_BODY] = self._body.fill(values)
-        return self._fill_delivered(values)
+        """Return a message that does not travel: an element of the queue that is decoded, and its body too."""
+        values = _values(ref, published_ms) | {_BODY: ""}
+        delivered: dict[str, Any] = json.loads(self._outer.fill(values))
+        delivered["body"] = json.loads(self._body.fill(values))
+        return delivered
 
     def is_like(self, queue: str, message: str, ref: StepRef, published_ms: int) -> bool:
         """Tell whether kombu wrote to the same key, and the same apart from the random delivery tag."""
@@ -214,10 +213,6 @@ class _Pattern:
         self._parts = _split_at_marks(text)
         self._marks = frozenset(self._parts) & frozenset(_MARKS)
 
-    @property
-    def has_marks(self) -> bool:
-        return bool(self._marks)
-
     def fill(self, values: Mapping[str, str]) -> str:
         return "".join([values[part] if part in self._marks else part for part in self._parts])
 
@@ -232,33 +227,3 @@ def _split_at_marks(text: str) -> list[str]:
 def _split(text: str, mark: str) -> Sequence[str]:
     pieces = [piece for half in text.split(mark) for piece in (mark, half)][1:]
     return [piece for piece in pieces if piece]
-
-
-def _copier(template: Any) -> Callable[[Mapping[str, str]], Any]:
-    """Return a function that copies parsed JSON with the marks in it filled in."""
-    if isinstance(template, dict):
-        fields = cast("dict[str, Any]", template)
-        copiers = [(name, _copier(value)) for name, value in fields.items() if _must_be_copied(value)]
-
-        def copy(values: Mapping[str, str]) -> dict[str, Any]:
-            copied = fields.copy()
-            for name, copy_value in copiers:
-                copied[name] = copy_value(values)
-            return copied
-
-        return copy
-    if isinstance(template, list):
-        items = [_copier(item) for item in cast("list[Any]", template)]
-        return lambda values: [copy_item(values) for copy_item in items]
-    if not _must_be_copied(template):
-        return lambda values: template
-    if isinstance(template, int):
-        return lambda values: int(values[str(template)])
-    return _Pattern(template).fill
-
-
-def _must_be_copied(template: Any) -> bool:
-    """Tell whether a value holds a mark, or may be changed by the receiver of a message."""
-    if isinstance(template, (dict, list)):
-        return True
-    return template in (_STEP, _PUBLISHED) or (isinstance(template, str) and _Pattern(template).has_marks)

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery
@@ -26,21 +26,24 @@ from .names import PUBLISHED_HEADER, STEP
 
 log = logging.getLogger(__name__)
 
-WriteMessage = Callable[[dict[str, Any]], tuple[str, str]]
-"""Writes the message of a `send_task` with these arguments: its Redis key and its text. Raises ValueError."""
-
 _SAMPLE_MS = 1234567890123
 
 
-class SeparatePublisher:
-    """Publishes step messages one by one with kombu."""
+class StepPublisher:
+    """Publishes step messages: inside the store's transactions where that is possible, else one by one with kombu.
+
+    Every message of a step goes out by `commands` or by `publish`, to the queue that its reference names.
+    """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._lock = threading.Lock()
+        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; True: they name a task before them
+        self._is_separate = not shares_a_database(settings)
 
     def publish(self, ref: StepRef, published_ms: int = 0) -> None:
-        """Send a step's message.
+        """Send a step's message with kombu.
 
         Raises:
             StoreUnavailable: The broker did not take it; the sweep will publish the step again.
@@ -49,17 +52,6 @@ class SeparatePublisher:
             self._app.send_task(STEP, **message_options(self._settings, ref, published_ms))
         except OperationalError as error:
             raise StoreUnavailable(f"the broker takes no message: {error}") from error
-
-
-class TransactionPublisher:
-    """Gives the store the commands that publish step messages inside its transactions."""
-
-    def __init__(self, app: Celery, settings: Settings) -> None:
-        self._app = app
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; True: they name a task before them
-        self._is_separate = not shares_a_database(settings)
 
     @property
     def works(self) -> bool:
@@ -82,19 +74,9 @@ class TransactionPublisher:
         return () if template is None else (("LLEN", template.queue),)
 
     def make_delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
-        """Return the message as kombu has it when it has read it from the queue; None without a template."""
+        """Return the message with its body decoded, for this worker itself; None without a template."""
         template = self._template(ref.queue, is_later=ref.has_parent_task)
         return None if template is None else template.make_delivered(ref, now_ms)
-
-    def compare(self, write_message: WriteMessage) -> None:
-        """Publish separately from now on if the templates write other messages than this function."""
-        if not self.works:
-            return
-        try:
-            for (queue, is_later), template in list(self._templates.items()):
-                self._check(template, queue, is_later=is_later, write_message=write_message)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._publish_separately(error)
 
     def _template(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
         """The template for the messages of a queue; None when messages have to be published separately."""
@@ -117,16 +99,11 @@ class TransactionPublisher:
 
     def _build_template(self, queue: str, *, is_later: bool) -> MessageTemplate:
         template = MessageTemplate(self._app, self._settings, queue=queue, has_parent=is_later)
-        self._check(
-            template, queue, is_later=is_later, write_message=lambda options: record_message(self._app, options)
-        )
-        return template
-
-    def _check(self, template: MessageTemplate, queue: str, *, is_later: bool, write_message: WriteMessage) -> None:
         ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if is_later else 1, queue=queue)
-        key, message = write_message(message_options(self._settings, ref, _SAMPLE_MS))
+        key, message = record_message(self._app, message_options(self._settings, ref, _SAMPLE_MS))
         if not template.is_like(key, message, ref, _SAMPLE_MS):
             raise ValueError("the template writes another message than kombu")
+        return template
 
     def _publish_separately(self, why: Exception) -> None:
         self._is_separate = True

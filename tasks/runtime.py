@@ -7,11 +7,11 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
 
-from ..config.brokers import is_redis, shares_a_database
+from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..config.version import __version__
 from ..worker import crash_points
@@ -37,8 +37,11 @@ from .consumer.refusals import refusals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
-from .publishing import SeparatePublisher, TransactionPublisher
+from .publishing import StepPublisher
 from .wake_up_listener import WakeUpListener
+
+if TYPE_CHECKING:
+    from .consumer.step_consumer import StepConsumer
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +62,9 @@ class Runtime:
         remember_secrets(settings.secrets)
         self.settings = settings
         self.queues = queues
-        # As the worker was started: an option of the command line goes before the app's setting.
-        conf: Any = app.conf
-        ahead = not (is_redis(settings.broker) and conf.worker_disable_prefetch)
-        self._prefetch = settings.concurrency * int(conf.worker_prefetch_multiplier or 0) if ahead else 0
         self._liveness = liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
-        self.separate_publisher = SeparatePublisher(app, settings)
-        self.publisher = TransactionPublisher(app, settings)
+        self.publisher = StepPublisher(app, settings)
         self.store = redis_store(
             settings, name=f"celery-agents-{self.name}", publisher=self.publisher, plain_socket=plain_socket
         )
@@ -79,7 +77,7 @@ class Runtime:
         self.redis_memory_share = 0.0
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
-        self.keeper = LeaseKeeper(self.store, settings, publish=self.separate_publisher.publish)
+        self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
         services = EngineServices(
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
             threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
@@ -135,7 +133,6 @@ class Runtime:
             "live_dropped": self.live.dropped,
             "schema": schema_version(),
             "pool": self.settings.pool,
-            "prefetch": self._prefetch,
             "missing": missing_internals(),
             "webhooks": self.settings.webhook_secret is not None,
             "queues": list(self.queues),
@@ -153,11 +150,13 @@ class LazyRuntime:
 
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
+        steps: What takes the steps of this worker; None where kombu does.
     """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self.settings = settings
+        self.steps: StepConsumer | None = None
         self.queues: tuple[str, ...] = ("",)
         self.liveness = Liveness()
         self._lock = threading.Lock()

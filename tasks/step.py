@@ -8,7 +8,6 @@ from typing import Any, assert_never
 from celery import Celery, Task
 from celery.exceptions import Ignore, Retry
 
-from ..config.brokers import is_redis
 from ..config.logs import LoggedAs
 from ..config.settings import Settings
 from ..worker import crash_points
@@ -17,7 +16,6 @@ from ..worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLate
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state import ExecutionStatus
 from ..worker.store import StepRef
-from .consumer.step_request import StepRequest
 from .names import QUARANTINE, STEP
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
@@ -31,9 +29,8 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
     """Add the step task and the quarantine task to an app."""
     # Celery's limits, retries and results are off: the engine has its own, which survive a worker.
     options: dict[str, Any] = {
-        "ignore_result": True, "acks_late": not is_redis(settings.broker), "typing": False, "max_retries": 0,
+        "ignore_result": True, "acks_late": True, "typing": False, "max_retries": 0,
         "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
-        "Request": f"{StepRequest.__module__}:{StepRequest.__name__}",
         "throws": (ExecutionFailed,),  # an agent that fails is no error of the worker: no traceback in its log
     }  # fmt: skip
 
@@ -117,7 +114,7 @@ def _publish(runtime: Runtime, ref: StepRef | None) -> None:
     if ref is None:
         return
     try:
-        fibers.run_in_thread(runtime.separate_publisher.publish, ref, runtime.store.housekeeping.now_ms())
+        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.housekeeping.now_ms())
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return

@@ -11,7 +11,7 @@ from ...worker.engine.transitions import operation_transition
 from ...worker.store import ActionResult, AgentQueues, Operation, Store, redis_store
 from ...worker.store.records import StepRef
 from ..producer import create_producer_app, settings_of
-from ..publishing import SeparatePublisher, TransactionPublisher
+from ..publishing import StepPublisher
 
 
 class ClientConnection:
@@ -39,10 +39,8 @@ class ClientConnection:
         self.settings = chosen or Settings.from_environment(redis_url=redis_url, broker_url=broker_url)
         publishing = app if app is not None else create_producer_app(self.settings)
         self._own_app = publishing if app is None else None
-        self._publisher = SeparatePublisher(publishing, self.settings)
-        self._store = redis_store(
-            self.settings, name="celery-agents-client", publisher=TransactionPublisher(publishing, self.settings)
-        )
+        self._publisher = StepPublisher(publishing, self.settings)
+        self._store = redis_store(self.settings, name="celery-agents-client", publisher=self._publisher)
         self._shards_checked = False
         self._queues = AgentQueues(lambda: self.store.registry)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from celery.worker import state as worker_state
 from kombu import Queue
 
-from ...config.brokers import is_redis
+from ...config.brokers import is_redis, takes_steps_itself
 from ...config.celery import is_our_queue, pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
@@ -30,17 +30,15 @@ from .command_checks import CommandChecks
 from .command_limits import limit_commands
 from .damaged_queues import DamagedQueues
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
-from .features import APPLY_TARGET, LOCAL_DELIVERY, MULTIPLEXING, TEMPLATE_CHECK
-from .fetching import enable_batch_fetch
-from .free_slots import wake_for_free_slots
-from .kombu_internals import written_message
-from .local_delivery import LocalDelivery
+from .features import MULTIPLEXING, OTHER_TASKS
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
 from .revoking import Stop, turn_revokes_into_stops
 from .safe_decoding import install_safe_decoding
 from .safe_fetch import install_safe_fetch
 from .safe_redelivery import install_safe_redelivery
+from .step_consumer import StepConsumer
+from .step_queues import answer_for_steps
 from .taken_queues import TakenQueues
 
 log = logging.getLogger(__name__)
@@ -96,23 +94,37 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._closers.append(damaged.close)
         if not taken.steps:
             return
+        if takes_steps_itself(self._settings) and parent.hub is not None:
+            self._take_steps()
         self._runtime.settings = settings_as_started(self._settings, parent)
         worker_shutting_down.connect(self._on_shutdown, weak=False)
         if taken.has_others and not self._is_store_ready():
             self._begin_later(parent)
         else:
-            wait_for_redis(self._runtime(), self._app)
+            wait_for_redis(self._runtime())
             self._begin(parent)
+
+    def _take_steps(self) -> None:
+        """Take the steps by our own consumer, once the store answers."""
+        self._runtime.steps = StepConsumer(self._app, self._runtime, self._taken.steps)
+        self._taken.leave_steps()
+        answer_for_steps(self._runtime.steps, self._taken.queues())
 
     def _begin(self, parent: Any) -> None:
         """Let steps run: the store answers."""
-        self._speed_up(parent, self._taken.unacknowledged)
+        if (steps := self._runtime.steps) is not None:
+            if isinstance(parent.pool, TaskPool):
+                MULTIPLEXING.is_available()
+                self._runtime().runner.sticky.enable(steps)
+            else:
+                OTHER_TASKS.is_available()
+            steps.open()
         turn_revokes_into_stops(self._app, self._stop_session)
         self._start_threads(parent.pool)
 
     def _is_store_ready(self) -> bool:
         try:
-            examine_store(self._runtime(), self._app)
+            examine_store(self._runtime())
         except StoreUnavailable as error:
             log.warning("agents wait for their store; the other queues are consumed: %s", error)
             return False
@@ -125,7 +137,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
         def wait() -> None:
             while not closed.wait(_WAIT_FOR_REDIS_SECONDS):
                 try:
-                    examine_store(self._runtime(), self._app)
+                    examine_store(self._runtime())
                 except StoreUnavailable as error:
                     log.debug("waiting for the store: %s", error)
                 except ConfigurationError as error:
@@ -161,19 +173,6 @@ class WorkerBootstep(bootsteps.StartStopStep):
         install_safe_fetch()
         limit_commands(self._app)
 
-    def _speed_up(self, parent: Any, no_ack_queues: Sequence[str]) -> None:
-        """Use what Celery and kombu do not promise; each of it stays off where it is missing."""
-        if no_ack_queues:
-            enable_batch_fetch(no_ack_queues, lambda: parent.max_concurrency or parent.pool.num_processes)
-        wake_for_free_slots(parent.pool, parent.hub)
-        if isinstance(parent.pool, TaskPool):
-            APPLY_TARGET.is_available()
-            MULTIPLEXING.is_available()
-        if no_ack_queues and isinstance(parent.pool, TaskPool) and LOCAL_DELIVERY.is_available():
-            queues = {name: queue for name, queue in self._taken.steps.items() if queue in no_ack_queues}
-            local = LocalDelivery(parent.pool, self._runtime().publisher, queues)
-            self._runtime().runner.sticky.enable(local)
-
     def _start_threads(self, pool: Any) -> None:
         settings, runtime = self._settings, self._runtime
         connection: Callable[[], Any] = self._app.connection_for_read
@@ -192,6 +191,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
         return (current is not None and current.keeper.running > 0) or (isinstance(pool, TaskPool) and not pool.is_idle)
 
     def _on_shutdown(self, **_: Any) -> None:
+        if self._runtime.steps is not None:
+            self._runtime.steps.drain()
         if self._runtime.current is not None:
             self._runtime.current.drain()
         # A plain function that does not end would keep a threads pool, and with it the process, for ever.
@@ -215,8 +216,8 @@ def settings_as_started(settings: Settings, worker: Any) -> Settings:
     return settings.model_copy(update={"concurrency": slots, "pool": pool_name(worker.pool_cls)})
 
 
-def examine_store(runtime: Runtime, app: Celery) -> None:
-    """Look whether a worker can use the store, and compare our messages with kombu's.
+def examine_store(runtime: Runtime) -> None:
+    """Look whether a worker can use the store.
 
     Raises:
         StoreUnavailable: Redis does not answer.
@@ -224,15 +225,13 @@ def examine_store(runtime: Runtime, app: Celery) -> None:
     """
     runtime.store.housekeeping.check_shards()
     check_server(runtime.store.housekeeping.server_facts())
-    if runtime.publisher.works and TEMPLATE_CHECK.is_available():
-        runtime.publisher.compare(partial(written_message, app))
 
 
-def wait_for_redis(runtime: Runtime, app: Celery) -> None:
+def wait_for_redis(runtime: Runtime) -> None:
     """Wait until the store answers, as Celery waits for its broker."""
     while True:
         try:
-            examine_store(runtime, app)
+            examine_store(runtime)
             return
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)

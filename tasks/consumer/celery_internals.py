@@ -5,12 +5,10 @@ Nobody else touches it. `PROBES` lists what a worker looks for when it starts.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable
 from typing import Any, Final
 
-import celery.concurrency.base as celery_pools
 from celery.worker import control, state
 
 from . import probes
@@ -22,20 +20,18 @@ REVOKING: Final = (
     "celery.worker.state:revoked",
 )
 COMMANDS: Final = ("celery.worker.control:Panel.data",)
-POOL: Final = ("celery.concurrency.base:apply_target",)
-PROBES: Final = (*RESERVED, *REVOKING, *COMMANDS, *POOL)
+PROBES: Final = (*RESERVED, *REVOKING, *COMMANDS)
 
 _state: Final[Any] = state
 _control: Final[Any] = control
-_pools: Final[Any] = celery_pools
-_LOOP: Final = "celery.worker.consumer:Consumer.loop"
+_STRATEGY: Final = "celery.worker.strategy:default"
+_STRATEGY_ARGUMENTS: Final = ("message", "body", "ack", "reject", "callbacks")
 _BUFFER_LIMIT: Final = "celery.events.dispatcher:EventDispatcher.buffer_limit"
-_FUTURE: Final = "celery.concurrency.thread:ApplyResult.f"
 
 
 def reserved_count() -> int:
-    """Return how many tasks this worker has received and not finished."""
-    return len(_state.reserved_requests)
+    """Return how many tasks this worker has received and not finished; 0 where Celery does not tell."""
+    return len(getattr(_state, "reserved_requests", ()))
 
 
 def active_requests() -> list[Any]:
@@ -61,36 +57,11 @@ def buffer_all_events(dispatcher: Any, limit: int) -> None:
         dispatcher.buffer_limit = limit
 
 
-def has_loop(consumer: Any) -> bool:
-    """Tell whether the loop of a consumer can be replaced."""
-    return probes.has(consumer, "loop", _LOOP, "Celery's loop and the steps run in two threads")
-
-
-def future_of(result: Any) -> Any:
-    """Return the future behind what a pool of threads or fibers returns for a task; None where it has none."""
-    if probes.has(result, "f", _FUTURE, "a full worker notices free slots with its next timer"):
-        return result.f
-    return None
-
-
-def apply_target(
-    target: Callable[..., Any],
-    args: Iterable[Any] | None = None,
-    kwargs: dict[str, Any] | None = None,
-    callback: Callable[..., Any] | None = None,
-    accept_callback: Callable[..., Any] | None = None,
-) -> None:
-    """Run a task in a pool: tell Celery that it begins, call it, and pass on what it returns."""
-    _stock_apply_target(target, args or (), kwargs, callback, accept_callback)
-
-
-def _apply_target(
-    target: Callable[..., Any], args: Iterable[Any], kwargs: dict[str, Any] | None, callback: Any, accept_callback: Any
-) -> None:
-    """Do what Celery does, but for reporting the end of a process as a lost worker."""
-    if accept_callback:
-        accept_callback(os.getpid(), time.monotonic())
-    callback(target(*args, **(kwargs or {})))
-
-
-_stock_apply_target: Final[Any] = getattr(_pools, "apply_target", None) or _apply_target
+def has_known_strategy(consumer: Any, task: str) -> bool:
+    """Tell whether a consumer has a function that takes a task's message as we hand it over."""
+    try:
+        inspect.signature(consumer.strategies[task]).bind(*_STRATEGY_ARGUMENTS)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        probes.note_missing(_STRATEGY, "kombu fetches the steps")
+        return False
+    return True

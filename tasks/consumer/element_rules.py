@@ -18,6 +18,9 @@ from ..names import CONTROL, QUARANTINE, STEP
 from ..step_message import MalformedStep, read_step
 from .message_checks import LARGEST_LATER_BYTES, InvalidMessage, check_form, decode_body, shown
 
+Body = tuple[list[Any], dict[str, Any], dict[str, Any] | None]
+"""The decoded body of a task's message: arguments, keywords and callbacks."""
+
 LATEST_ETA: Final = timedelta(seconds=60)
 """How far ahead the time of a control task may lie. A worker keeps such a message in its memory until then."""
 
@@ -40,11 +43,13 @@ _NOT_ON_STEPS: Final = ("eta", "expires", "shadow", "group", "stamped_headers", 
 _SHOWN_ARGUMENTS: Final = frozenset(("agent", "session_id", "execution_id", "idempotency_key"))
 
 
-def admit(message: dict[str, Any]) -> None:
+def admit(message: dict[str, Any]) -> Body:
     """Check a decoded element of one of our queues, and remove what only its sender says about it.
 
     Args:
         message: It has passed `message_checks.check_message`.
+    Returns:
+        Its body: arguments, keywords and callbacks, as plain JSON.
     Raises:
         InvalidMessage: It is not taken; the text names the field and the value.
     """
@@ -60,6 +65,7 @@ def admit(message: dict[str, Any]) -> None:
         if value is not None:
             raise InvalidMessage(f"{name}={shown(value)} in the body; our tasks take no callbacks, chains or chords")
     rule(message, args, kwargs)
+    return args, kwargs, embed
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:
@@ -126,7 +132,7 @@ _RULES: Final[Mapping[str, Callable[[dict[str, Any], list[Any], dict[str, Any]],
 }
 
 
-def _read_body(message: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
+def _read_body(message: Mapping[str, Any]) -> Body:
     try:
         args, kwargs, embed = decode_body(message)
     except (TypeError, ValueError):

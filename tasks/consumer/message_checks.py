@@ -28,7 +28,8 @@ _SHOWN_CHARS: Final = 100
 _KEPT_BYTES: Final = 2_000
 # A string of JSON, or the rest of the text where it has no end: no place is looked at twice.
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_TYPED: Final = "__type__"
+TYPED: Final = "__type__"
+"""The key of JSON objects of which kombu makes dates and the like."""
 
 
 class InvalidMessage(Exception):
@@ -154,17 +155,23 @@ def decode_body(message: Mapping[str, Any]) -> Any:
         InvalidMessage: kombu would fail.
     """
     try:
-        raw = message["body"]
-        if message["properties"].get("body_encoding") == "base64":
-            raw = base64.b64decode(raw, validate=True).decode()
+        raw = read_body_text(message)
         check_size(raw)
-        if _TYPED in raw:  # kombu makes dates and the like of such objects, and fails at others
+        if TYPED in raw:  # kombu fails at some of them
             kombu_json.loads(raw)
         return json.loads(raw)
     except InvalidMessage:
         raise
     except Exception as error:  # noqa: BLE001 - the decoders of types raise whatever they like
         raise InvalidMessage(f"a body that cannot be read: {type(error).__name__}") from None
+
+
+def read_body_text(message: Mapping[str, Any]) -> str:
+    """Return the body of a message as JSON."""
+    body: str = message["body"]
+    if message["properties"].get("body_encoding") == "base64":
+        return base64.b64decode(body, validate=True).decode()
+    return body
 
 
 def shown(value: Any) -> str:

@@ -18,10 +18,10 @@ from typing import Any, Final
 from ...worker.concurrency.fibers import Fibers
 from ...worker.engine import EventLoopThread
 from ..names import STEP
-from .celery_internals import apply_target
-from .threads_pool import FutureResult, ThreadsPool
+from .threads_pool import FutureResult, ThreadsPool, run_task
 
 _WAKE_UP_SECONDS: Final = 0.25
+_BESIDE_SECONDS: Final = 2.0
 
 
 def wait_handling_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
@@ -36,12 +36,7 @@ def wait_handling_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> 
 
 
 class TaskPool(ThreadsPool):
-    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread of the threads pool.
-
-    Attributes:
-        newest_id: The task id of the step that came last.
-        consumer: kombu's consumer of Celery's queues while it runs in the thread of the steps, else None.
-    """
+    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,22 +45,18 @@ class TaskPool(ThreadsPool):
             self.limit, thread_name_prefix="celery-agents-plain"
         )
         self._fibers = Fibers(self._blocking_threads)
+        self._fibers_beside = Fibers(
+            concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="celery-agents-beside")
+        )
+        self._beside: set[concurrent.futures.Future[None]] = set()
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_begin_scheduled = False
-        self._has_just_ended = False
         self._unfinished: set[concurrent.futures.Future[None]] = set()
-        self.newest_id = ""
-        self.consumer: Any = None
 
     @property
     def is_idle(self) -> bool:
         """True when every step that was taken has ended."""
         return not self._unfinished
-
-    def expects_next_step(self) -> bool:
-        """Tell whether the last step ended since the last call: the message of the next one is then on its way."""
-        has_ended, self._has_just_ended = self._has_just_ended, False
-        return has_ended and self.is_idle
 
     def on_apply(
         self,
@@ -79,28 +70,41 @@ class TaskPool(ThreadsPool):
         """Run a step as a fiber and any other task in a thread. One call of the loop begins all steps that wait."""
         if not args or args[0] != STEP:
             return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
-        self.newest_id = args[1] if len(args) > 1 else ""
         ended = concurrent.futures.Future[None]()
         self._unfinished.add(ended)
         ended.add_done_callback(self._unfinished.discard)
 
         def run() -> None:
             try:
-                apply_target(target, args, kwargs, callback, accept_callback)
+                run_task(target, args, kwargs, callback, accept_callback)
             except BaseException as error:  # noqa: BLE001 - Celery has reported it; as in a thread it ends here
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
-            self._has_just_ended = True
             self._begin_soon()
 
         self._waiting.append(run)
         self._begin_soon()
         return FutureResult(ended)
 
+    def run_beside(self, call: Callable[[], object]) -> None:
+        """Run a call as a fiber on the loop of the steps; it takes no slot, and must not raise."""
+        ended = concurrent.futures.Future[None]()
+        self._beside.add(ended)
+        ended.add_done_callback(self._beside.discard)
+
+        def run() -> None:
+            try:
+                call()
+            finally:
+                ended.set_result(None)
+
+        self.loop.call_soon(lambda: self._fibers_beside.begin(run))
+
     def on_stop(self) -> None:
-        """Wait for the steps that were taken, then for the threads."""
+        """Wait for the steps that were taken and a moment for what runs beside them, then for the threads."""
         wait_handling_signals(self._unfinished)
+        concurrent.futures.wait(self._beside.copy(), _BESIDE_SECONDS)
         super().on_stop()
         self._blocking_threads.shutdown(cancel_futures=True)
         self.loop.close()

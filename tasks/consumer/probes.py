@@ -69,10 +69,15 @@ def has(owner: object, name: str, path: str, without: str) -> bool:
     """
     if hasattr(owner, name):
         return True
+    note_missing(path, without)
+    return False
+
+
+def note_missing(path: str, without: str) -> None:
+    """Note that something is not there as we know it, and log it the first time."""
     if path not in _missing_from_objects:
         _missing_from_objects[path] = None
         log.warning("not found: %s; %s", path, without)
-    return False
 
 
 def missing_from_objects() -> tuple[str, ...]:

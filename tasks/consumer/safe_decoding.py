@@ -17,8 +17,8 @@ from kombu import Queue
 
 from .command_checks import CommandChecks
 from .element_rules import admit
-from .features import NO_ACK_MARK, SAFE_DECODING
-from .kombu_internals import accept_no_ack_mark, no_ack_tag, replace_decoding, stock_deliver, stock_loads
+from .features import SAFE_DECODING
+from .kombu_internals import replace_decoding, stock_deliver, stock_loads
 from .message_checks import InvalidMessage, check_message, check_size, decode_text
 from .quarantine import UnackedEntry, quarantine_message
 from .refusals import ELEMENT, REMOTE_CONTROL, refusals
@@ -33,18 +33,11 @@ def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks) -> N
     """Let this process decode and deliver broker elements safely: a malformed one becomes a quarantined message.
 
     Args:
-        queues: Our queues. Data for others, such as events, are only made sure to be a message. kombu's Redis transport
-            keeps no record of a queue without acknowledgement, and yet takes each message off it again: four commands
-            a step for nothing. Its own mark for such messages, which the AMQP transports set, spares
-            them.
+        queues: Our queues that kombu consumes. Data for others, such as events, are only made sure to be a message.
         commands: The checks of remote control.
     """
     SAFE_DECODING.is_available()
-    ours = list(queues)
-    may_mark = any(queue.no_ack for queue in ours) and NO_ACK_MARK.is_available()
-    if may_mark:
-        accept_no_ack_mark()
-    decoder = _SafeDecoder([_Origin.of(queue, may_mark=may_mark) for queue in ours], commands)
+    decoder = _SafeDecoder([_Origin.of(queue) for queue in queues], commands)
 
     def deliver(transport: Any, message: Any, queue: Any) -> None:
         decoder.deliver(transport, message, queue)
@@ -57,15 +50,12 @@ class _Origin:
     """A queue of ours, and the delivery information of each message that comes from it."""
 
     queue: str
-    is_acknowledged: bool
     delivery_info: dict[str, Any]
 
     @classmethod
-    def of(cls, queue: Any, *, may_mark: bool) -> _Origin:
+    def of(cls, queue: Any) -> _Origin:
         info: dict[str, Any] = {"exchange": queue.exchange.name, "routing_key": queue.routing_key or queue.name}
-        if queue.no_ack and may_mark:
-            info["consumer_tag"] = no_ack_tag()
-        return cls(queue=queue.name, is_acknowledged=not queue.no_ack, delivery_info=info)
+        return cls(queue=queue.name, delivery_info=info)
 
     def mark(self, message: dict[str, Any]) -> None:
         """Replace the delivery info, which kombu uses to acknowledge and restore."""
@@ -74,8 +64,7 @@ class _Origin:
         if properties["delivery_info"].get("redelivered") is True:
             info["redelivered"] = True
         properties["delivery_info"] = info
-        if self.is_acknowledged:
-            properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
+        properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
 
 
 class _SafeDecoder:

@@ -26,6 +26,5 @@ def read_guarded(channel: Any, **options: Any) -> Any:
         return kombu.read_brpop(channel, **options)
     except channel.ResponseError as error:
         refusals.record(FETCH, f"Redis refuses to pop messages: {error}")
-        kombu.ask_another_queue_first(channel)
         time.sleep(_PAUSE_SECONDS)
         raise Empty from error

@@ -52,10 +52,9 @@ class TakenQueues:
             )
         agents = import_agents(self.settings)
         common = self._queues.consume_from.get(settings.queue)
-        may_be_unacknowledged = bool(app.conf.worker_disable_prefetch) if common is None else common.no_ack
         self._queues.deselect(list(chosen.values()))
         for name in sorted(agents.queues | {agents.group}):
-            queue = step_queue(settings, name, may_be_unacknowledged=may_be_unacknowledged)
+            queue = step_queue(settings, name)
             known = common if not name and common is not None else queue
             self._queues.select_add(known)
             self.steps[name] = known.name
@@ -75,11 +74,6 @@ class TakenQueues:
         return [queue for queue in self.queues() if queue.name in self._queues.consume_from]
 
     @property
-    def unacknowledged(self) -> tuple[str, ...]:
-        """The broker's names of the queues that are consumed without acknowledgement."""
-        return tuple(queue for queue in self.steps.values() if self._queues[queue].no_ack)
-
-    @property
     def has_others(self) -> bool:
         """Whether the worker consumes queues that are not ours."""
         return bool(set(self._queues.consume_from) - set(self.all))
@@ -89,9 +83,13 @@ class TakenQueues:
         names = (name or DEFAULT_QUEUE for name in self.steps if not name.startswith(GROUP_MARK))
         return ", ".join(sorted(names))
 
+    def leave_steps(self) -> None:
+        """Let Celery's consumer leave the queues of steps alone."""
+        self._queues.deselect(list(self.steps.values()))
+
     def set_aside(self, chosen: Sequence[str] | None = None) -> list[str]:
-        """Let the worker go without queues of ours, None: without all of them; gives their names, for `consume`."""
-        names = list(self.all if chosen is None else chosen)
+        """Let Celery's consumer go without queues of ours, None: without all of them; gives their names."""
+        names = [name for name in (self.all if chosen is None else chosen) if name in self._queues.consume_from]
         self._queues.deselect(names)
         return names
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
-
-from .celery_internals import apply_target
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 
 class FutureResult:
@@ -53,4 +55,34 @@ class ThreadsPool(BasePool):
     ) -> Any:
         """Run a task in a thread; `BasePool.apply_async` calls this."""
         del options
-        return FutureResult(self.executor.submit(apply_target, target, args, kwargs, callback, accept_callback))
+        return FutureResult(self.executor.submit(run_task, target, args, kwargs, callback, accept_callback))
+
+
+def run_task(
+    target: Callable[..., Any],
+    args: tuple[Any, ...] | None,
+    kwargs: dict[str, Any] | None,
+    callback: Callable[..., Any] | None,
+    accept_callback: Callable[..., Any] | None,
+) -> None:
+    """Run a task: tell Celery that it begins, call it, and pass on what it returns.
+
+    A task that ends its thread (`SystemExit`) is reported as one whose worker was lost, so that its slot becomes free.
+    """
+    if accept_callback is not None:
+        accept_callback(os.getpid(), time.monotonic())
+    try:
+        returned = target(*(args or ()), **(kwargs or {}))
+    except (Exception, WorkerShutdown, WorkerTerminate):
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this worker goes on
+        returned = (True, _describe_loss(error), 0.0)
+    if callback is not None:
+        callback(returned)
+
+
+def _describe_loss(error: BaseException) -> Any:
+    try:
+        raise WorkerLostError(repr(error)) from error
+    except WorkerLostError:
+        return ExceptionInfo()

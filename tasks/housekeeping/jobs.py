@@ -200,4 +200,4 @@ def _publish(runtime: Runtime, result: SweepResult) -> None:
     if runtime.store.housekeeping.publish(result.lost, result.at_ms):
         return
     for ref in result.lost:
-        runtime.separate_publisher.publish(ref, result.at_ms)
+        runtime.publisher.publish(ref, result.at_ms)

@@ -1,7 +1,7 @@
-"""`Liveness`: when the worker's main loop last turned and last took a message, for probes in other processes.
+"""`Liveness`: when the loops of a worker that take messages last turned, and when one was last taken, for probes.
 
-The sweeper's thread writes the registry, and it may run while the main loop hangs, waiting for a broker or in a signal
-handler. So the main loop records its own sign of life.
+The sweeper's thread writes the registry, and it may run while such a loop hangs, waiting for a broker or in a signal
+handler. So each loop records its own sign of life: Celery's, and the one that fetches steps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ BEAT_SECONDS: Final = 1.0
 
 
 class Liveness:
-    """Records when the loop that takes messages last turned, and when it last took one."""
+    """Records when each loop that takes messages last turned, and when one was last taken."""
 
     def __init__(self) -> None:
-        self._turned_at = self._took_at = time.monotonic()
+        self._took_at = time.monotonic()
+        self._turned_at = {"": self._took_at}
 
-    def record_turn(self) -> None:
-        """Record that the loop has turned."""
-        self._turned_at = time.monotonic()
+    def record_turn(self, loop: str = "") -> None:
+        """Record that a loop has turned; "" is Celery's."""
+        self._turned_at[loop] = time.monotonic()
+
+    def forget_loop(self, loop: str) -> None:
+        """Count a loop no more: it was told to end."""
+        self._turned_at.pop(loop, None)
 
     def record_message(self, **_: Any) -> None:
         """Record that a message was taken."""
@@ -31,9 +36,9 @@ class Liveness:
 
     @property
     def facts(self) -> dict[str, float]:
-        """Seconds since each, for the worker's entry in the registry."""
+        """Seconds since each loop has turned, and since a message was taken, for the worker's entry in the registry."""
         now = time.monotonic()
-        return {"turned": round(now - self._turned_at, 1), "took": round(now - self._took_at, 1)}
+        return {"turned": round(now - min(self._turned_at.copy().values()), 1), "took": round(now - self._took_at, 1)}
 
     def step(self) -> type[bootsteps.StartStopStep]:
         """Make a bootstep of Celery's consumer; it starts again with each connection, whose end stops timers."""

@@ -121,7 +121,7 @@ def test_settings_of_an_existing_app_that_conflict_are_named(redis_url: str, tmp
     code, found = doctor(redis_url, "--app", "proj", PROJ_BROKER=redis_url)
     assert code == 1
     assert {name: found[name]["level"] for name in found if name.startswith(("worker_", "accept", "task_"))} == {
-        "worker_pool": "fail", "accept_content": "fail", "worker_disable_prefetch": "warn", "task_time_limit": "warn",
+        "worker_pool": "fail", "accept_content": "fail", "task_time_limit": "warn",
         "task_default_rate_limit": "warn", "worker_send_task_events": "warn",
     }  # fmt: skip
     assert found["clerk here"]["level"] == "ok"

@@ -48,6 +48,27 @@ WORK = "from celery_agents.tasks.cli import main; main(['worker'])"
 SUBMIT = "from celery_agents import AgentClient; print(AgentClient().submit('clerk', 'look it up').session_id)"
 
 
+ANOTHER_STRATEGY = """
+import inspect
+import celery.worker.strategy as strategies
+
+stock = strategies.default
+
+
+def make(*args, **options):
+    take = stock(*args, **options)
+
+    def take_message(*given):
+        return take(*given)
+
+    take_message.__signature__ = inspect.signature(lambda message: None)
+    return take_message
+
+
+strategies.default = make
+"""
+
+
 @dataclass(frozen=True)
 class Renamed:
     """An attribute that a library has under another name.
@@ -56,11 +77,13 @@ class Renamed:
         path: As the worker's facts name it.
         where: Modules in which the name is replaced.
         warning: What the worker's log says.
+        pool: The worker's pool.
     """
 
     path: str
     where: str
     warning: str
+    pool: str = "greenlets"
 
     @property
     def name(self) -> str:
@@ -72,27 +95,15 @@ CASES = [
     Renamed(f"{REDIS}:loads", REDIS, "ANY MALFORMED ELEMENT"),
     Renamed(f"{REDIS}:bytes_to_str", REDIS, "ANY MALFORMED ELEMENT"),
     Renamed(f"{REDIS}:Transport._deliver", "kombu", "ANY MALFORMED ELEMENT"),
-    Renamed(f"{REDIS}:Channel._brpop_start", "kombu", "fetched one by one"),
-    Renamed(f"{REDIS}:Channel._brpop_read", "kombu", "fetched one by one"),
-    Renamed(f"{REDIS}:Channel._flush_brpop_reauth", "kombu", "fetched one by one"),
+    Renamed(f"{REDIS}:Channel._brpop_read", "kombu", "ends this worker"),
     Renamed(f"{REDIS}:Channel.QoS", "kombu.transport", "A MALFORMED UNACKNOWLEDGED"),
     Renamed(f"{REDIS}:QoS.restore_by_tag", "kombu.transport", "A MALFORMED UNACKNOWLEDGED"),
     Renamed(f"{REDIS}:QoS.restore_visible", "kombu.transport", "A MALFORMED UNACKNOWLEDGED"),
-    Renamed(f"{REDIS}:Channel._in_poll", "kombu", "fetched one by one"),
-    Renamed(f"{REDIS}:Channel._q_for_pri", "kombu", "fetched one by one"),
-    Renamed(f"{REDIS}:Channel.no_ack_consumers", "kombu", "are acknowledged"),
-    Renamed(f"{REDIS}:Transport._callbacks", "kombu", "goes through the queue"),
-    Renamed(f"{REDIS}:Channel.create_publish_batch", "kombu", "are not compared"),
-    Renamed("kombu.asynchronous:Hub.poller", "kombu,celery", "in two threads"),
-    Renamed("kombu.asynchronous:Hub.call_soon", "kombu,celery", "in two threads"),
-    Renamed("kombu.utils.eventio:poll()._epoll|_kqueue", "kombu.utils.eventio", "in two threads"),
-    Renamed("celery.worker.state:reserved_requests", "celery", "fetched one by one"),
+    Renamed("celery.worker.state:reserved_requests", "celery", "other tasks have taken", pool="threads"),
     Renamed("celery.worker.state:active_requests", "celery", "does not stop its session"),
     Renamed("celery.worker.state:revoked", "celery.worker", "does not stop its session"),
     Renamed("celery.worker.control:Panel.data", "celery.worker.control,celery.worker.pidbox", "does not stop"),
-    Renamed("celery.worker.consumer:Consumer.loop", "celery.worker.consumer.consumer", "in two threads"),
     Renamed("celery.events.dispatcher:EventDispatcher.buffer_limit", "celery", "the 24th event"),
-    Renamed("celery.concurrency.base:apply_target", "celery", "as a lost worker"),
     Renamed("redis.connection:Connection()._sock", "redis,kombu", "share a connection"),
     Renamed("redis.connection:Connection()._parser.parse_error", "redis", "share a connection"),
 ]
@@ -112,6 +123,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) 
         "CELERY_AGENTS_REDIS_URL": redis_url,
         "CELERY_AGENTS_AGENTS": "clerks",
         "CELERY_AGENTS_CONCURRENCY": "2",
+        "CELERY_AGENTS_POOL": case.pool,
         "CELERY_AGENTS_SWEEP_SECONDS": "0.2",
         "NO_PROXY": "127.0.0.1,localhost",
     }
@@ -152,6 +164,23 @@ def test_a_job_completes_without(
     # An attribute that only an object can lack is known when the object is there.
     wait_until(lambda: case.path in facts(redis_client)["missing"], f"{case.path} is named", 10, details=worker.tail)
     assert case.warning in worker.text()
+
+
+def test_steps_are_left_to_kombu_where_celery_takes_a_message_in_another_form(tmp_path: Path, redis_url: str) -> None:
+    (tmp_path / "clerks.py").write_text(AGENT, encoding="utf-8")
+    environment = {"CELERY_AGENTS_REDIS_URL": redis_url, "CELERY_AGENTS_AGENTS": "clerks", "PYTHONPATH": str(tmp_path)}
+    process = Process("worker", [sys.executable, "-c", ANOTHER_STRATEGY + WORK], tmp_path, environment)
+    process.start()
+    try:
+        process.wait_for_text("ready.", 30)
+        client = AgentClient(redis_url)
+        client.wait_for_agent("clerk")
+        assert [client.submit("clerk", "look it up").result(timeout=20).final_response for _ in range(3)] == [
+            "found"
+        ] * 3
+    finally:
+        process.end(patience=1.0)
+    assert "kombu fetches the steps" in process.text()
 
 
 def test_every_probe_is_tried() -> None:

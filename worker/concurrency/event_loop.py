@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -31,7 +30,6 @@ class EventLoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._thread: threading.Thread | None = None
-        self._between_turns: deque[Callable[[], None] | None] = deque()  # None: the loop ends
 
     @property
     def thread_id(self) -> int | None:
@@ -67,26 +65,10 @@ class EventLoopThread:
         else:
             loop.call_soon_threadsafe(callback)
 
-    def run_between_turns(self, call: Callable[[asyncio.AbstractEventLoop], R]) -> concurrent.futures.Future[R]:
-        """Call a function in the loop's thread between two turns; it may turn the loop itself."""
-        future = concurrent.futures.Future[R]()
-        loop = self._ensure_running()
-
-        def run() -> None:
-            try:
-                future.set_result(call(loop))
-            except BaseException as error:  # noqa: BLE001 - the future raises it again, which may end the process
-                future.set_exception(error)
-
-        self._between_turns.append(run)
-        loop.call_soon_threadsafe(loop.stop)
-        return future
-
     def close(self) -> None:
         """Stop the loop and its thread."""
         with self._lock:
             if self._loop is not None and self._pid == os.getpid():
-                self._between_turns.append(None)
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
@@ -95,9 +77,8 @@ class EventLoopThread:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()
-                self._between_turns = deque()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop, self._between_turns), name="celery-agents-loop", daemon=True
+                    target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True
                 )
                 self._thread.start()
             return self._loop
@@ -173,16 +154,10 @@ class _CoroutineFuture(concurrent.futures.Future[R]):
             callback(self)
 
 
-def _serve(loop: asyncio.AbstractEventLoop, between_turns: deque[Callable[[], None] | None]) -> None:
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        while True:
-            loop.run_forever()
-            while between_turns:
-                call = between_turns.popleft()
-                if call is None:
-                    return
-                call()
+        loop.run_forever()
     finally:
         pending: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
         for task in pending:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from celery import Celery
 
-from ....config.brokers import is_redis
 from ....config.celery import GREENLETS
 from ....config.routes import describe_route
 from ....config.settings import Settings
@@ -17,7 +16,7 @@ from ....worker.agent import Agent, AgentRegistry
 from ....worker.errors import ConfigurationError
 from ....worker.redaction import describe_exception
 from .findings import Finding, Installation
-from .workers import POOL_ADVICE, POOLS, PREFETCH_ADVICE, SLOTS_ADVICE
+from .workers import POOL_ADVICE, POOLS, SLOTS_ADVICE
 
 _BROKER_VARIABLES: Final = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL")
 _KEYS: Final = {
@@ -69,7 +68,7 @@ def check_app_settings(installation: Installation) -> Iterator[Finding]:
         return
     conf: Any = installation.existing_app.conf
     # Options of a worker's command line go before these two, so live workers tell them (`check_workers`).
-    starting = () if installation.workers else _examine_start(conf, installation.settings)
+    starting = () if installation.workers else _examine_start(conf)
     limits, switches = _examine_limits(conf, installation.settings), _examine_switches(conf)
     findings = [*starting, *_examine_broker(installation.existing_app), *limits, *switches]
     yield from findings or [Finding.ok("settings of the app", "none conflicts")]
@@ -87,14 +86,12 @@ def _examine_broker(app: Celery) -> Iterator[Finding]:
             yield Finding.warn(name, what, advice)
 
 
-def _examine_start(conf: Any, settings: Settings) -> Iterator[Finding]:
+def _examine_start(conf: Any) -> Iterator[Finding]:
     """Settings that the options of a worker replace; nobody has started one."""
     if conf.worker_pool not in (*POOLS, GREENLETS, "processes"):
         yield Finding.fail("worker_pool", str(conf.worker_pool), POOL_ADVICE)
     elif conf.worker_pool not in (GREENLETS, "threads"):
         yield Finding.warn("worker_pool", str(conf.worker_pool), SLOTS_ADVICE)
-    if is_redis(settings.broker) and not conf.worker_disable_prefetch:
-        yield Finding.warn("worker_disable_prefetch", "off", PREFETCH_ADVICE)
 
 
 def _examine_limits(conf: Any, settings: Settings) -> Iterator[Finding]:

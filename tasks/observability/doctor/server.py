@@ -9,7 +9,7 @@ from typing import Final
 from ....config.brokers import shares_a_database
 from ....worker.errors import CeleryAgentsError, ConfigurationError, StoreForbidden
 from ...broker_keys import queue_key
-from ...publishing import TransactionPublisher
+from ...publishing import StepPublisher
 from ..server_policy import REPLAY_ADVICE, check_replay, describe_server, memory_share, parse_version
 from .findings import Finding, Installation
 
@@ -121,7 +121,7 @@ def check_broker(installation: Installation) -> Iterator[Finding]:
         advice = "put broker and store into one Redis database, and the next step is published by the commit itself"
         yield Finding.ok("broker", f"answers; messages are published separately ({advice})")
         return
-    works = _try_publishing(lambda: TransactionPublisher(app, settings).works)
+    works = _try_publishing(lambda: StepPublisher(app, settings).works)
     if works is None:
         yield Finding.ok("broker", "answers; whether messages go out with the commit, this user may not try")
     elif works:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ....config.brokers import is_redis, shares_a_database
+from ....config.brokers import shares_a_database
 from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK
 from ....config.version import __version__
@@ -23,10 +23,6 @@ from .findings import Finding, Installation
 POOLS: Final = ("greenlets", "threads", "prefork", "solo")
 THREADED_POOLS: Final = ("greenlets", "threads")
 SLOTS_ADVICE: Final = f"set it to {GREENLETS!r} for the workers of agents: a slot then costs kilobytes, not a process"
-PREFETCH_ADVICE: Final = (
-    "start the workers of agents with --disable-prefetch, or set worker_disable_prefetch: a step that one worker has "
-    "taken waits for it while others have free slots"
-)
 POOL_ADVICE: Final = f"set it to {GREENLETS!r}, or start with --pool=threads; on Redis gevent strands messages"
 TOOLS_ADVICE: Final = "the other tools work; have the server's list of tools corrected, or name the others in only=[…]"
 _OVERDUE_SECONDS: Final = 10.0
@@ -38,19 +34,13 @@ _REASONS_SHOWN: Final = 5
 
 # By the attribute's own name, without the module and the class it belongs to.
 _WITHOUT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("_brpop_start", "_brpop_read", "_flush_brpop_reauth", "_in_poll", "_q_for_pri", "_deliver"),
-        "it takes one message in each round trip",
-    ),
-    **dict.fromkeys(("loads", "bytes_to_str", "no_ack_consumers"), "it does not put malformed messages aside"),
-    **dict.fromkeys(("basic_publish", "_publish_batch"), "it publishes messages separately from the commit"),
-    "_callbacks": "the next step of a session always goes through the queue",
-    **dict.fromkeys(
-        ("poller", "call_soon", "_epoll", "_kqueue", "loop"), "it takes messages in a thread beside the steps"
-    ),
-    **dict.fromkeys(("reserved_requests", "on_apply"), "it takes further messages only at its next look at the queue"),
+    "default": "kombu fetches its steps, one in each round trip",
+    "_brpop_read": "a control queue of another type ends it",
+    **dict.fromkeys(("loads", "bytes_to_str", "_deliver"), "malformed control messages end it"),
+    **dict.fromkeys(("QoS", "restore_by_tag", "restore_visible"), "a malformed unacknowledged record ends it"),
+    "reserved_requests": "it fetches steps for slots that other tasks of the app have",
     **dict.fromkeys(("data", "active_requests", "revoked"), "a revoke in Flower does not stop a session"),
-    **dict.fromkeys(("_sock", "_parser"), "it uses the documented calls of redis-py, which take longer"),
+    **dict.fromkeys(("_sock", "parse_error"), "it uses the documented calls of redis-py, which take longer"),
 }
 
 
@@ -63,9 +53,6 @@ def check_workers(installation: Installation) -> Iterator[Finding]:
             yield Finding.fail(f"pool of {name}", str(facts.get("pool")), POOL_ADVICE)
         elif installation.existing_app is not None and facts["pool"] not in THREADED_POOLS:
             yield Finding.warn(f"pool of {name}", str(facts["pool"]), SLOTS_ADVICE)
-        if facts.get("prefetch") and is_redis(installation.settings.broker):
-            what = f"up to {facts['prefetch']} messages beside its {facts['slots']} slots"
-            yield Finding.warn(f"prefetch of {name}", what, PREFETCH_ADVICE)
         yield _examine_slots(name, facts)
 
 

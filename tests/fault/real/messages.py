@@ -152,10 +152,10 @@ def _push(lab: Lab, elements: list[bytes], queue: str = STEPS_QUEUE) -> None:
 def _real_message(lab: Lab) -> bytes:
     """A message as it is, of a session that has nothing to do."""
     from celery_agents.tasks.app import create_app
-    from celery_agents.tasks.publishing import TransactionPublisher
+    from celery_agents.tasks.publishing import StepPublisher
     from celery_agents.worker.store import StepRef
 
-    publisher = TransactionPublisher(create_app(lab.client.settings), lab.client.settings)
+    publisher = StepPublisher(create_app(lab.client.settings), lab.client.settings)
     ((_, _, text),) = publisher.commands(StepRef("nobody", "nothing", 1), 0)
     return str(text).encode()
 

@@ -42,15 +42,15 @@ def installation(workers: dict[str, dict[str, Any]]) -> Installation:
 
 def test_a_missing_attribute_is_a_warning_that_names_worker_attribute_and_what_is_done_without() -> None:
     workers: dict[str, dict[str, Any]] = {
-        "host:1": {"missing": ["kombu.transport.redis.Channel._brpop_start", "celery.somewhere.unheard_of"]},
+        "host:1": {"missing": ["kombu.transport.redis.Channel._brpop_read", "celery.somewhere.unheard_of"]},
         "host:2": {"missing": []},
         "host:3": {},  # of an older version
     }
     first, second = check_library_attributes(installation(workers))
     assert (first.level, second.level) == (Level.WARN, Level.WARN)
     assert "host:1" in first.what
-    assert "kombu.transport.redis.Channel._brpop_start" in first.what
-    assert "one message in each round trip" in first.what
+    assert "kombu.transport.redis.Channel._brpop_read" in first.what
+    assert "a control queue of another type ends it" in first.what
     assert "celery.somewhere.unheard_of" in second.what
     assert "does without" in second.what
     assert first.advice
@@ -68,17 +68,15 @@ def test_tools_of_mcp_servers_that_are_left_out_or_mended_are_named_once() -> No
 
 
 def worker(**facts: Any) -> dict[str, Any]:
-    known = {"pool": "threads", "prefetch": 0, "slots": 4, "running": 1, "abandoned": 0, "agents": {}, "queues": [""]}
+    known = {"pool": "threads", "slots": 4, "running": 1, "abandoned": 0, "agents": {}, "queues": [""]}
     return {**known, "group": "", **facts}
 
 
-def test_pool_and_prefetch_are_those_with_which_a_worker_was_started() -> None:
-    workers = {"good": worker(), "ahead": worker(prefetch=16), "forked": worker(pool="prefork")}
+def test_the_pool_is_that_with_which_a_worker_was_started() -> None:
+    workers = {"good": worker(), "forked": worker(pool="prefork")}
     found = {finding.name: finding for finding in check_workers(installation(workers))}
     assert found["worker good"].what.startswith("pool threads, 1 of 4 slots busy")
-    assert (found["prefetch of ahead"].level, "16 messages" in found["prefetch of ahead"].what) == (Level.WARN, True)
-    assert "--disable-prefetch" in found["prefetch of ahead"].advice
-    assert found.keys() == {"worker good", "worker ahead", "worker forked", "prefetch of ahead"}
+    assert found.keys() == {"worker good", "worker forked"}
     project = replace(installation(workers), existing_app=Celery("shop"))
     assert "pool of forked" in {finding.name for finding in check_workers(project)}
 
@@ -96,8 +94,8 @@ def test_workers_of_other_builds_are_told_apart() -> None:
 
 
 def test_settings_that_live_workers_do_not_have_are_not_told_of_the_app() -> None:
-    """The app says prefork and prefetch; its workers are started with options that say otherwise."""
-    names = {"worker_pool", "worker_disable_prefetch"}
+    """The app says prefork; its workers are started with an option that says otherwise."""
+    names = {"worker_pool"}
     alone = replace(installation({}), existing_app=Celery("shop"))
     assert names <= {finding.name for finding in check_app_settings(alone)}
     running = replace(alone, workers={"good": worker()})

@@ -13,7 +13,7 @@ from celery import Celery
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app, install
 from celery_agents.tasks.message_template import message_options, record_message
-from celery_agents.tasks.publishing import SeparatePublisher, TransactionPublisher
+from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import StepRef
 
 NOW_MS = 1_790_000_000_123
@@ -57,7 +57,7 @@ def test_what_is_recorded_is_what_kombu_pushes(
 ) -> None:
     settings = Settings.build(redis_url=redis_url)
     ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, step, queue=queue)
-    SeparatePublisher(app, settings).publish(ref, NOW_MS)
+    StepPublisher(app, settings).publish(ref, NOW_MS)
     key, message = pushed(redis_client)
     recorded_key, recorded = record_message(app, message_options(settings, ref, NOW_MS))
     assert recorded_key == key
@@ -71,12 +71,12 @@ def test_what_is_filled_in_is_what_kombu_pushes(
 ) -> None:
     settings = Settings.build(redis_url=redis_url)
     ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 3, queue=queue)
-    publisher = TransactionPublisher(app, settings)
+    publisher = StepPublisher(app, settings)
     if app.conf.task_compression:
         assert publisher.commands(ref, NOW_MS) == (), "a compressed body has no marks"
         return
     ((_, filled_key, filled),) = publisher.commands(ref, NOW_MS)
-    SeparatePublisher(app, settings).publish(ref, NOW_MS)
+    StepPublisher(app, settings).publish(ref, NOW_MS)
     key, message = pushed(redis_client)
     assert filled_key == key
     assert without_tag(str(filled)) == without_tag(message)
@@ -85,23 +85,12 @@ def test_what_is_filled_in_is_what_kombu_pushes(
 
 def test_templates_need_no_broker() -> None:
     settings = Settings.build(redis_url="redis://127.0.0.1:1/0")
-    assert TransactionPublisher(create_app(settings), settings).works
-
-
-def test_templates_that_differ_from_kombus_messages_are_not_used(
-    redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = Settings.build(redis_url=redis_url)
-    publisher = TransactionPublisher(create_app(settings), settings)
-    assert publisher.works
-    publisher.compare(lambda options: (settings.queue, json.dumps({"body": "W10=", "properties": {}})))
-    assert not publisher.works
-    assert "publishing separately" in caplog.text
+    assert StepPublisher(create_app(settings), settings).works
 
 
 def test_a_name_of_a_queue_that_no_agent_can_have_counts_as_the_common_queue() -> None:
     settings = Settings.build(redis_url="redis://127.0.0.1:1/0")
-    publisher = TransactionPublisher(create_app(settings), settings)
+    publisher = StepPublisher(create_app(settings), settings)
     ((_, key, _),) = publisher.commands(StepRef("s", "e", 1, queue="../../ something else"), NOW_MS)
     assert key == settings.queue
     assert message_options(settings, StepRef("s", "e", 1, queue="a b"), NOW_MS)["queue"] == settings.queue

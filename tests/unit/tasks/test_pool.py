@@ -11,17 +11,24 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.exceptions import WorkerLostError
 
-from celery_agents.tasks.consumer.one_loop import OneLoop
+from celery_agents.config.settings import Settings
 from celery_agents.tasks.consumer.pool import TaskPool
+from celery_agents.tasks.consumer.step_consumer import consumer_step
 from celery_agents.tasks.names import STEP
+from celery_agents.tasks.runtime import LazyRuntime
 from celery_agents.worker.concurrency import fibers
 
 from support.counted import Counted
 
 
-def consumer(pool: Any, dispatcher: Any) -> Any:
-    return SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=Celery(set_as_current=False))
+def start_step_consumer(pool: Any, dispatcher: Any) -> None:
+    """Start the bootstep of Celery's consumer, as each connection does."""
+    app = Celery(set_as_current=False)
+    consumer = SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=app)
+    step: Any = consumer_step(LazyRuntime(app, Settings.build()))
+    step(consumer).start(consumer)
 
 
 @pytest.mark.parametrize(("kind", "leaves_it"), [(TaskPool, True), (ThreadsPool, False)])
@@ -30,16 +37,14 @@ def test_no_step_sends_the_events_of_others(kind: type[Any], leaves_it: bool) ->
     app = Celery(set_as_current=False)
     dispatcher: Any = app.events.Dispatcher(None, enabled=False, buffer_group=["task"], on_send_buffered=lambda: None)
     dispatcher.enabled, dispatcher.flush = True, lambda: sent.append(1)
-    parent = consumer(kind(limit=1), dispatcher)
-    OneLoop(parent).start(parent)
+    start_step_consumer(kind(limit=1), dispatcher)
     for _ in range(100):
         dispatcher.send("task-started", uuid="1")
     assert (not sent) is leaves_it
 
 
 def test_a_worker_without_events_starts() -> None:
-    parent = consumer(TaskPool(limit=1), None)
-    OneLoop(parent).start(parent)
+    start_step_consumer(TaskPool(limit=1), None)
 
 
 @pytest.fixture
@@ -88,7 +93,11 @@ def test_what_a_step_raises_ends_that_step_only(pool: TaskPool) -> None:
 
     with pytest.raises(ValueError, match=STEP):
         apply(pool, wrong).result(20)
-    apply(pool, leaves).result(20)  # Celery reports a lost worker to the task's callback
+    told: list[Any] = []
+    pool.on_apply(leaves, (STEP,), {}, told.append, None).f.result(20)
+    ((has_failed, info, _),) = told
+    assert has_failed
+    assert isinstance(info.exception.exc, WorkerLostError), "Celery frees the slot and reports the task as failed"
     apply(pool, lambda name: fibers.sleep(0.01)).result(20)
 
 
@@ -103,3 +112,19 @@ def test_the_pool_stops_when_the_steps_it_took_have_ended() -> None:
         apply(pool, step)
     pool.on_stop()
     assert counted.done == 4
+
+
+def test_what_runs_beside_the_steps_takes_no_slot_and_is_waited_for() -> None:
+    pool, events = TaskPool(limit=1), list[str]()
+    ended = threading.Event()
+
+    def beside() -> None:
+        while not ended.is_set():
+            fibers.sleep(0.01)
+        events.append("ended")
+
+    pool.run_beside(beside)
+    apply(pool, lambda name: events.append("step")).result(20)
+    ended.set()
+    pool.on_stop()
+    assert events == ["step", "ended"]

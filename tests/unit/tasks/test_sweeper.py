@@ -8,7 +8,7 @@ from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.housekeeping.sweeper import Sweeper
-from celery_agents.tasks.publishing import TransactionPublisher
+from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import memory_store
 
 from support.wait import wait_until
@@ -26,7 +26,7 @@ class FailsAtFirst:
     def __init__(self) -> None:
         self.store = memory_store(SETTINGS)
         app = create_app(SETTINGS)
-        self.publisher = TransactionPublisher(app, SETTINGS)
+        self.publisher = StepPublisher(app, SETTINGS)
         self.callbacks = CallbackCaller(app, self.store, SETTINGS)
         self.failures = 0
 

@@ -29,7 +29,6 @@ def test_a_worker_takes_the_queues_of_its_agents_and_that_of_its_group() -> None
     assert consumed(app) == {STEPS, f"{STEPS}.gpu", CONTROL}
     (group,) = [name for name in taken.steps if name.startswith("@")]
     assert taken.steps == {"": STEPS, "gpu": f"{STEPS}.gpu", group: f"{STEPS}.{group}"}
-    assert set(taken.unacknowledged) == set(taken.steps.values())
     assert taken.describe() == "default, gpu"
     assert not taken.has_others
 
@@ -42,13 +41,11 @@ def test_a_restricted_worker_takes_no_other_queue_of_agents() -> None:
 
 def test_a_project_that_names_the_queue_of_an_agent_takes_only_that_one() -> None:
     app = Celery("shop", broker=URL, set_as_current=False)
-    app.conf.worker_disable_prefetch = True
     install(app, settings())
     app.amqp.queues.select(["celery", f"{STEPS}.gpu"])
     taken = TakenQueues(app, settings())
     assert consumed(app) == {"celery", f"{STEPS}.gpu"}
     assert taken.settings.queues == "gpu"
-    assert taken.unacknowledged
     assert taken.has_others
 
 
@@ -85,3 +82,12 @@ def test_queues_that_are_set_aside_are_consumed_later() -> None:
 
     taken.consume(Parent(), names)
     assert consumed(app) == {"celery", STEPS, f"{STEPS}.gpu", CONTROL}
+
+
+def test_celerys_consumer_leaves_the_steps_alone_and_the_worker_still_has_their_queues() -> None:
+    app = create_app(settings())
+    taken = TakenQueues(app, settings())
+    taken.leave_steps()
+    assert consumed(app) == {CONTROL}
+    assert {STEPS, f"{STEPS}.gpu", CONTROL} <= {queue.name for queue in taken.queues()}
+    assert taken.set_aside() == [CONTROL]

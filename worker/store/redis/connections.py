@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import Any, Final
 
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from ...concurrency import fibers
@@ -27,14 +28,16 @@ _KEPT_SECONDS: Final = 60.0
 class RedisConnections:
     """A stack of open connections over a pool of redis-py, which makes and counts them. Safe between threads."""
 
-    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
+    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
         """
         Args:
             pool: redis-py's.
             plain_socket: Gives the socket that the fibers of a loop share. None: each fiber takes a connection.
+            holds_loop: See `MultiplexedConnection`.
         """
         self._pool = pool
         self._plain_socket = plain_socket
+        self._holds_loop = holds_loop
         self._idle: deque[tuple[RedisConnection, float]] = deque()
         self._pid = os.getpid()
         self._multiplexed: MultiplexedConnection | None = None
@@ -86,7 +89,10 @@ class RedisConnections:
         self._close_idle()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; the shared one only where a fiber of its loop calls this."""
+        fiber, shared = fibers.current(), self._multiplexed
+        if fiber is not None and shared is not None and shared.serves(fiber.among.loop):
+            shared.close(ConnectionLost("closed by its owner"))
         self._close_idle()
         self._pool.disconnect()
 
@@ -111,7 +117,9 @@ class RedisConnections:
         opening = self._opening = concurrent.futures.Future[MultiplexedConnection | None]()
         try:
             connection = fibers.run_in_thread(self._pool.get_connection)
-            self._multiplexed = MultiplexedConnection.over(connection, self._plain_socket, fiber.among.loop)
+            self._multiplexed = MultiplexedConnection.over(
+                connection, self._plain_socket, fiber.among.loop, holds_loop=self._holds_loop
+            )
             if self._multiplexed is None:
                 self._plain_socket = None
                 self.give(RedisConnection(connection))

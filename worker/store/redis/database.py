@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from redis.backoff import NoBackoff
@@ -40,7 +40,14 @@ _MOST_WORDS: Final = 4_000
 
 
 def connect(
-    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
+    url: str,
+    *,
+    timeout_seconds: float,
+    connections: int,
+    name: str,
+    plain_socket: PlainSocket | None = None,
+    holds_loop: bool = True,
+    tls: Mapping[str, Any] | None = None,
 ) -> RedisDatabase:
     """Open a pool of connections; nothing is sent yet.
 
@@ -50,6 +57,8 @@ def connect(
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
         plain_socket: Lets the fibers of a loop share one connection. None: each round trip takes a connection alone.
+        holds_loop: Whether a lone fiber may keep its loop while it waits for a reply; not for commands that block.
+        tls: redis-py's options for TLS, besides those in the URL.
     Raises:
         ConfigurationError: The URL cannot be read.
     """
@@ -67,17 +76,18 @@ def connect(
             client_name=name,
             socket_read_size=_READ_BYTES,
             **keepalive,
+            **(tls or {}),
         )
     except ValueError as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
-    return RedisDatabase(pool, plain_socket)
+    return RedisDatabase(pool, plain_socket, holds_loop=holds_loop)
 
 
 class RedisDatabase:
     """Commands in packed round trips on pooled connections."""
 
-    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None) -> None:
-        self._connections = RedisConnections(pool, plain_socket)
+    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
+        self._connections = RedisConnections(pool, plain_socket, holds_loop=holds_loop)
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
 
@@ -85,6 +95,17 @@ class RedisDatabase:
         """Run the commands in one round trip. See `Database.pipeline`."""
         with _Use(self._connections) as wire:
             return _raise_errors(self._round_trip(point, wire, commands))
+
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run the commands in one round trip, and return the errors of Redis among the replies.
+
+        A reply that has taken something from Redis is then not lost with the error of another one.
+
+        Raises:
+            StoreUnavailable: No answer; a command may have been carried out.
+        """
+        with _Use(self._connections) as wire:
+            return self._round_trip("exchange", wire, commands)
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC. See `Database.transaction`."""

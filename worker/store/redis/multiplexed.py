@@ -61,6 +61,8 @@ class MultiplexedConnection(RedisConnection):
         plain: socket.socket,
         parse_error: Callable[[bytes], Exception],
         loop: asyncio.AbstractEventLoop,
+        *,
+        holds_loop: bool = True,
     ) -> None:
         """
         Args:
@@ -68,9 +70,11 @@ class MultiplexedConnection(RedisConnection):
             plain: Its socket, without TLS.
             parse_error: Makes an exception of redis-py's kinds of an error reply.
             loop: The loop that runs the fibers.
+            holds_loop: Whether a lone fiber may keep the loop while it waits for a reply; not for commands that block.
         """
         super().__init__(connection)
         self._loop = loop
+        self._holds_loop = holds_loop
         self._socket = plain
         if not _limit_blocking(self._socket, _ALONE_SECONDS):
             self._socket.setblocking(False)
@@ -90,14 +94,14 @@ class MultiplexedConnection(RedisConnection):
 
     @classmethod
     def over(
-        cls, connection: Any, plain_socket: PlainSocket, loop: asyncio.AbstractEventLoop
+        cls, connection: Any, plain_socket: PlainSocket, loop: asyncio.AbstractEventLoop, *, holds_loop: bool = True
     ) -> MultiplexedConnection | None:
         """Multiplex a connection of redis-py; None without a plain socket, hiredis or a time limit."""
         found = plain_socket(connection) if hiredis is not None and connection.socket_timeout else None
         if found is None:
             return None
         plain, parse_error = found
-        return cls(connection=connection, plain=plain, parse_error=parse_error, loop=loop)
+        return cls(connection=connection, plain=plain, parse_error=parse_error, loop=loop, holds_loop=holds_loop)
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether fibers of this loop can use it."""
@@ -115,7 +119,7 @@ class MultiplexedConnection(RedisConnection):
             raise self.broken
         data = b"".join(map(_hiredis.pack_command, commands))
         replies: list[Reply] | None = None
-        if fiber.among.alive == 1 and not self._requests:
+        if self._holds_loop and fiber.among.alive == 1 and not self._requests:
             replies = self._exchange_alone(data, len(commands))
         else:
             self._unsent.append(data)
