@@ -24,7 +24,7 @@ from ...worker.concurrency import fibers
 from ...worker.errors import CeleryAgentsError
 from ...worker.redaction import describe_exception
 from ...worker.store import StepRef
-from ...worker.store.redis.database import RedisDatabase, connect
+from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ..broker_keys import queue_keys
 from ..names import STEP
 from ..runtime import LazyRuntime
@@ -251,14 +251,12 @@ def connect_broker(app: Celery, settings: Settings) -> RedisDatabase:
     """Make a database over which steps are fetched: nothing else may wait behind a command that blocks."""
     conf: Any = app.conf
     tls: Any = conf.broker_use_ssl
-    return connect(
+    return connect_to_wait(
         settings.broker,
         timeout_seconds=BLOCK_SECONDS + settings.redis_timeout_seconds,
-        connections=4,
         name="celery-agents-steps",
         plain_socket=plain_socket,
-        holds_loop=False,
-        tls=dict(tls) if isinstance(tls, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType]
+        tls=tls if isinstance(tls, Mapping) else {},  # pyright: ignore[reportUnknownArgumentType]
     )
 
 

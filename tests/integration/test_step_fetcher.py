@@ -12,7 +12,7 @@ import redis
 
 from celery_agents.tasks.consumer.redis_internals import plain_socket
 from celery_agents.tasks.consumer.step_fetcher import FetchedElement, StepFetcher
-from celery_agents.worker.store.redis.database import connect
+from celery_agents.worker.store.redis.database import connect_to_wait
 
 from support.fiber_thread import FiberThread
 from support.wait import wait_until
@@ -41,9 +41,7 @@ class Worker:
         self.batches: list[list[str]] = []
         self.turns = 0
         self.ways: list[int] = []
-        self.database = connect(
-            url, timeout_seconds=3, connections=2, name=name, plain_socket=plain_socket, holds_loop=False
-        )
+        self.database = connect_to_wait(url, timeout_seconds=3, name=name, plain_socket=plain_socket, tls={})
         self.fetcher = StepFetcher(
             self.database, KEYS, count_wanted=lambda: self.room, hand_over=self._take, record_turn=self._turn,
             give_way=lambda: self.ways.append(self.room),

@@ -40,14 +40,7 @@ _MOST_WORDS: Final = 4_000
 
 
 def connect(
-    url: str,
-    *,
-    timeout_seconds: float,
-    connections: int,
-    name: str,
-    plain_socket: PlainSocket | None = None,
-    holds_loop: bool = True,
-    tls: Mapping[str, Any] | None = None,
+    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
 ) -> RedisDatabase:
     """Open a pool of connections; nothing is sent yet.
 
@@ -57,30 +50,45 @@ def connect(
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
         plain_socket: Lets the fibers of a loop share one connection. None: each round trip takes a connection alone.
-        holds_loop: Whether a lone fiber may keep its loop while it waits for a reply; not for commands that block.
+    Raises:
+        ConfigurationError: The URL cannot be read.
+    """
+    pool = _make_pool(url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name)
+    return RedisDatabase(pool, plain_socket)
+
+
+def connect_to_wait(
+    url: str, *, timeout_seconds: float, name: str, plain_socket: PlainSocket, tls: Mapping[str, Any]
+) -> RedisDatabase:
+    """Open a connection for commands that block in Redis: fibers go on meanwhile, and nothing else may use it.
+
+    Args:
+        timeout_seconds: More than a command blocks.
         tls: redis-py's options for TLS, besides those in the URL.
     Raises:
         ConfigurationError: The URL cannot be read.
     """
+    pool = _make_pool(url, timeout_seconds=timeout_seconds, max_connections=2, client_name=name, **tls)
+    return RedisDatabase(pool, plain_socket, holds_loop=False)
+
+
+def _make_pool(url: str, *, timeout_seconds: float, **options: Any) -> Any:
     # A Unix socket knows no keepalive, and redis-py refuses the option there.
     keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
     try:
-        pool = _ConnectionPool.from_url(
+        return _ConnectionPool.from_url(
             url,
-            max_connections=connections,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             health_check_interval=0,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
-            client_name=name,
             socket_read_size=_READ_BYTES,
             **keepalive,
-            **(tls or {}),
+            **options,
         )
     except ValueError as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
-    return RedisDatabase(pool, plain_socket, holds_loop=holds_loop)
 
 
 class RedisDatabase:
