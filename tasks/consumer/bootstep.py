@@ -33,6 +33,7 @@ from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
 from .features import MULTIPLEXING, OTHER_TASKS
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
+from .quarantine import Quarantine
 from .revoking import Stop, turn_revokes_into_stops
 from .safe_decoding import install_safe_decoding
 from .safe_fetch import install_safe_fetch
@@ -167,9 +168,10 @@ class WorkerBootstep(bootsteps.StartStopStep):
 
     def _install_nets(self, ours: list[Queue]) -> None:
         """Let nothing that somebody may write to the broker end this worker."""
-        install_safe_decoding(ours, CommandChecks(self._app))
+        quarantine = Quarantine(self._runtime)
+        install_safe_decoding(ours, CommandChecks(self._app), quarantine)
         is_ours = partial(is_our_queue, self._settings) if isinstance(self._app, OwnApp) else None
-        install_safe_redelivery(self._settings.control_queue, is_ours)
+        install_safe_redelivery(self._settings.control_queue, quarantine, is_ours)
         install_safe_fetch()
         limit_commands(self._app)
 

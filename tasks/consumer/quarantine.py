@@ -1,54 +1,46 @@
-"""The message that quarantines a malformed broker element."""
+"""Putting aside what a worker refuses from its broker, with the reason, where `celery-agents doctor` shows it."""
 
 from __future__ import annotations
 
-import base64
 import json
-import uuid
-from collections.abc import Iterator
-from typing import Any, Final
+import logging
+from typing import Final
 
-from ..names import QUARANTINE
+from ...worker.errors import CeleryAgentsError
+from ..runtime import LazyRuntime
+from .message_checks import decode_text
+from .refusals import ELEMENT, refusals
+
+log = logging.getLogger(__name__)
 
 _PAYLOAD_CHARS: Final = 2000
 
 
-def quarantine_message(queue: str, element: str, reason: str) -> dict[str, Any]:
-    """Return a call of the quarantine task with an element and a reason, as kombu would have decoded it.
+class Quarantine:
+    """Counts and stores refused elements."""
 
-    Args:
-        queue: The queue that the message seems to come from.
-        element: Cut and escaped, so that it can be shown.
-    """
-    payload = ascii(element[:_PAYLOAD_CHARS])
-    body = json.dumps([[], {"payload": payload, "reason": reason}, {}])
-    task_id = uuid.uuid4().hex
-    return {
-        "body": base64.b64encode(body.encode()).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            "lang": "py", "task": QUARANTINE, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
-            "argsrepr": "()", "kwargsrepr": repr({"reason": reason}), "retries": 0, "timelimit": [None, None],
-            "eta": None, "expires": None, "ignore_result": True, "origin": "celery-agents", "shadow": None,
-        },
-        "properties": {
-            "correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",
-            "delivery_info": {"exchange": queue, "routing_key": queue}, "delivery_tag": uuid.uuid4().hex,
-        },
-    }  # fmt: skip
+    def __init__(self, runtime: LazyRuntime) -> None:
+        self._runtime = runtime
+
+    def put(self, element: object, reason: str, source: str = ELEMENT) -> bool:
+        """Store the beginning of an element, and tell whether the store has taken it.
+
+        Args:
+            element: Its bytes, its text, or what was decoded of it.
+            source: As `refusals` names it.
+        """
+        refusals.record(source, reason)
+        try:
+            self._runtime().store.housekeeping.quarantine(ascii(_show(element)[:_PAYLOAD_CHARS]), reason)
+        except CeleryAgentsError as error:
+            log.warning("a refused element is not stored: %s", error)
+            return False
+        return True
 
 
-class UnackedEntry(dict[str, Any]):
-    """A decoded list of three: unpacked it gives its parts, read as a message it is one to be quarantined.
-
-    kombu stores an unacknowledged message as such a list and unpacks it. The decoder is not told where an element comes
-    from, and the same list in a queue is no message.
-    """
-
-    def __init__(self, parts: list[Any], message: dict[str, Any]) -> None:
-        super().__init__(message)
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._parts)
+def _show(element: object) -> str:
+    try:
+        shown = decode_text(element)
+        return shown if isinstance(shown, str) else json.dumps(shown, default=repr)
+    except Exception as error:  # noqa: BLE001 - a text of it is the less important part
+        return f"cannot be shown: {type(error).__name__}"

@@ -1,8 +1,8 @@
 """Decoding broker elements so that a malformed one cannot end the worker.
 
 A stock worker ends on `not json`, `[]`, invalid UTF-8 or a deep nesting bomb, because kombu decodes what it popped and
-lets the exception escape. Our decoder turns whatever is no message of ours into a call of `celery_agents.quarantine`,
-which stores it with the reason, where `celery-agents doctor` shows it. `element_rules` decides what is ours.
+lets the exception escape. Our decoder passes on whatever cannot be decoded, and our delivery puts aside what is no
+message: it goes into quarantine. `element_rules` decides what is taken from our queues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple
 
 from kombu import Queue
 
@@ -20,24 +20,22 @@ from .element_rules import admit
 from .features import SAFE_DECODING
 from .kombu_internals import replace_decoding, stock_deliver, stock_loads
 from .message_checks import InvalidMessage, check_message, check_size, decode_text
-from .quarantine import UnackedEntry, quarantine_message
-from .refusals import ELEMENT, REMOTE_CONTROL, refusals
+from .quarantine import Quarantine
+from .refusals import REMOTE_CONTROL, refusals
 
 # What a message of an unforeseen form makes Celery raise; a lost connection raises none of these.
 _MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
-_NO_OBJECT: Final = "a JSON list, not an object"
 
-
-def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks) -> None:
-    """Let this process decode and deliver broker elements safely: a malformed one becomes a quarantined message.
+def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks, quarantine: Quarantine) -> None:
+    """Let this process decode and deliver broker elements safely: a malformed one goes into quarantine.
 
     Args:
         queues: Our queues that kombu consumes. Data for others, such as events, are only made sure to be a message.
         commands: The checks of remote control.
     """
     SAFE_DECODING.is_available()
-    decoder = _SafeDecoder([_Origin.of(queue) for queue in queues], commands)
+    decoder = _SafeDecoder([_Origin.of(queue) for queue in queues], commands, quarantine)
 
     def deliver(transport: Any, message: Any, queue: Any) -> None:
         decoder.deliver(transport, message, queue)
@@ -57,7 +55,16 @@ class _Origin:
         info: dict[str, Any] = {"exchange": queue.exchange.name, "routing_key": queue.routing_key or queue.name}
         return cls(queue=queue.name, delivery_info=info)
 
-    def mark(self, message: dict[str, Any]) -> None:
+    def deliver(self, transport: Any, message: dict[str, Any]) -> str | None:
+        """Deliver a message as one of this queue; say what is wrong with one that Celery cannot take."""
+        try:
+            self._mark(message)
+            stock_deliver(transport, message, self.queue)
+        except _MESSAGE_ERRORS as error:
+            return f"cannot be delivered: {type(error).__name__}"
+        return None
+
+    def _mark(self, message: dict[str, Any]) -> None:
         """Replace the delivery info, which kombu uses to acknowledge and restore."""
         properties: dict[str, Any] = message["properties"]
         info = self.delivery_info.copy()
@@ -67,92 +74,64 @@ class _Origin:
         properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
 
 
+class _Malformed(NamedTuple):
+    """An element that cannot be decoded, and why."""
+
+    text: object
+    reason: str
+
+
 class _SafeDecoder:
     """The functions that replace kombu's decoding and delivery."""
 
-    def __init__(self, origins: list[_Origin], commands: CommandChecks) -> None:
+    def __init__(self, origins: list[_Origin], commands: CommandChecks, quarantine: Quarantine) -> None:
         self._origins = {origin.queue: origin for origin in origins}
         self._commands = commands
-        self._address = min(self._origins)
+        self._quarantine = quarantine
 
     def loads(self, text: Any) -> Any:
-        """Decode an element, or return a call of the quarantine task; `deliver` counts it."""
+        """Decode an element; one that is malformed is noticed where it is delivered."""
         try:
-            element = _decode_json(text)
-            if isinstance(element, list) and len(cast("list[Any]", element)) == 3:
-                call = quarantine_message(self._address, str(text), _NO_OBJECT)
-                return UnackedEntry(cast("list[Any]", element), call)
-            return check_message(element)
-        except InvalidMessage as error:
-            return self._quarantine(lambda: str(text), str(error))
-        except Exception as error:  # noqa: BLE001 - whatever else somebody thinks of must not end the worker
-            return self._quarantine(lambda: str(text), f"cannot be examined: {type(error).__name__}")
+            return _decode_json(text)
+        except Exception as error:  # noqa: BLE001 - whatever somebody thinks of must not end the worker
+            return _Malformed(text, _describe(error))
 
     def deliver(self, transport: Any, message: Any, queue: Any) -> None:
-        """Deliver a message, or the call of the quarantine task in its place.
+        """Deliver a message, or put it aside.
 
         The decoder cannot check this: it is not told the queue, and the address in a message may be forged.
         """
-        origin = self._origins.get(queue)
-        if origin is None:
-            self._deliver_to_others(transport, message, queue)
-            return
-        checked = self._check(message)
-        try:
-            origin.mark(checked)
-            stock_deliver(transport, checked, queue)
-        except _MESSAGE_ERRORS as error:
-            call = self._quarantine(lambda: repr(message), f"cannot be delivered: {type(error).__name__}")
-            refusals.record(ELEMENT, call.reason)
-            origin.mark(call)
-            stock_deliver(transport, call, queue)
-
-    def _deliver_to_others(self, transport: Any, message: Any, queue: Any) -> None:
         if self._commands.is_mailbox(queue):
-            if isinstance(message, _QuarantineCall):
-                refusals.record(REMOTE_CONTROL, f"a command: {message.reason}")
-                return
-            try:
-                self._commands.check(message)
-            except InvalidMessage as error:
-                refusals.record(REMOTE_CONTROL, str(error))
-                return
-            except Exception as error:  # noqa: BLE001 - as in `loads`
-                refusals.record(REMOTE_CONTROL, f"a command cannot be examined: {type(error).__name__}")
-                return
-        stock_deliver(transport, message, queue)
-
-    def _check(self, message: Any) -> dict[str, Any]:
-        if not isinstance(message, _QuarantineCall):
-            if isinstance(message, UnackedEntry):
-                refusals.record(ELEMENT, _NO_OBJECT)
-                return dict(message)  # without the parts of the list
-            try:
-                admit(message)
-                return message
-            except InvalidMessage as error:
-                element, reason = message, str(error)
-                message = self._quarantine(lambda: json.dumps(element), reason)
-            except Exception as error:  # noqa: BLE001 - as in `loads`
-                element, reason = message, f"cannot be examined: {type(error).__name__}"
-                message = self._quarantine(lambda: repr(element), reason)
-        refusals.record(ELEMENT, message.reason)
-        return message
-
-    def _quarantine(self, show: Callable[[], str], reason: str) -> _QuarantineCall:
-        try:
-            element = show()
-        except Exception as error:  # noqa: BLE001 - a text of it is the less important part
-            element = f"cannot be shown: {type(error).__name__}"
-        return _QuarantineCall(quarantine_message(self._address, element, reason), reason)
+            if (fault := _find_fault(message, self._commands.check)) is None:
+                stock_deliver(transport, message, queue)
+            else:
+                refusals.record(REMOTE_CONTROL, f"a command: {fault}")
+            return
+        origin = self._origins.get(queue)
+        fault = _find_fault(message, None if origin is None else admit)
+        if fault is None and origin is None:
+            stock_deliver(transport, message, queue)
+        elif fault is None and origin is not None:
+            fault = origin.deliver(transport, message)
+        if fault is not None:
+            self._quarantine.put(message.text if isinstance(message, _Malformed) else message, fault)
 
 
-class _QuarantineCall(dict[str, Any]):
-    """A call of the quarantine task that this process made, and that needs no check."""
+def _find_fault(message: Any, check: Callable[[dict[str, Any]], object] | None) -> str | None:
+    """Say what is wrong with a decoded element; None when it may be delivered."""
+    if isinstance(message, _Malformed):
+        return message.reason
+    try:
+        checked = check_message(message)
+        if check is not None:
+            check(checked)
+    except Exception as error:  # noqa: BLE001 - as in `loads`
+        return _describe(error)
+    return None
 
-    def __init__(self, message: dict[str, Any], reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+
+def _describe(error: Exception) -> str:
+    return str(error) if isinstance(error, InvalidMessage) else f"cannot be examined: {type(error).__name__}"
 
 
 def _decode_json(text: Any) -> Any:

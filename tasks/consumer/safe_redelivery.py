@@ -16,7 +16,7 @@ from . import kombu_internals as kombu
 from .features import SAFE_REDELIVERY
 from .garbage_collection import MessageGarbage
 from .message_checks import LARGEST_BYTES, InvalidMessage, check_size, check_unacked, decode_text
-from .quarantine import quarantine_message
+from .quarantine import Quarantine
 from .refusals import REDELIVERY, refusals
 
 MOST_HELD_BYTES: Final = 16_000_000
@@ -28,18 +28,20 @@ _END_OF_RECORD: Final = re.compile(rb', "((?:[^"\\]|\\.)*)"\]\s*$')
 _LONGEST_END: Final = 1_000
 
 
-def install_safe_redelivery(control_queue: str, is_ours: Callable[[str], bool] | None = None) -> None:
-    """Let this process restore unacknowledged messages safely: a malformed record becomes a quarantined message.
+def install_safe_redelivery(
+    control_queue: str, quarantine: Quarantine, is_ours: Callable[[str], bool] | None = None
+) -> None:
+    """Let this process restore unacknowledged messages safely: a malformed record goes into quarantine.
 
     It also bounds what the process holds of control messages at a time.
 
     Args:
-        control_queue: The queue that takes the calls of the quarantine task.
+        control_queue: The queue whose messages are bounded.
         is_ours: Tells by its routing key whether a record is of a queue of this app. Those of other apps, which keep
             theirs under the same keys and may have longer timeouts, stay as they are. None: all are.
     """
     if SAFE_REDELIVERY.is_available():
-        kombu.replace_redelivery(lambda stock: limit_held(guard(stock, control_queue, is_ours), control_queue))
+        kombu.replace_redelivery(lambda stock: limit_held(guard(stock, quarantine, is_ours), control_queue))
 
 
 def limit_held(stock: Any, control_queue: str) -> Any:
@@ -75,7 +77,7 @@ def limit_held(stock: Any, control_queue: str) -> Any:
     return LimitedQoS
 
 
-def guard(stock: Any, control_queue: str, is_ours: Callable[[str], bool] | None) -> Any:
+def guard(stock: Any, quarantine: Quarantine, is_ours: Callable[[str], bool] | None) -> Any:
     """Return a subclass of kombu's class for unacknowledged messages that no record can make fail."""
 
     class GuardedQoS(stock):
@@ -100,7 +102,7 @@ def guard(stock: Any, control_queue: str, is_ours: Callable[[str], bool] | None)
                 if reason is None:
                     reason = _restore(super(), self, connection, tag, leftmost)
                 if reason is not None:
-                    _quarantine(self, connection, tag, reason, control_queue)
+                    _put_aside(self, connection, tag, reason, quarantine)
 
     return GuardedQoS
 
@@ -169,16 +171,13 @@ def _restore(stock: Any, qos: Any, connection: Any, tag: Any, leftmost: bool) ->
     return None
 
 
-def _quarantine(qos: Any, connection: Any, tag: Any, reason: str, control_queue: str) -> None:
-    """Replace a record by a call of the quarantine task, in one transaction."""
-    refusals.record(REDELIVERY, reason)
+def _put_aside(qos: Any, connection: Any, tag: Any, reason: str, quarantine: Quarantine) -> None:
+    """Move a record into quarantine; one that the store does not take stays."""
     try:
-        record = decode_text(connection.hget(qos.unacked_key, tag)) or ""
-        message = quarantine_message(control_queue, record, reason)
-        pipe = connection.pipeline()
-        pipe.zrem(qos.unacked_index_key, tag)
-        pipe.hdel(qos.unacked_key, tag)
-        pipe.lpush(control_queue, json.dumps(message))
-        pipe.execute()
+        if quarantine.put(connection.hget(qos.unacked_key, tag) or "", reason, REDELIVERY):
+            pipe = connection.pipeline()
+            pipe.zrem(qos.unacked_index_key, tag)
+            pipe.hdel(qos.unacked_key, tag)
+            pipe.execute()
     except qos.channel.ResponseError as error:
         refusals.record(REDELIVERY, f"an unacknowledged message cannot be quarantined: {error}")

@@ -21,7 +21,6 @@ from celery import Celery, bootsteps
 
 from ...config.settings import Settings
 from ...worker.concurrency import fibers
-from ...worker.errors import CeleryAgentsError
 from ...worker.redaction import describe_exception
 from ...worker.store import StepRef
 from ...worker.store.redis.database import RedisDatabase, connect_to_wait
@@ -29,10 +28,10 @@ from ..broker_keys import queue_keys
 from ..names import STEP
 from ..runtime import LazyRuntime
 from .celery_internals import buffer_all_events, has_known_strategy
-from .message_checks import InvalidMessage, decode_text
+from .message_checks import InvalidMessage
 from .pool import TaskPool
+from .quarantine import Quarantine
 from .redis_internals import plain_socket
-from .refusals import ELEMENT, refusals
 from .slots import Slots
 from .step_fetcher import BLOCK_SECONDS, FetchedElement, StepFetcher
 from .step_messages import DecodedMessage, read_element
@@ -40,7 +39,6 @@ from .step_messages import DecodedMessage, read_element
 log = logging.getLogger(__name__)
 
 _LOOP: Final = "steps"
-_PAYLOAD_CHARS: Final = 2000
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -58,6 +56,7 @@ class StepConsumer:
         """
         self._app = app
         self._runtime = runtime
+        self._quarantine = Quarantine(runtime)
         self._names = dict(queues)
         self._keys = {name: queue_keys(app, name) for name in queues.values()}
         self._taken = frozenset(self._keys)
@@ -201,9 +200,9 @@ class StepConsumer:
             try:
                 messages.append(read_element(element.queue, element.data))
             except InvalidMessage as error:
-                self._quarantine(element.data, str(error))
+                self._quarantine.put(element.data, str(error))
             except Exception as error:  # noqa: BLE001 - whatever somebody thinks of must not end the worker
-                self._quarantine(element.data, f"cannot be examined: {type(error).__name__}")
+                self._quarantine.put(element.data, f"cannot be examined: {type(error).__name__}")
         return messages
 
     def _deliver(self, message: DecodedMessage) -> None:
@@ -211,7 +210,7 @@ class StepConsumer:
             self._hand_to_celery(message)
         except Exception as error:  # noqa: BLE001 - as in `_read`, or of a project's signal handlers
             log.warning("a step message cannot be delivered: %s", describe_exception(error).message)
-            self._quarantine(repr(message.headers).encode(), f"cannot be delivered: {type(error).__name__}")
+            self._quarantine.put(message.headers, f"cannot be delivered: {type(error).__name__}")
 
     def _hand_to_celery(self, message: DecodedMessage) -> bool:
         """Hand a message over as Celery's consumer does, and tell whether its task begins now."""
@@ -234,13 +233,6 @@ class StepConsumer:
         slots.free(message)
         if self._fetcher is not None:
             self._fetcher.wake()
-
-    def _quarantine(self, data: bytes, reason: str) -> None:
-        refusals.record(ELEMENT, reason)
-        try:
-            self._runtime().store.housekeeping.quarantine(ascii(decode_text(data)[:_PAYLOAD_CHARS]), reason)
-        except CeleryAgentsError as error:
-            log.warning("a refused element is not stored: %s", error)
 
 
 def _do_nothing() -> None:

@@ -8,8 +8,12 @@ from typing import Any, Final
 from kombu.message import Message
 from kombu.utils.json import loads
 
+from ..names import STEP
 from .element_rules import admit
 from .message_checks import TYPED, InvalidMessage, check_message, check_size, decode_text, read_body_text
+
+LARGEST_STEP_BYTES: Final = 64_000
+"""Most bytes of a step message, which has one thousand: a worker holds one for each slot."""
 
 _loads: Final[Any] = loads
 
@@ -59,5 +63,7 @@ def read_element(queue: str, data: bytes) -> DecodedMessage:
         raise InvalidMessage(f"not JSON: {type(error).__name__}") from None
     element = check_message(decoded)
     args, kwargs, embed = admit(element)
+    if element["headers"]["task"] == STEP and len(data) > LARGEST_STEP_BYTES:
+        raise InvalidMessage(f"a step larger than {LARGEST_STEP_BYTES} bytes")
     body = read_body_text(element)
     return DecodedMessage(element, queue, _loads(body) if TYPED in body else (args, kwargs, embed or {}))

@@ -18,7 +18,6 @@ from celery_agents.tasks.consumer.message_checks import (
     check_message,
     check_unacked,
 )
-from celery_agents.tasks.consumer.quarantine import quarantine_message
 from celery_agents.tasks.message_template import MessageTemplate, message_options, record_message
 from celery_agents.worker.store import StepRef
 
@@ -187,12 +186,17 @@ def test_a_wish_may_wait_for_a_retry_and_no_longer() -> None:
 # --- what workers write themselves ------------------------------------------------------------------------------------
 
 
-def test_a_call_of_the_quarantine_task_is_taken_as_workers_write_it() -> None:
-    admit(check_message(quarantine_message("q", "\U0001f600" * 5_000, "reason")))
+def quarantine_call(**kwargs: Any) -> dict[str, Any]:
+    message = control()
+    message["headers"]["task"] = "celery_agents.quarantine"
+    message["body"] = encoded([], kwargs)
+    return message
+
+
+def test_a_call_of_the_quarantine_task_is_taken_as_workers_before_this_version_write_it() -> None:
+    admit(check_message(quarantine_call(payload=ascii("\U0001f600" * 2_000), reason="reason")))
     for kwargs in ({"payload": "x" * 30_000, "reason": "r"}, {"payload": 7, "reason": "r"}, {"payload": "x"}, {}):
-        message = quarantine_message("q", "x", "reason")
-        message["body"] = encoded([], kwargs)
-        assert refused(message)
+        assert refused(quarantine_call(**kwargs))
 
 
 @pytest.mark.parametrize(

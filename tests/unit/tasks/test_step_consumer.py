@@ -18,6 +18,7 @@ from celery_agents.tasks.app import create_app
 from celery_agents.tasks.consumer.pool import TaskPool
 from celery_agents.tasks.consumer.step_consumer import StepConsumer
 from celery_agents.tasks.consumer.step_queues import answer_for_steps
+from celery_agents.tasks.message_template import MessageTemplate
 from celery_agents.tasks.names import STEP, STOP
 from celery_agents.tasks.observability.liveness import Liveness
 from celery_agents.tasks.publishing import StepPublisher
@@ -27,6 +28,16 @@ from support.wait import wait_until
 
 QUEUE, GPU = "celery_agents.steps", "celery_agents.steps.gpu"
 NOW_MS = 1_790_000_000_123
+LARGE_STEP = (
+    json.dumps(
+        MessageTemplate(create_app(Settings.build()), Settings.build(), has_parent=False).make_delivered(
+            StepRef("session", "execution", 1), NOW_MS
+        )
+        | {"body": '[[], {"session_id": "session", "execution_id": "execution", "step": 1}, {}]' + " " * 64_000}
+    )
+    .replace('"base64"', "null")
+    .encode()
+)
 
 
 def waits_in_redis(client: redis.Redis) -> bool:
@@ -182,6 +193,7 @@ def test_slots_of_tasks_that_celery_forgot_with_its_connection_are_free_again(
         (b"[" * 100_000, "JSON values"),
         (b'{"headers": {}}', "no properties"),
         (json.dumps({"x": "y" * 4_000_001}).encode(), "larger than"),
+        (LARGE_STEP, "a step larger than"),
     ],
 )
 def test_a_malformed_element_is_quarantined_and_the_next_one_is_taken(
