@@ -18,7 +18,7 @@ from typing import Any, Final
 from ...worker.concurrency.fibers import Fibers
 from ...worker.engine import EventLoopThread
 from ..names import STEP
-from .threads_pool import FutureResult, ThreadsPool, run_task
+from .threads_pool import ThreadsPool, run_task
 
 _WAKE_UP_SECONDS: Final = 0.25
 _BESIDE_SECONDS: Final = 2.0
@@ -85,7 +85,7 @@ class TaskPool(ThreadsPool):
 
         self._waiting.append(run)
         self._begin_soon()
-        return FutureResult(ended)
+        return ended
 
     def run_beside(self, call: Callable[[], object]) -> None:
         """Run a call as a fiber on the loop of the steps; it takes no slot, and must not raise."""

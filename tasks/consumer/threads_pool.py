@@ -5,24 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
-
-
-class FutureResult:
-    """The result that a pool returns for a task: its future, in the terms of Celery."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self.f = future
-        self.get = future.result
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the task has ended."""
-        wait([self.f], timeout)
 
 
 class ThreadsPool(BasePool):
@@ -53,9 +41,9 @@ class ThreadsPool(BasePool):
         accept_callback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Run a task in a thread; `BasePool.apply_async` calls this."""
+        """Run a task in a thread, and return its future; `BasePool.apply_async` calls this."""
         del options
-        return FutureResult(self.executor.submit(run_task, target, args, kwargs, callback, accept_callback))
+        return self.executor.submit(run_task, target, args, kwargs, callback, accept_callback)
 
 
 def run_task(

@@ -55,7 +55,7 @@ def pool() -> Iterator[TaskPool]:
 
 
 def apply(pool: TaskPool, call: Callable[..., object], name: str = STEP) -> Any:
-    return pool.on_apply(call, (name,), {}, lambda returned: None, None).f
+    return pool.on_apply(call, (name,), {}, lambda returned: None, None)
 
 
 def test_no_more_steps_run_than_the_pool_has_slots_and_none_is_forgotten(pool: TaskPool) -> None:
@@ -94,7 +94,7 @@ def test_what_a_step_raises_ends_that_step_only(pool: TaskPool) -> None:
     with pytest.raises(ValueError, match=STEP):
         apply(pool, wrong).result(20)
     told: list[Any] = []
-    pool.on_apply(leaves, (STEP,), {}, told.append, None).f.result(20)
+    pool.on_apply(leaves, (STEP,), {}, told.append, None).result(20)
     ((has_failed, info, _),) = told
     assert has_failed
     assert isinstance(info.exception.exc, WorkerLostError), "Celery frees the slot and reports the task as failed"
