@@ -155,7 +155,7 @@ def sequenced(wrap: Wrap, *names: str) -> tuple[PydanticAgent[None, str], list[s
 
     async def work(ctx: RunContext[None], x: int) -> str:
         log.append(f"+{x}")
-        await asyncio.sleep(0.03)
+        await _meet_companions(names, x, log)
         log.append(f"-{x}")
         return f"{x}"
 
@@ -171,6 +171,19 @@ def sequenced(wrap: Wrap, *names: str) -> tuple[PydanticAgent[None, str], list[s
     return PydanticAgent(
         FunctionModel(answer), name="sequenced", toolsets=[wrap(tools)], capabilities=capabilities
     ), log
+
+
+async def _meet_companions(names: tuple[str, ...], x: int, log: list[str]) -> None:
+    """Wait until the calls that run beside this one have begun; alone, let others begin that should not."""
+    if names[x] == "alone":
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return
+    first = max((y + 1 for y in range(x) if names[y] == "alone"), default=0)
+    end = next((y for y in range(x, len(names)) if names[y] == "alone"), len(names))
+    async with asyncio.timeout(20):
+        while not all(f"+{y}" in log for y in range(first, end)):
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("wrap", [lambda given: given, lambda given: lambda ctx: given], ids=["known", "dynamic"])
