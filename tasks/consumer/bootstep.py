@@ -154,6 +154,9 @@ class WorkerBootstep(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:
         """Let running steps end: Celery stops this before the pool, whose steps still need leases and event loop."""
+        current = self._runtime.current
+        if self._taken.steps and current is not None and not current.runner.draining:
+            self._on_shutdown()  # Celery ends by itself, on a command or an error: no signal came
         deadline = time.monotonic() + self._settings.drain_seconds + FORCE_MARGIN_SECONDS / 2
         while self._is_busy(parent.pool) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -19,7 +19,7 @@ from celery import Celery
 from celery_agents import AgentClient
 from celery_agents.tasks.app import create_app
 
-from support.agents import plan
+from support.agents import call, plan
 from support.ledger import Ledger
 from support.processes import Process, free_port
 from support.wait import wait_until
@@ -74,6 +74,20 @@ def test_the_control_of_another_app_does_not_reach_our_workers(
     assert worker.alive
     own.control.shutdown()
     wait_until(lambda: not worker.alive, "our own control ends it", 20)
+
+
+@pytest.mark.parametrize("pool", ["greenlets", "threads"])
+def test_a_worker_that_celery_ends_by_itself_drains_and_is_no_longer_registered(
+    new_worker: Callable[..., WorkerProcess], ledger: Ledger, client: AgentClient, pool: str
+) -> None:
+    """A shutdown by remote control sends no signal, as an unrecoverable error of the consumer sends none."""
+    worker = new_worker(env={**ledger.env, "CELERY_AGENTS_POOL": pool, "CELERY_AGENTS_DRAIN_SECONDS": "1"})
+    job = client.submit("planned", plan([call("keyed", work="a", after=600)]))
+    wait_until(lambda: any(each["kind"] == "effect" for each in ledger.entries()), "its tool runs", 20)
+    create_app(client.settings).control.shutdown()
+    wait_until(lambda: not worker.alive, "it has ended, though the tool has not", 40, details=worker.tail)
+    assert client.store.registry.workers() == {}
+    assert client.header(job.session_id).status == "in_progress"
 
 
 def test_commands_and_events_of_another_app_in_pickle_are_not_read(
