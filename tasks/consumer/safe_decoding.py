@@ -52,8 +52,8 @@ class _Origin:
 
     @classmethod
     def of(cls, queue: Any) -> _Origin:
-        info: dict[str, Any] = {"exchange": queue.exchange.name, "routing_key": queue.routing_key or queue.name}
-        return cls(queue=queue.name, delivery_info=info)
+        # No exchange: a message that is restored goes to this queue, and not where a forged binding of one leads.
+        return cls(queue=queue.name, delivery_info={"exchange": "", "routing_key": queue.name})
 
     def deliver(self, transport: Any, message: dict[str, Any]) -> str | None:
         """Deliver a message as one of this queue; say what is wrong with one that Celery cannot take."""

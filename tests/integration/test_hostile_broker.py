@@ -122,9 +122,19 @@ def test_a_record_of_a_control_message_has_the_address_of_its_queue(
     wait_until(lambda: redis_client.hlen("unacked") == 1, "it is recorded", 10, details=worker.tail)
     ((stored_tag, record),) = redis_client.hgetall("unacked").items()
     message, exchange, key = json.loads(record)
-    assert (exchange, key) == (CONTROL, CONTROL)
-    assert message["properties"]["delivery_info"] == {"exchange": CONTROL, "routing_key": CONTROL}
+    assert (exchange, key) == ("", CONTROL)
+    assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": CONTROL}
     assert stored_tag != tag, "another message with the same tag would share its record"
+    # The submitter's Redis user may add bindings of the control queue's exchange.
+    redis_client.sadd(f"_kombu.binding.{CONTROL}", "\x06\x16".join((CONTROL, "", "celery")), "no binding")
+    worker.kill()
+    redis_client.zadd("unacked_index", {stored_tag: 1})
+    other = new_worker(env={**ledger.env, "CELERY_AGENTS_CONTROL_TASKS": "all"})
+    wait_until(
+        lambda: redis_client.hlen("unacked") == 1 and not redis_client.hexists("unacked", stored_tag),
+        "it is restored and taken again", 30, details=other.tail,
+    )  # fmt: skip
+    assert redis_client.llen("celery") == 0
 
 
 def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) -> None:
