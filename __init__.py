@@ -9,7 +9,7 @@ import warnings
 from importlib import import_module
 from typing import Any, Final
 
-from .config.lazy_names import attach_names
+from .worker.lazy_names import attach_names
 
 _load, __dir__, __all__ = attach_names(__name__, __file__)
 

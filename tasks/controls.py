@@ -15,7 +15,7 @@ from celery.exceptions import Ignore
 
 from ..config.settings import Settings
 from ..worker.errors import ActionRefused, IdempotencyMismatch, InvalidInput, StoreFull, StoreUnavailable
-from ..worker.state import ExecutionBudget
+from ..worker.state.execution.budget import ExecutionBudget
 from .consumer.refusals import ELEMENT, refusals
 from .lazy_client import LazyClient
 from .names import ANSWER, CONTROL, DELETE, FORK, PREFIX, RETRY, STOP, SUBMIT

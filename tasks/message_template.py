@@ -20,7 +20,7 @@ from kombu.utils.json import dumps
 
 from ..config.celery import step_queue
 from ..config.settings import Settings
-from ..worker.store import StepRef
+from ..worker.store.records import StepRef
 from ..worker.unique import unique_hex
 from .names import PUBLISHED_HEADER, STEP
 

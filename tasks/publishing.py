@@ -19,8 +19,9 @@ from kombu.exceptions import OperationalError
 from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
-from ..worker.store import StepRef, Store
 from ..worker.store.database import Command
+from ..worker.store.records import StepRef
+from ..worker.store.store import Store
 from .message_template import MessageTemplate, message_options, record_message
 from .names import PUBLISHED_HEADER, STEP
 

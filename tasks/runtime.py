@@ -15,20 +15,16 @@ from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..config.version import __version__
 from ..worker import crash_points
+from ..worker.concurrency.event_loop import EventLoopThread
 from ..worker.concurrency.tool_threads import ToolThreads
-from ..worker.engine import (
-    EngineServices,
-    EventLoopThread,
-    Interruption,
-    LeaseKeeper,
-    StepRunner,
-    schema_version,
-)
+from ..worker.engine import EngineServices, StepRunner, schema_version
+from ..worker.engine.leases import Interruption, LeaseKeeper
 from ..worker.errors import CeleryAgentsError
 from ..worker.known_secrets import remember_secrets
-from ..worker.mcp import ServerConnections, require_servers
-from ..worker.store import offered_queues, redis_store
-from ..worker.store.housekeeping.registry import worker_name
+from ..worker.mcp.connections import ServerConnections
+from ..worker.mcp.server import require_servers
+from ..worker.store.housekeeping.registry import offered_queues, worker_name
+from ..worker.store.store import redis_store
 from .agent_modules import import_agents
 from .broker_keys import broker_key_types
 from .consumer.features import missing_internals

@@ -12,10 +12,10 @@ from ..config.logs import LoggedAs
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.concurrency import fibers
-from ..worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
+from ..worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
-from ..worker.state import ExecutionStatus
-from ..worker.store import StepRef
+from ..worker.state.execution.status import ExecutionStatus
+from ..worker.store.records import StepRef
 from .names import QUARANTINE, STEP
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..worker.errors import InvalidInput
-from ..worker.state import ID_PATTERN, read_session_id
-from ..worker.store import LAST_STEP, StepRef
+from ..worker.state.values.ids import ID_PATTERN, read_session_id
+from ..worker.store.records import LAST_STEP, StepRef
 
 
 class MalformedStep(ValueError):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from celery import Celery
 
 from ..worker.errors import InvalidInput
-from ..worker.store import AnswerResult
+from ..worker.store.requests.records import AnswerResult
 from .client.verbs import VERBS, Verb
 from .lazy_client import LazyClient
 from .names import CONTROL, PREFIX

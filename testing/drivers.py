@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 
-from ..worker.drivers import Driver, InferenceRequest
-from ..worker.state import InferenceResponse, LLMConfig
+from ..worker.drivers.protocol import Driver, InferenceRequest
+from ..worker.state.conversation.context import LLMConfig
+from ..worker.state.execution.inference import InferenceResponse
 
 
 class CountingDriver:

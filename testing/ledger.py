@@ -10,8 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from ..worker.state import InferenceResponse
-from ..worker.tools import Effect, FunctionTool, Tool, ToolContext, ToolSet
+from ..worker.state.execution.inference import InferenceResponse
+from ..worker.tools.context import ToolContext
+from ..worker.tools.definition import FunctionTool
+from ..worker.tools.effect import Effect
+from ..worker.tools.protocol import Tool
+from ..worker.tools.toolset import ToolSet
 
 _OWN_CONTEXT: Final = "celery_agents_testing_context"
 _running: ContextVar[ToolRun | None] = ContextVar("celery_agents_testing_run", default=None)

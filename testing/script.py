@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..worker.drivers import ScriptedDriver
-from ..worker.drivers.scripted import ScriptedAnswer
+from ..worker.drivers.scripted import ScriptedAnswer, ScriptedDriver
 
 
 def script(*answers: ScriptedAnswer, repeat_last: bool = False) -> ScriptedDriver:

@@ -11,17 +11,27 @@ from typing import Any, Final
 from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.agent import Agent, AgentRegistry
-from ..worker.drivers import InferenceRequest
-from ..worker.engine import EventLoopThread, FirstExecution, Outcome, first_state
+from ..worker.concurrency.event_loop import EventLoopThread
+from ..worker.drivers.protocol import InferenceRequest
+from ..worker.engine.outcome import Outcome
+from ..worker.engine.transitions import FirstExecution, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
 from ..worker.moments import moment
-from ..worker.requests import check_answer
-from ..worker.state import AgentState, AnswerNote, ExecutionState, GivenAnswer, Message, Request, ToolOutcome
-from ..worker.store import AnswerAction, NextState, QueueSnapshot, RequestFilter, StepRef, Store
+from ..worker.requests.answers import check_answer
+from ..worker.state.agent_state import AgentState
+from ..worker.state.conversation.messages import Message
+from ..worker.state.execution.answers import AnswerNote, GivenAnswer
+from ..worker.state.execution.execution import ExecutionState
+from ..worker.state.execution.requests import Request
+from ..worker.state.execution.tool_calls import ToolOutcome
 from ..worker.store.clock import RedisClock
 from ..worker.store.context import NoPublisher
 from ..worker.store.database import Database
+from ..worker.store.housekeeping.sweeps import QueueSnapshot
 from ..worker.store.memory.database import MemoryDatabase
+from ..worker.store.records import NextState, StepRef
+from ..worker.store.requests.records import AnswerAction, RequestFilter
+from ..worker.store.store import Store
 from .databases import FaultyDatabase, RedisOnVirtualTime
 from .drivers import CountingDriver
 from .faults import MESSAGE, Fault, FaultKind

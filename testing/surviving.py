@@ -11,10 +11,11 @@ from typing import Any, Final, cast
 
 from ..config.settings import Settings
 from ..worker.agent import Agent, as_agent
-from ..worker.drivers import Driver
-from ..worker.engine import EventLoopThread
+from ..worker.concurrency.event_loop import EventLoopThread
+from ..worker.drivers.protocol import Driver
 from ..worker.errors import ConfigurationError
-from ..worker.state import GivenAnswer, Request
+from ..worker.state.execution.answers import GivenAnswer
+from ..worker.state.execution.requests import Request
 from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger

@@ -8,9 +8,11 @@ from typing import Any
 
 from ..config.settings import Settings
 from ..worker.agent import AgentRegistry
-from ..worker.engine import EngineServices, EventLoopThread, LeaseKeeper, StepRunner
+from ..worker.concurrency.event_loop import EventLoopThread
+from ..worker.engine import EngineServices, StepRunner
+from ..worker.engine.leases import LeaseKeeper
 from ..worker.errors import StoreUnavailable
-from ..worker.store import Store
+from ..worker.store.store import Store
 from .world import SimulatedProcess, World
 
 _Future = concurrent.futures.Future[Any]

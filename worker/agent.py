@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
 from .capability import Capability, check_capabilities, check_compilers, compiler_of
-from .drivers import Driver, FunctionDriver, TokenPrice
+from .drivers.function import FunctionDriver
+from .drivers.pricing import TokenPrice
+from .drivers.protocol import Driver
 from .errors import ConfigurationError, UnknownAgent
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
-from .mcp import MCPServer, check_servers
-from .pydantic_agents import PydanticDefinition, definition_of
-from .state import ChildFailure, ConversationWithCurrentToolTrace, ExecutionBudget, JoinRule, MessageCompiler
-from .tools import (
-    AgentTool,
-    Approval,
-    CallPolicy,
-    ContextRule,
-    Handoff,
-    HandoffTool,
-    MergeRules,
-    Tool,
-    ToolSet,
-    check_child_limits,
-)
+from .mcp.server import MCPServer, check_servers
+from .pydantic_agents.definition import PydanticDefinition, definition_of
+from .state.conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
+from .state.execution.budget import ExecutionBudget
+from .state.execution.children import ChildFailure, JoinRule
+from .tools.agent_tool import AgentTool
+from .tools.approval import Approval, CallPolicy
+from .tools.delegation import ContextRule, MergeRules, check_child_limits
+from .tools.handoff import Handoff, HandoffTool
+from .tools.protocol import Tool
+from .tools.toolset import ToolSet
 
 if TYPE_CHECKING:
-    from .capabilities import AgentLimits, ReasoningConfig, RuntimeProfile
+    from .capabilities.smart.limits import AgentLimits
+    from .capabilities.smart.profiles import RuntimeProfile
+    from .capabilities.smart.reasoning_config import ReasoningConfig
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -217,7 +217,7 @@ class Agent:
         """
         if self.driver is not None:
             return self.driver if hasattr(self.driver, "infer") else FunctionDriver(self.driver)  # pyright: ignore
-        from .drivers.pydantic_ai import PydanticAIDriver
+        from .drivers.pydantic_ai.driver import PydanticAIDriver
 
         assert self.model is not None
         return PydanticAIDriver(
@@ -305,8 +305,10 @@ Agent.limits = property(_read_limits)  # type: ignore[assignment]
 
 def _complete(agent: Agent, reasoning: Any, limits: Any) -> tuple[Capability, ...]:
     """The capabilities of an agent with those that its reasoning, its limits and its profile stand for."""
-    from .capabilities import AgentLimits, ReasoningConfig, Reflection  # few agents need them
+    from .capabilities.smart.limits import AgentLimits
     from .capabilities.smart.profiles import find_profile
+    from .capabilities.smart.reasoning_config import ReasoningConfig
+    from .capabilities.smart.reflection import Reflection
 
     for name, value, kind in (("reasoning", reasoning, ReasoningConfig), ("limits", limits, AgentLimits)):
         if value is not None and not isinstance(value, kind):

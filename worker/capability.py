@@ -14,9 +14,16 @@ from typing import Any
 from .errors import ConfigurationError
 from .guards import Guard
 from .hooks import Hook, HookPoint
-from .state import AgentState, ExecutionBudget, ListPart, Message, MessageCompiler, ParentLink, StatePart
-from .state.parts.state_part import check_defaults, check_part_name
-from .tools import CallPolicy, Tool, ToolSet
+from .state.agent_state import AgentState
+from .state.conversation.compilers import MessageCompiler
+from .state.conversation.messages import Message
+from .state.execution.budget import ExecutionBudget
+from .state.execution.children import ParentLink
+from .state.parts.list_part import ListPart
+from .state.parts.state_part import StatePart, check_defaults, check_part_name
+from .tools.approval import CallPolicy
+from .tools.protocol import Tool
+from .tools.toolset import ToolSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,12 @@ from typing import Any, Final, Protocol
 
 from .concurrency import fibers
 from .errors import ConfigurationError, InvalidInput
-from .state import AgentState, ExecutionBudget, ExecutionState, FinishReason, StopReason, StopSignal
-from .tools import StopExecution
+from .state.agent_state import AgentState
+from .state.execution.budget import ExecutionBudget
+from .state.execution.execution import ExecutionState
+from .state.execution.inference import FinishReason
+from .state.execution.signals import StopReason, StopSignal
+from .tools.stop import StopExecution
 
 
 class GuardPoint(StrEnum):

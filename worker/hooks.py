@@ -22,19 +22,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .concurrency import fibers
-from .drivers import AuxiliaryRequest, InferenceRequest
+from .drivers.protocol import AuxiliaryRequest, InferenceRequest
 from .errors import ConfigurationError, ModelCallRefused
 from .redaction import describe_exception
-from .state import (
-    AgentState,
-    ErrorInfo,
-    ExecutionStatus,
-    InferenceResponse,
-    StopSignal,
-    ToolCall,
-    ToolExecution,
-)
-from .tools import StopExecution
+from .state.agent_state import AgentState
+from .state.execution.inference import InferenceResponse
+from .state.execution.signals import StopSignal
+from .state.execution.status import ExecutionStatus
+from .state.execution.tool_calls import ToolCall, ToolExecution
+from .state.values.error_info import ErrorInfo
+from .tools.stop import StopExecution
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from typing import Final
 
 from .errors import CeleryAgentsError, DriverError
 from .known_secrets import REDACTED, current_matcher
-from .state import ErrorInfo, FrozenDict
+from .state.values.error_info import ErrorInfo
+from .state.values.frozen import FrozenDict
 
 MAX_READ_CHARS: Final = 20_000
 """Characters of a text that are looked at; the rest is left out, since nothing shows that much of an error."""

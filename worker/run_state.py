@@ -6,8 +6,11 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from .state import AgentState, ExecutionBudget, Message, SmartView
+from .state.agent_state import AgentState
+from .state.conversation.messages import Message
+from .state.execution.budget import ExecutionBudget
 from .state.views.run import RunFields
+from .state.views.smart import SmartView
 
 DEFAULT_MAX_ITERATIONS: Final = 20
 """The limit of iterations that the source document gives a state."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .views import clean
 
 if TYPE_CHECKING:
-    from ...worker.requests import UserQuestionItem
-    from ...worker.state import Request
+    from ...worker.requests.questions import UserQuestionItem
+    from ...worker.state.execution.requests import Request
 
 Ask = Callable[[str], str]
 Say = Callable[[str], None]
@@ -28,7 +28,7 @@ def fill_form(request: Request, ask: Ask, say: Say) -> Any:
         The values as `Answer` takes them.
     """
     from ...worker.errors import InvalidInput
-    from ...worker.requests import check_values, is_asked_with_options, questions_of
+    from ...worker.requests.answers import check_values, is_asked_with_options, questions_of
 
     while True:
         if is_asked_with_options(request):

@@ -19,7 +19,7 @@ from .views import as_json, clean, finding_value, one_line, plural
 if TYPE_CHECKING:
     from celery import Celery
 
-    from ..observability.doctor import Finding
+    from ..observability.doctor.findings import Finding
 
 _WIDTH: Final = 110
 _NAME_WIDTH: Final = 24
@@ -44,8 +44,8 @@ def doctor(
       celery-agents doctor --json | jq -r 'select(.level != "ok") | .name'
       celery-agents doctor --app my_project
     """  # fmt: skip
-    from ..observability.doctor import Finding, Level
     from ..observability.doctor.checks import examine
+    from ..observability.doctor.findings import Finding, Level
 
     existing, settings = _read_app(app, redis_url)
     code = ExitCode.DONE

@@ -11,7 +11,7 @@ from ..observability.next_try import describe_next_try, read_time
 from .views import one_line, plural
 
 if TYPE_CHECKING:
-    from ...worker.store import Event
+    from ...worker.store.event_records import Event
 
 Data = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from .progress import follow
 from .views import as_json, clean, job_line, plural
 
 if TYPE_CHECKING:
-    from ...worker.state import ExecutionBudget
+    from ...worker.state.execution.budget import ExecutionBudget
     from ..client.job import Job
 
 Message = Annotated[
@@ -212,7 +212,7 @@ def _read_message(message: str) -> str:
 
 def _read_budget(**limits: Any) -> ExecutionBudget | None:
     """Build a budget from the options; None when none is given, so that the agent's own budget holds."""
-    from ...worker.state import ExecutionBudget
+    from ...worker.state.execution.budget import ExecutionBudget
 
     given = {name: limit for name, limit in limits.items() if limit is not None}
     return ExecutionBudget(**given) if given else None

@@ -14,7 +14,9 @@ from ...config.escaping import escape, indent
 from .event_lines import EventLines
 
 if TYPE_CHECKING:
-    from ...worker.store import Event, LiveDelta, Result
+    from ...worker.store.event_records import Event
+    from ...worker.store.live.values import LiveDelta
+    from ...worker.store.session_records import Result
     from ..client.job import Job
 
 

@@ -16,8 +16,9 @@ from .request_views import REQUESTS_HEAD, answer_line, request_lines, request_ro
 from .views import as_json, table
 
 if TYPE_CHECKING:
-    from ...worker.state import GivenAnswer, Request
-    from ...worker.store import FoundRequest
+    from ...worker.state.execution.answers import GivenAnswer
+    from ...worker.state.execution.requests import Request
+    from ...worker.store.requests.records import FoundRequest
     from ..client.client import AgentClient
 
 
@@ -131,7 +132,7 @@ def approve(
       celery-agents approve 3f2a…
       celery-agents approve 3f2a… 9c41 --args '{"account": "A-7", "cents": 400}'
     """
-    from ...worker.state import Approve
+    from ...worker.state.execution.answers import Approve
 
     client = client_for(redis_url)
     found = _find(client, session, request, Kind.APPROVAL)
@@ -154,7 +155,7 @@ def deny(
     Example:
       celery-agents deny 3f2a… --reason "a duplicate of order 11"
     """
-    from ...worker.state import Deny
+    from ...worker.state.execution.answers import Deny
 
     client = client_for(redis_url)
     found = _find(client, session, request)
@@ -182,7 +183,7 @@ def answer(
       celery-agents answer 3f2a…
       celery-agents answer 3f2a… --value '{"Which currency?": "EUR"}'
     """
-    from ...worker.state import Answer
+    from ...worker.state.execution.answers import Answer
 
     client = client_for(redis_url)
     found = _find(client, session, request)
@@ -198,7 +199,9 @@ def answer(
 
 def _ask_person(request: Request) -> GivenAnswer:
     """Show a request in the terminal and ask for its answer."""
-    from ...worker.state import Answer, Approve, Deny, RequestKind, thaw
+    from ...worker.state.execution.answers import Answer, Approve, Deny
+    from ...worker.state.execution.requests import RequestKind
+    from ...worker.state.values.frozen import thaw
 
     for line in request_lines(request):
         print(line, file=sys.stderr)

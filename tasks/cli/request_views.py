@@ -10,8 +10,8 @@ from ...worker.moments import moment
 from .views import age, as_json, clean, one_line
 
 if TYPE_CHECKING:
-    from ...worker.state import Request
-    from ...worker.store import AnswerResult, FoundRequest
+    from ...worker.state.execution.requests import Request
+    from ...worker.store.requests.records import AnswerResult, FoundRequest
 
 REQUESTS_HEAD: Final = ("SESSION", "REQUEST", "KIND", "CALL", "TO", "STATUS", "ASKED", "EXPIRES", "TEXT")
 _SHORT_ID: Final = 12

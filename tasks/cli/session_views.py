@@ -10,26 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ...worker.moments import moment
-from ...worker.state import (
-    AgentState,
-    AgentStep,
-    AnswerRecord,
-    AnswerVerb,
-    ErrorInfo,
-    ExecutionState,
-    FinishReason,
-    Message,
-    RequestResolution,
-    Role,
-    StepExecution,
-    ToolExecution,
-    ToolOutcome,
-)
-from ...worker.store import InboxKind
+from ...worker.state.agent_state import AgentState
+from ...worker.state.conversation.messages import Message, Role
+from ...worker.state.execution.answers import AnswerRecord, AnswerVerb, RequestResolution
+from ...worker.state.execution.execution import ExecutionState
+from ...worker.state.execution.inference import FinishReason
+from ...worker.state.execution.steps import AgentStep, StepExecution
+from ...worker.state.execution.tool_calls import ToolExecution, ToolOutcome
+from ...worker.state.values.error_info import ErrorInfo
+from ...worker.store.records import InboxKind
 from .views import age, clean, one_line, plural, seconds
 
 if TYPE_CHECKING:
-    from ...worker.store import FoundRequest, Header, Operation
+    from ...worker.store.records import Operation
+    from ...worker.store.requests.records import FoundRequest
+    from ...worker.store.session_records import Header
     from ..observability.listed_sessions import ListedSession
 
 HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "REASON")

@@ -11,7 +11,8 @@ from .event_lines import EventLines
 from .views import as_json, one_line, plural, table
 
 if TYPE_CHECKING:
-    from ...worker.store import Result, TreeNode
+    from ...worker.store.children.trees import TreeNode
+    from ...worker.store.session_records import Result
     from ..client.client import AgentClient
     from ..client.job import Job
     from ..client.trees import TreeEvent

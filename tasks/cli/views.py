@@ -11,7 +11,7 @@ from ...config.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from ..client.job import Job
-    from ..observability.doctor import Finding
+    from ..observability.doctor.findings import Finding
 
 _MAX_LINE: Final = 160
 

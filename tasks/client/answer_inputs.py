@@ -8,18 +8,10 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar, cast
 
 from ...worker.errors import InvalidInput
-from ...worker.state import (
-    Answer,
-    Approve,
-    Complete,
-    Deny,
-    Fail,
-    GivenAnswer,
-    RequestKind,
-    RequestStatus,
-    check_text,
-)
-from ...worker.store import RequestFilter
+from ...worker.state.execution.answers import Answer, Approve, Complete, Deny, Fail, GivenAnswer
+from ...worker.state.execution.requests import RequestKind, RequestStatus
+from ...worker.state.values.frozen import check_text
+from ...worker.store.requests.records import RequestFilter
 
 _MOST_ANSWERS: Final = 64
 _NAME_CHARS: Final = 200

@@ -17,7 +17,8 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.concurrency.thread_limit import ThreadLimit
-from ...worker.store import Event, StreamPosition
+from ...worker.store.event_records import Event
+from ...worker.store.live.values import StreamPosition
 from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result

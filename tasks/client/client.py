@@ -21,8 +21,13 @@ from ...worker.errors import (
     SessionNotFound,
     StoreUnavailable,
 )
-from ...worker.state import ChildSessionId, ExecutionBudget, ExecutionId, LLMConfig, Message, read_session_id
-from ...worker.store import Header, InboxKind, Operation, StreamPosition, new_change_id
+from ...worker.state.conversation.context import LLMConfig
+from ...worker.state.conversation.messages import Message
+from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
+from ...worker.store.live.values import StreamPosition
+from ...worker.store.records import InboxKind, Operation, new_change_id
+from ...worker.store.session_records import Header
 from ...worker.store.sessions.loading import StoredSession
 from ..housekeeping.receivers import read_receivers
 from .deleting import DeletingVerbs

@@ -8,8 +8,9 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.engine.transitions import operation_transition
-from ...worker.store import ActionResult, AgentQueues, Operation, Store, redis_store
-from ...worker.store.records import StepRef
+from ...worker.store.housekeeping.registry import AgentQueues
+from ...worker.store.records import ActionResult, Operation, StepRef
+from ...worker.store.store import Store, redis_store
 from ..producer import create_producer_app, settings_of
 from ..publishing import StepPublisher
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from ...worker.engine.transitions import stop_transition
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
-from ...worker.state import read_session_id
-from ...worker.store import Header
+from ...worker.state.values.ids import read_session_id
+from ...worker.store.session_records import Header
 from .inputs import check_agent_name, check_caller, check_listing, check_seconds
 from .listing import iterate_headers, to_milliseconds
 from .trees import ACTIVE, TreeVerbs

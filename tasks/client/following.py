@@ -7,8 +7,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final
 
 from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
-from ...worker.store import EXECUTION_ENDS, Event, EventType, Store, StreamPosition, entry_order
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.live.streams import Entry, moved_on
+from ...worker.store.live.values import StreamPosition, entry_order
+from ...worker.store.store import Store
 from .stream_items import DeltaFilter, StreamItem
 
 _STEP_IS_DONE: Final = EXECUTION_ENDS | {EventType.STEP_COMMITTED}

@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import Field
 
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
-from ...worker.state import read_session_id
+from ...worker.state.values.ids import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
 from ...worker.store.fields import LAST_MS
 from .inputs import check_agent_name, check_caller, check_listing

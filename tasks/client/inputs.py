@@ -13,7 +13,11 @@ from typing import Any, Final, cast
 
 from ...config.settings import Settings
 from ...worker.errors import InvalidInput
-from ...worker.state import ID_PATTERN, ExecutionBudget, FrozenDict, Json, LLMConfig, Message, Role, freeze
+from ...worker.state.conversation.context import LLMConfig
+from ...worker.state.conversation.messages import Message, Role
+from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.values.frozen import FrozenDict, Json, freeze
+from ...worker.state.values.ids import ID_PATTERN
 
 _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _KEY_CHARS: Final = 512

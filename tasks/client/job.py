@@ -7,7 +7,10 @@ from collections.abc import Generator
 from typing import Final
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
-from ...worker.store import EXECUTION_ENDS, Event, Result, Store, StreamPosition
+from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.live.values import StreamPosition
+from ...worker.store.session_records import Result
+from ...worker.store.store import Store
 from .following import follow_session
 from .inputs import check_position, check_seconds
 from .stream_items import StreamItem

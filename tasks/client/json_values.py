@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ...worker.moments import moment
 
 if TYPE_CHECKING:
-    from ...worker.state import AgentState
-    from ...worker.store import AnswerResult, Event, FoundRequest, Header, LiveDelta, Result, TreeNode
+    from ...worker.state.agent_state import AgentState
+    from ...worker.store.children.trees import TreeNode
+    from ...worker.store.event_records import Event
+    from ...worker.store.live.values import LiveDelta
+    from ...worker.store.requests.records import AnswerResult, FoundRequest
+    from ...worker.store.session_records import Header, Result
     from .trees import TreeEvent
 
 _NOT_SHOWN: Final = frozenset({"operation_id", "retries"})

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from ...worker.store import Header, Store
 from ...worker.store.pages import PageOf
+from ...worker.store.session_records import Header
+from ...worker.store.store import Store
 from .inputs import read_cursor
 
 INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}

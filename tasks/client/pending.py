@@ -12,19 +12,15 @@ from datetime import datetime
 from typing import Any, Final, Literal, cast
 
 from ...worker.moments import moment
-from ...worker.requests import UserQuestionAnswer, UserQuestionItem, is_asked_with_options, questions_of
-from ...worker.state import (
-    AgentState,
-    Answer,
-    AnswerVerb,
-    Approve,
-    Deny,
-    RequestKind,
-    RequestStatus,
-    ToolExecution,
-    thaw,
-)
-from ...worker.store import AnswerResult, Event, FoundRequest
+from ...worker.requests.answers import is_asked_with_options, questions_of
+from ...worker.requests.questions import UserQuestionAnswer, UserQuestionItem
+from ...worker.state.agent_state import AgentState
+from ...worker.state.execution.answers import Answer, AnswerVerb, Approve, Deny
+from ...worker.state.execution.requests import RequestKind, RequestStatus
+from ...worker.state.execution.tool_calls import ToolExecution
+from ...worker.state.values.frozen import thaw
+from ...worker.store.event_records import Event
+from ...worker.store.requests.records import AnswerResult, FoundRequest
 from .requests import RequestVerbs
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "executed"]

@@ -25,7 +25,6 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_core import to_jsonable_python
 
 from ...worker.errors import ConfigurationError, InvalidInput
-from ...worker.pydantic_agents import definition_of
 from ...worker.pydantic_agents.conversation import (
     Conversation,
     history_message,
@@ -33,10 +32,13 @@ from ...worker.pydantic_agents.conversation import (
     kept_of,
     read_conversation,
 )
+from ...worker.pydantic_agents.definition import definition_of
 from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
 from ...worker.pydantic_agents.outputs import UnreadableOutput, output_tool_of, read_output
 from ...worker.pydantic_agents.usages import dump_limits
-from ...worker.state import DEFAULT, ExecutionBudget, Message, Role, StopReason
+from ...worker.state.conversation.messages import DEFAULT, Message, Role
+from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.execution.signals import StopReason
 from .async_client import AsyncAgentClient
 from .client import AgentClient
 
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.usage import UsageLimits
 
-    from ...worker.state import ErrorInfo
-    from ...worker.store import Result
+    from ...worker.state.values.error_info import ErrorInfo
+    from ...worker.store.session_records import Result
 
 OutputT = TypeVar("OutputT")
 

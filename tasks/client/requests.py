@@ -11,30 +11,15 @@ from typing import Any, Final
 from pydantic import Field
 
 from ...worker.errors import InvalidInput
-from ...worker.requests import Grant, TokenClaims, TokenPurpose, TokenSigner, check_answer, check_remember, grants_of
-from ...worker.requests import check_text as check_note
-from ...worker.state import (
-    AnswerNote,
-    Complete,
-    Fail,
-    GivenAnswer,
-    Remember,
-    Request,
-    RequestKind,
-    RequestStatus,
-    RequestSummary,
-    read_session_id,
-)
-from ...worker.store import (
-    AnswerAction,
-    AnswerResult,
-    FoundRequest,
-    InboxKind,
-    Operation,
-    RequestFilter,
-    RequestPage,
-    new_change_id,
-)
+from ...worker.requests.answers import check_answer, check_remember
+from ...worker.requests.answers import check_text as check_note
+from ...worker.requests.grants import Grant, grants_of
+from ...worker.requests.tokens import TokenClaims, TokenPurpose, TokenSigner
+from ...worker.state.execution.answers import AnswerNote, Complete, Fail, GivenAnswer, Remember
+from ...worker.state.execution.requests import Request, RequestKind, RequestStatus, RequestSummary
+from ...worker.state.values.ids import read_session_id
+from ...worker.store.records import InboxKind, Operation, new_change_id
+from ...worker.store.requests.records import AnswerAction, AnswerResult, FoundRequest, RequestFilter, RequestPage
 from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id

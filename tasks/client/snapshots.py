@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import Field
 
 from ...worker.errors import ActionRefused, SessionNotFound
-from ...worker.state import read_session_id
-from ...worker.store import WholeSession
+from ...worker.state.values.ids import read_session_id
+from ...worker.store.sessions.whole_sessions import WholeSession
 from .inputs import check_text
 from .job import Job
 from .verbs import Scope, verb
 from .whole_sessions import WholeSessionVerbs
 
 if TYPE_CHECKING:
-    from ...worker.capabilities.tracing import Trace
+    from ...worker.capabilities.tracing.trace import Trace
     from ...worker.session.snapshots import SessionSnapshot
 
 
@@ -67,7 +67,8 @@ class SnapshotVerbs(WholeSessionVerbs):
             ActionRefused: It has had no execution.
             StateUnreadable: A part of it cannot be read.
         """
-        from ...worker.capabilities.tracing import make_trace, read_report  # they load the tools
+        from ...worker.capabilities.tracing.capability import read_report
+        from ...worker.capabilities.tracing.trace import make_trace
 
         session = read_session_id(session_id)
         stored = self.store.sessions.load(session)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ...worker.store import EXECUTION_ENDS, Event, EventType, LiveDelta
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
+from ...worker.store.live.values import LiveDelta
 from ...worker.store.sessions.loading import StoredSession
 
 _TEXT: Final = "text"

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ...worker.engine import FirstExecution, first_state
+from ...worker.engine.transitions import FirstExecution, first_state
 from ...worker.errors import InvalidInput
 from ...worker.moments import moment
-from ...worker.state import AgentState, ChildSessionId, ExecutionBudget, FrozenDict, Message, SessionId
-from ...worker.store import NextState
+from ...worker.state.agent_state import AgentState
+from ...worker.state.conversation.messages import Message
+from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.values.frozen import FrozenDict
+from ...worker.state.values.ids import ChildSessionId, SessionId
+from ...worker.store.records import NextState
 from .holding import check_until
 from .inputs import fingerprint_messages, fingerprint_request
 

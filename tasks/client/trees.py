@@ -9,8 +9,9 @@ from typing import Final
 
 from ...worker.engine.transitions import stop_transition
 from ...worker.errors import ActionRefused, SessionNotFound
-from ...worker.state import read_session_id
-from ...worker.store import Event, EventType, TreeNode
+from ...worker.state.values.ids import read_session_id
+from ...worker.store.children.trees import TreeNode
+from ...worker.store.event_records import Event, EventType
 from .connection import ClientConnection
 from .inputs import check_seconds
 

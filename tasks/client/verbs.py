@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import Field
 
-from ...worker.requests import TokenPurpose
+from ...worker.requests.tokens import TokenPurpose
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...worker.errors import SessionConflict, SessionNotFound
-from ...worker.state import ChildSessionId, read_session_id
+from ...worker.state.values.ids import ChildSessionId, read_session_id
 from .connection import ClientConnection
 from .inputs import derive_id
 from .verbs import Scope, verb
 
 if TYPE_CHECKING:
-    from ...worker.session import RedisSessionStore
+    from ...worker.session.redis_store import RedisSessionStore
 
 
 class WholeSessionVerbs(ClientConnection):
@@ -20,7 +20,7 @@ class WholeSessionVerbs(ClientConnection):
 
     def session_store(self) -> RedisSessionStore:
         """The sessions of the workers as a store of the session runtime; it uses this client's connections."""
-        from ...worker.session import RedisSessionStore  # it loads the engine
+        from ...worker.session.redis_store import RedisSessionStore
 
         return RedisSessionStore(self.store, self._publish)
 

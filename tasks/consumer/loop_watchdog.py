@@ -15,7 +15,7 @@ import threading
 import traceback
 from typing import Final
 
-from ...worker.engine import EventLoopThread
+from ...worker.concurrency.event_loop import EventLoopThread
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from ...worker.concurrency.event_loop import EventLoopThread
 from ...worker.concurrency.fibers import Fibers
-from ...worker.engine import EventLoopThread
 from ..names import STEP
 from .threads_pool import ThreadsPool, run_task
 

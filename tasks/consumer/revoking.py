@@ -21,7 +21,7 @@ from celery import Celery
 from celery.signals import task_revoked
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound
-from ...worker.store import StepRef
+from ...worker.store.records import StepRef
 from ..names import STEP
 from ..step_message import MalformedStep, read_step
 from . import celery_internals

@@ -22,7 +22,7 @@ from celery import Celery, bootsteps
 from ...config.settings import Settings
 from ...worker.concurrency import fibers
 from ...worker.redaction import describe_exception
-from ...worker.store import StepRef
+from ...worker.store.records import StepRef
 from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ..broker_keys import queue_keys
 from ..names import STEP

@@ -26,8 +26,10 @@ from ...config.networks import AllowedNetworks
 from ...config.settings import Settings
 from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
-from ...worker.state import Request, freeze, thaw
-from ...worker.store import REQUEST_TASK, Callback, Result, Store
+from ...worker.state.execution.requests import Request
+from ...worker.state.values.frozen import freeze, thaw
+from ...worker.store.session_records import REQUEST_TASK, Callback, Result
+from ...worker.store.store import Store
 from .task_receivers import read_task
 from .webhooks import WebhookPoster, receiver_of
 

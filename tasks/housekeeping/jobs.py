@@ -12,7 +12,9 @@ from typing import Final, Protocol
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden
-from ...worker.store import QueueSnapshot, SweepResult, offered_queues
+from ...worker.store.housekeeping.registry import offered_queues
+from ...worker.store.housekeeping.sweeps import QueueSnapshot
+from ...worker.store.records import SweepResult
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ...config.settings import Settings
 from ...worker.errors import InvalidInput
-from ...worker.store import REQUEST_TASK, REQUEST_WEBHOOK
+from ...worker.store.session_records import REQUEST_TASK, REQUEST_WEBHOOK
 from .task_receivers import read_task
 
 _URL_CHARS: Final = 2_048

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from ...config.celery import is_our_queue
 from ...config.settings import Settings
 from ...worker.errors import InvalidInput
-from ...worker.state import check_text, freeze, thaw
+from ...worker.state.values.frozen import check_text, freeze, thaw
 
 _FIELDS: Final = ("task", "args", "kwargs", "options")
 _SIGNATURE_BYTES: Final = 16_000

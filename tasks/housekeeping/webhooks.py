@@ -20,7 +20,7 @@ from urllib.parse import SplitResult
 
 from ...config.networks import AllowedNetworks
 from ...config.routes import describe_route
-from ...worker.engine import EventLoopThread
+from ...worker.concurrency.event_loop import EventLoopThread
 from .receivers import split_webhook
 
 DEADLINE_SECONDS: Final = 10.0

@@ -12,8 +12,9 @@ from starlette.requests import Request
 
 from ...config.settings import Settings, SettingsError
 from ...worker.errors import ConfigurationError
-from ...worker.requests import InvalidToken
-from ...worker.state import RequestKind, read_session_id
+from ...worker.requests.tokens import InvalidToken
+from ...worker.state.execution.requests import RequestKind
+from ...worker.state.values.ids import read_session_id
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
 from ..client.verbs import Scope

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from ... import __version__
 from ...worker.errors import SessionNotFound, UnknownAgent
-from ...worker.state import GivenAnswer
-from ...worker.store import Event, EventType
+from ...worker.state.execution.answers import GivenAnswer
+from ...worker.store.event_records import Event, EventType
 from ..client.verbs import Scope
 from . import replies
 from .agui_input import check_first, check_input, new_message, read_resume

@@ -9,8 +9,13 @@ from typing import Any, Final
 from ag_ui import core
 
 from ...worker.moments import moment
-from ...worker.state import AgentState, Message, RequestKind
-from ...worker.store import Event, EventType, FoundRequest, LiveDelta, Result
+from ...worker.state.agent_state import AgentState
+from ...worker.state.conversation.messages import Message
+from ...worker.state.execution.requests import RequestKind
+from ...worker.store.event_records import Event, EventType
+from ...worker.store.live.values import LiveDelta
+from ...worker.store.requests.records import FoundRequest
+from ...worker.store.session_records import Result
 from ..client.json_values import delta_value, event_value, result_value
 
 ASKED: Final = (RequestKind.APPROVAL, RequestKind.QUESTION)

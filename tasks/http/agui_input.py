@@ -8,8 +8,9 @@ from typing import Any, Final, cast
 from ag_ui import core
 
 from ...worker.errors import InvalidInput
-from ...worker.state import Answer, Approve, Deny, GivenAnswer, RequestKind
-from ...worker.store import FoundRequest
+from ...worker.state.execution.answers import Answer, Approve, Deny, GivenAnswer
+from ...worker.state.execution.requests import RequestKind
+from ...worker.store.requests.records import FoundRequest
 
 _SAID: Final = ("user", "assistant", "tool")
 _PAYLOAD_FIELDS: Final = frozenset({"approved", "reason", "editedArgs"})

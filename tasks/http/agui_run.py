@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from ag_ui import core
 
-from ...worker.state import AgentState
-from ...worker.store import EXECUTION_ENDS, Event, EventType, FoundRequest, LiveDelta, StreamPosition, entry_order
+from ...worker.state.agent_state import AgentState
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
+from ...worker.store.live.values import LiveDelta, StreamPosition, entry_order
+from ...worker.store.requests.records import FoundRequest
 from ..client.async_client import AsyncAgentClient
 from ..client.stream_items import StreamItem
 from . import agui_events

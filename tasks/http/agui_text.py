@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ag_ui import core
 
-from ...worker.state import Message
-from ...worker.store import Event, LiveDelta
+from ...worker.state.conversation.messages import Message
+from ...worker.store.event_records import Event
+from ...worker.store.live.values import LiveDelta
 from ..client.stream_items import is_void
 from . import agui_events
 

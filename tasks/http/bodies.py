@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from ...worker.state import ExecutionBudget, LLMConfig, Message
+from ...worker.state.conversation.context import LLMConfig
+from ...worker.state.conversation.messages import Message
+from ...worker.state.execution.budget import ExecutionBudget
 from ..client.verbs import BY, MOST_TEXT
 from .endpoints import Body
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ...worker.state import Message, RequestKind, Role
-from ...worker.store import EXECUTION_ENDS, Event, EventType, LiveDelta
+from ...worker.state.conversation.messages import Message, Role
+from ...worker.state.execution.requests import RequestKind
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
+from ...worker.store.live.values import LiveDelta
 from ..client.json_values import event_value
 from .access import Access
 

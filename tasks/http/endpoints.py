@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...worker.requests import TokenPurpose
+from ...worker.requests.tokens import TokenPurpose
 from ..client.async_client import AsyncAgentClient
 from ..client.verbs import Scope
 from .access import Access

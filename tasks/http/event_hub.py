@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
-from ...worker.store import Event, LiveDelta, Store, StreamPosition, entry_order
+from ...worker.store.event_records import Event
 from ...worker.store.live.streams import Entry, moved_on
+from ...worker.store.live.values import LiveDelta, StreamPosition, entry_order
+from ...worker.store.store import Store
 from ..client.async_client import AsyncAgentClient
 from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts, has_gap
 from ..client.stream_items import StreamItem

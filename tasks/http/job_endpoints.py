@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from ...worker.store import EXECUTION_ENDS, Event
+from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ..client.json_values import result_value
 from ..client.verbs import Scope
 from . import bodies, replies

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ...config.settings import SettingsError
 from ...worker import errors
 from ...worker.known_secrets import redact_known
-from ...worker.requests import InvalidToken
+from ...worker.requests.tokens import InvalidToken
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_AFTER_SECONDS: Final = 2

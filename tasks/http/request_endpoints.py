@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from starlette.responses import Response
 
-from ...worker.requests import TokenPurpose
-from ...worker.store import FoundRequest
+from ...worker.requests.tokens import TokenPurpose
+from ...worker.store.requests.records import FoundRequest
 from ..client.json_values import answer_value, found_value
 from ..client.verbs import Scope
 from . import bodies, replies

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from ... import __version__
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
-from ...worker.store import EXECUTION_ENDS, Event, StreamPosition
+from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.live.values import StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value

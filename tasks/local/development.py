@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ...worker.errors import CeleryAgentsError, ConfigurationError
-from ...worker.store import Store, redis_store
+from ...worker.store.store import Store, redis_store
 from .child_processes import Child, ChildEnded
 from .dev_stack import DevStack, new_credentials
 from .file_watcher import FileWatcher

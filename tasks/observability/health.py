@@ -13,7 +13,7 @@ from typing import Any
 
 from ...config.brokers import shares_a_database
 from ...config.settings import Settings
-from ...worker.store import Store, redis_store
+from ...worker.store.store import Store, redis_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...worker.errors import CeleryAgentsError
-from ...worker.store import SessionState
+from ...worker.store.session_records import SessionState
 from ..client.json_values import header_value
 from .waiting_reasons import waiting_reason
 
 if TYPE_CHECKING:
-    from ...worker.store import Header, SessionSummary, Store
+    from ...worker.store.session_records import Header, SessionSummary
+    from ...worker.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,20 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...config.brokers import shares_a_database
 from ...config.settings import Settings
-from ...worker.engine import (
-    Done,
-    Moved,
-    NothingToDo,
-    Outcome,
-    Parked,
-    RetryLater,
-    StepObserver,
-    TakenOver,
-    Waiting,
-    new_records,
-)
+from ...worker.engine.observer import StepObserver, new_records
+from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
-from ...worker.state import InferenceResponse
+from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
 
 if TYPE_CHECKING:

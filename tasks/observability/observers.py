@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...config.settings import Settings
-from ...worker.engine import Outcome, StepObserver
+from ...worker.engine.observer import StepObserver
+from ...worker.engine.outcome import Outcome
 from ...worker.redaction import describe_exception
-from ...worker.state import InferenceResponse
+from ...worker.state.execution.inference import InferenceResponse
 from .metrics import Metrics
 from .tracing import Tracing
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from ...worker.moments import moment
-from ...worker.state import CLOCK, ExpiryAction, RequestKind, RequestSummary
+from ...worker.state.execution.requests import CLOCK, ExpiryAction, RequestKind, RequestSummary
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 _AT_EXPIRY: Final = {

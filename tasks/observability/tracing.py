@@ -13,20 +13,11 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from ...worker.engine import (
-    Done,
-    Moved,
-    NothingToDo,
-    Outcome,
-    Parked,
-    RetryLater,
-    StepObserver,
-    TakenOver,
-    Waiting,
-    new_records,
-)
+from ...worker.engine.observer import StepObserver, new_records
+from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.errors import MissingExtra
-from ...worker.state import ExecutionState, InferenceResponse
+from ...worker.state.execution.execution import ExecutionState
+from ...worker.state.execution.inference import InferenceResponse
 from ...worker.trace_ids import derive_root_span_id, derive_trace_id
 
 if TYPE_CHECKING:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...worker.errors import SessionNotFound
-from ...worker.state import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
-from ...worker.store import Event, EventType, Header, RequestFilter, SessionState, StepFacts, Store
+from ...worker.state.execution.requests import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
+from ...worker.store.event_records import Event, EventType
+from ...worker.store.requests.records import RequestFilter
+from ...worker.store.session_records import Header, SessionState, StepFacts
+from ...worker.store.store import Store
 from .next_try import describe_next_try, read_time
 from .request_reasons import describe_age, describe_requests, describe_time
 

@@ -25,6 +25,7 @@ HEIGHT = {
     "config": 0,
     "worker.errors": 1,
     "worker.crash_points": 1,
+    "worker.lazy_names": 1,
     "worker.unique": 1,
     "worker.moments": 1,
     "worker.state.values": 2,
@@ -74,14 +75,14 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_keys tasks.housekeeping tasks.names tasks.observability "
-        "tasks.own_app tasks.producer tasks.publishing tasks.runtime tasks.step_message worker.concurrency "
-        "worker.engine worker.errors worker.known_secrets worker.store"
+        "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors "
+        "worker.known_secrets worker.redaction worker.store"
     ),
     "tasks.controls": (
         "config tasks.verb_tasks tasks.consumer tasks.lazy_client tasks.names worker.errors worker.state"
     ),
     "tasks.housekeeping": (
-        "config tasks.observability tasks.publishing tasks.runtime worker.engine worker.errors "
+        "config tasks.observability tasks.publishing tasks.runtime worker.concurrency worker.errors "
         "worker.redaction worker.state worker.store"
     ),
     "tasks.http": (
@@ -106,15 +107,15 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.errors worker.known_secrets worker.mcp worker.store"
     ),
     "tasks.step": (
-        "config tasks.consumer tasks.names tasks.runtime tasks.step_message worker.concurrency "
-        "worker.crash_points worker.engine worker.errors worker.state worker.store"
+        "config tasks.names tasks.runtime tasks.step_message worker.concurrency worker.crash_points "
+        "worker.engine worker.errors worker.state worker.store"
     ),
     "tasks.step_message": "worker.errors worker.state worker.store",
     "tasks.verb_tasks": "tasks.client tasks.lazy_client tasks.names worker.errors worker.store",
     "tasks.wake_up_listener": "config worker.store",
     "testing": (
-        "config worker.agent worker.crash_points worker.drivers worker.engine worker.errors worker.moments "
-        "worker.requests worker.state worker.store worker.tools"
+        "config worker.agent worker.concurrency worker.crash_points worker.drivers worker.engine "
+        "worker.errors worker.moments worker.requests worker.state worker.store worker.tools"
     ),
     "worker.agent": (
         "config worker.capabilities worker.capability worker.drivers worker.errors worker.guards worker.hooks "
@@ -122,40 +123,44 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capabilities": (
         "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
-        "worker.redaction worker.requests worker.run_state worker.state worker.tools worker.trace_ids"
+        "worker.lazy_names worker.redaction worker.requests worker.run_state worker.state worker.tools "
+        "worker.trace_ids"
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
-    "worker.drivers": "config worker.errors worker.mcp worker.redaction worker.state worker.tools",
+    "worker.drivers": "config worker.errors worker.lazy_names worker.mcp worker.redaction worker.state worker.tools",
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
-        "worker.errors worker.guards worker.hooks worker.known_secrets worker.mcp worker.moments "
-        "worker.redaction worker.requests worker.state worker.store worker.tools"
+        "worker.errors worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
+        "worker.moments worker.redaction worker.requests worker.state worker.store worker.tools"
     ),
     "worker.guards": "worker.concurrency worker.errors worker.state worker.tools",
     "worker.hooks": "worker.concurrency worker.drivers worker.errors worker.redaction worker.state worker.tools",
     "worker.known_secrets": "worker.secret_values",
     "worker.mcp": (
-        "config worker.concurrency worker.errors worker.known_secrets worker.redaction worker.requests "
-        "worker.secret_values worker.state worker.tools"
+        "config worker.concurrency worker.errors worker.known_secrets worker.lazy_names worker.redaction "
+        "worker.requests worker.secret_values worker.state worker.tools"
     ),
     "worker.pydantic_agents": (
-        "worker.drivers worker.errors worker.guards worker.known_secrets worker.redaction worker.requests "
-        "worker.state worker.tools"
+        "worker.drivers worker.errors worker.guards worker.known_secrets worker.lazy_names worker.redaction "
+        "worker.requests worker.state worker.tools"
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
-    "worker.requests": "worker.errors worker.state",
+    "worker.requests": "worker.errors worker.lazy_names worker.state",
     "worker.run_state": "worker.state",
     "worker.session": (
         "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "
-        "worker.moments worker.redaction worker.state worker.store worker.tools worker.unique"
+        "worker.lazy_names worker.moments worker.redaction worker.state worker.store worker.tools "
+        "worker.unique"
     ),
-    "worker.state": "worker.errors",
+    "worker.state": "worker.errors worker.lazy_names",
     "worker.store": (
-        "config worker.concurrency worker.crash_points worker.errors worker.moments worker.redaction "
-        "worker.state worker.tools worker.unique"
+        "config worker.concurrency worker.crash_points worker.errors worker.lazy_names worker.moments "
+        "worker.redaction worker.state worker.tools worker.unique"
     ),
-    "worker.tools": "worker.errors worker.known_secrets worker.redaction worker.requests worker.state",
+    "worker.tools": (
+        "worker.errors worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
+    ),
 }
 
 # What a worker process is made of imports itself in a circle. Nothing else may, and nothing may join.

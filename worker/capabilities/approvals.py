@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ..capability import Capability
 from ..errors import ConfigurationError
-from ..state import Deny
-from ..tools import Allow, ApprovalContext, Ask, CallPolicy, Decision
+from ..state.execution.answers import Deny
+from ..tools.approval import Allow, ApprovalContext, Ask, CallPolicy, Decision
 
 _ASK: Final = Ask()
 

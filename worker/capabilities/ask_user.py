@@ -11,9 +11,12 @@ from pydantic import Field
 
 from ..capability import Capability
 from ..errors import ConfigurationError
-from ..requests import UserQuestionAnswer, UserQuestionItem
-from ..requests.questions import MAX_QUESTIONS
-from ..tools import AnswerRefused, ExpiryRule, NeedsAnswer, Tool, ToolContext, UserQuestions, check_expiry, tool
+from ..requests.questions import MAX_QUESTIONS, UserQuestionAnswer, UserQuestionItem
+from ..tools.approval import ExpiryRule, check_expiry
+from ..tools.context import ToolContext
+from ..tools.definition import tool
+from ..tools.needs import AnswerRefused, NeedsAnswer, UserQuestions
+from ..tools.protocol import Tool
 
 ASK_USER_QUESTION: Final = "ask_user_question"
 _DESCRIPTION: Final = (

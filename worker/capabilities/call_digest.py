@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..state import ToolCall
+from ..state.execution.tool_calls import ToolCall
 from ..state.values.canonical import canonical_digest
 
 

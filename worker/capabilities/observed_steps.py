@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from ..state import AgentState, AgentStep, ExecutionState, StatePart, ToolOutcome
+from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.parts.state_part import StatePart
 from ..state.values.field_types import Count, Text
 from ..state.views.run_parts import RecordedExecutions
 

@@ -10,20 +10,14 @@ from pydantic import Field
 
 from ..capability import Capability, call_hooks
 from ..errors import ConfigurationError, InvalidInput
-from ..state import ChildFailure, ExecutionBudget, FrozenDict, JoinRule
-from ..tools import (
-    ContextRule,
-    Delegation,
-    Effect,
-    FunctionTool,
-    MergeRules,
-    Tool,
-    ToolSet,
-    check_child_limits,
-    check_merge,
-    check_rules,
-    tool,
-)
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildFailure, JoinRule
+from ..state.values.frozen import FrozenDict
+from ..tools.definition import FunctionTool, tool
+from ..tools.delegation import ContextRule, Delegation, MergeRules, check_child_limits, check_merge, check_rules
+from ..tools.effect import Effect
+from ..tools.protocol import Tool
+from ..tools.toolset import ToolSet
 
 if TYPE_CHECKING:
     from ..agent import Agent

@@ -5,22 +5,6 @@
 
 from __future__ import annotations
 
-from .answers import Answer, CallTool
-from .function import FunctionDriver
-from .pricing import TokenPrice
-from .protocol import AuxiliaryRequest, Delta, Driver, InferenceRequest
-from .pydantic_ai import PydanticAIDriver
-from .scripted import ScriptedDriver
+from ..lazy_names import attach_names
 
-__all__ = [
-    "Answer",
-    "AuxiliaryRequest",
-    "CallTool",
-    "Delta",
-    "Driver",
-    "FunctionDriver",
-    "InferenceRequest",
-    "PydanticAIDriver",
-    "ScriptedDriver",
-    "TokenPrice",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

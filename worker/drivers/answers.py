@@ -8,7 +8,9 @@ from typing import Any, TypeAlias, cast
 from pydantic import ValidationError
 
 from ..errors import DriverError, UnusableAnswer
-from ..state import FinishReason, FrozenDict, InferenceResponse, ToolCall
+from ..state.execution.inference import FinishReason, InferenceResponse
+from ..state.execution.tool_calls import ToolCall
+from ..state.values.frozen import FrozenDict
 from .protocol import Delta, InferenceRequest
 
 

@@ -8,8 +8,10 @@ from typing import TypeAlias, cast
 
 from ..errors import CeleryAgentsError, ConfigurationError, DriverError
 from ..redaction import describe_exception
-from ..state import AgentState, InferenceResponse, LLMConfig
-from ..tools import StopExecution
+from ..state.agent_state import AgentState
+from ..state.conversation.context import LLMConfig
+from ..state.execution.inference import InferenceResponse
+from ..tools.stop import StopExecution
 from .answers import Answer, raw_answer, read_response
 from .protocol import InferenceRequest
 

@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from ..state import (
-    AgentState,
-    ConversationWithCurrentToolTrace,
-    InferenceResponse,
-    LLMConfig,
-    Message,
-    MessageCompiler,
-    ResponseFormat,
-    repair_pairs,
-)
-from ..tools import ToolSpec
+from ..state.agent_state import AgentState
+from ..state.conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
+from ..state.conversation.context import LLMConfig, ResponseFormat
+from ..state.conversation.messages import Message
+from ..state.conversation.pairing import repair_pairs
+from ..state.execution.inference import InferenceResponse
+from ..tools.toolset import ToolSpec
 
 _DEFAULT_COMPILER = ConversationWithCurrentToolTrace()
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from ..errors import ConfigurationError, DriverError
-from ..state import AgentState, InferenceResponse, LLMConfig
+from ..state.agent_state import AgentState
+from ..state.conversation.context import LLMConfig
+from ..state.execution.inference import InferenceResponse
 from .answers import Answer, raw_answer, read_response
 from .function import as_driver_error, call_function
 from .protocol import InferenceRequest

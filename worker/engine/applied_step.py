@@ -13,21 +13,17 @@ from ..guards import GuardPoint, GuardView, StopWith, ask_guards, budget_signals
 from ..hooks import HookPoint
 from ..moments import moment
 from ..redaction import describe_exception
-from ..requests import Grant, with_grant
-from ..state import (
-    AgentState,
-    AgentStep,
-    AgentStepId,
-    AnswerVerb,
-    ErrorInfo,
-    ExecutionBudget,
-    ExecutionState,
-    ExecutionStatus,
-    Remember,
-    StopReason,
-    StopSignal,
-    ToolExecution,
-)
+from ..requests.grants import Grant, with_grant
+from ..state.agent_state import AgentState
+from ..state.execution.answers import AnswerVerb, Remember
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.execution import ExecutionState
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolExecution
+from ..state.values.error_info import ErrorInfo
+from ..state.values.ids import AgentStepId
 from .auxiliary_calls import charge
 from .child_calls import merge_children
 from .child_charges import charge_children

@@ -13,8 +13,13 @@ from ...config.settings import Settings
 from ..errors import StateUnreadable
 from ..moments import moment
 from ..redaction import redact
-from ..state import AnswerRecord, AnswerVerb, ErrorInfo, FrozenDict, Request, RequestKind, ToolCall, ToolOutcome, thaw
-from ..tools import Memo, Reply, UnusableResult
+from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.requests import Request, RequestKind
+from ..state.execution.tool_calls import ToolCall, ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import FrozenDict, thaw
+from ..tools.replies import Memo, Reply
+from ..tools.results import UnusableResult
 from .call_records import (
     CallTimes,
     RequestedCall,

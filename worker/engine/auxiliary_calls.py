@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ..drivers import AuxiliaryRequest, InferenceRequest
+from ..drivers.protocol import AuxiliaryRequest, InferenceRequest
 from ..errors import (
     ConfigurationError,
     DriverError,
@@ -22,7 +22,10 @@ from ..errors import (
 )
 from ..guards import budget_signals
 from ..moments import moment
-from ..state import AgentState, ExecutionState, InferenceResponse, Message
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.execution import ExecutionState
+from ..state.execution.inference import InferenceResponse
 from .child_charges import charge_children
 from .driver_calls import CallInterrupted, call_driver, parse_answer
 from .rejected_answers import charge_rejected

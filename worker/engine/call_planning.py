@@ -10,9 +10,14 @@ from typing import Final, assert_never
 from ..errors import ClaimLost
 from ..hooks import HookPoint
 from ..redaction import redact
-from ..state import ErrorInfo, ExecutionState, StepExecution, ToolCall, ToolExecution, ToolOutcome
+from ..state.execution.execution import ExecutionState
+from ..state.execution.steps import StepExecution
+from ..state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
 from ..state.values.canonical import canonical_digest
-from ..tools import InvalidArguments, StopExecution, idempotency_key
+from ..state.values.error_info import ErrorInfo
+from ..tools.arguments import InvalidArguments
+from ..tools.identity import idempotency_key
+from ..tools.stop import StopExecution
 from .asked_calls import (
     Finished,
     ReadyToRun,

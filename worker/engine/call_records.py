@@ -11,10 +11,16 @@ from ...config.settings import Settings
 from ..hooks import HookPoint
 from ..known_secrets import redact_known_in
 from ..moments import moment
-from ..state import ErrorInfo, FrozenDict, ToolCall, ToolExecution, ToolExecutionId, ToolOutcome, freeze, thaw
-from ..store import BeginRecord
-from ..tools import Approval, Effect, LaterResult, Tool, to_json_value
-from ..tools.results import DEFAULT_MAX_RESULT_CHARS
+from ..state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import FrozenDict, freeze, thaw
+from ..state.values.ids import ToolExecutionId
+from ..store.journal import BeginRecord
+from ..tools.approval import Approval
+from ..tools.effect import Effect
+from ..tools.later import LaterResult
+from ..tools.protocol import Tool
+from ..tools.results import DEFAULT_MAX_RESULT_CHARS, to_json_value
 from .run import Run
 from .run_values import CallRecord
 

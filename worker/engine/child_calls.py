@@ -14,24 +14,21 @@ from pydantic_core import to_json
 
 from ...config.settings import Settings
 from ..redaction import describe_exception, redact
-from ..state import (
-    AgentState,
-    AnswerRecord,
-    AnswerVerb,
-    ChildEnd,
-    ErrorInfo,
-    ExecutionBudget,
-    ExecutionStatus,
-    JoinRule,
-    Request,
-    StatePart,
-    StopSignal,
-    ToolOutcome,
-    Value,
-    keep_closing_step,
-    thaw,
-)
-from ..tools import MergeRules, UnusableResult
+from ..state.agent_state import AgentState
+from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildEnd, JoinRule
+from ..state.execution.requests import Request
+from ..state.execution.reservations import keep_closing_step
+from ..state.execution.signals import StopSignal
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.parts.state_part import StatePart
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import thaw
+from ..state.values.value import Value
+from ..tools.delegation import MergeRules
+from ..tools.results import UnusableResult
 from .auxiliary_calls import charge_execution
 from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, result_value
 from .child_charges import used_by

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ..state import ChildEnd, ExecutionBudget, ExecutionState, ExecutionStatus, InferenceUsage, Request
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildEnd
+from ..state.execution.execution import ExecutionState
+from ..state.execution.requests import Request
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.usage import InferenceUsage
 from .run import Run
 
 

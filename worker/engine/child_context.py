@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from ..state import AgentState, Message, Request
-from ..tools import ContextRule, InvalidArguments, is_delegating
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.requests import Request
+from ..tools.arguments import InvalidArguments
+from ..tools.delegation import ContextRule, is_delegating
 from .run import Run
 
 

@@ -14,24 +14,18 @@ from typing import Final
 from ..errors import ActionRefused, ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
 from ..moments import moment
 from ..redaction import describe_exception
-from ..state import (
-    AgentState,
-    AnswerRecord,
-    AnswerVerb,
-    ChildFailure,
-    ChildOrder,
-    ErrorInfo,
-    ExecutionBudget,
-    JoinRule,
-    Message,
-    ParentLink,
-    Request,
-    Shortage,
-    StopReason,
-    cover,
-    subtract,
-)
-from ..store import NO_CHILDREN, AgentQueues, ChildPlan, NewChild, NextState
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildFailure, ChildOrder, JoinRule, ParentLink
+from ..state.execution.requests import Request
+from ..state.execution.reservations import Shortage, cover, subtract
+from ..state.execution.signals import StopReason
+from ..state.values.error_info import ErrorInfo
+from ..store.children.making import NO_CHILDREN, ChildPlan, NewChild
+from ..store.housekeeping.registry import AgentQueues
+from ..store.records import NextState
 from .child_calls import EndingRecord, find_failure, is_won, left_for_children, shared_with_children
 from .child_context import first_messages
 from .interruptions import user_stop_signal

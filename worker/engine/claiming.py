@@ -14,7 +14,8 @@ from ..agent import Agent, AgentRegistry
 from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
 from ..guards import time_left
 from ..moments import moment
-from ..store import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Store, Suspect, new_claim_id
+from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
+from ..store.store import Store
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
 from .interruptions import release_and_retry

@@ -11,8 +11,9 @@ from ..capability import Capability, CommittedStep
 from ..errors import ClaimLost, StoreFull, StoreUnavailable, VersionConflict
 from ..moments import moment
 from ..redaction import describe_exception
-from ..state import AgentState, StopReason
-from ..store import Committed
+from ..state.agent_state import AgentState
+from ..state.execution.signals import StopReason
+from ..store.records import Committed
 from ..store.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
 from .guarding import run_before_hooks

@@ -12,19 +12,15 @@ from pydantic import ValidationError
 from ..concurrency import fibers
 from ..errors import StateUnreadable
 from ..redaction import describe_exception, redact
-from ..requests import find_grant
-from ..state import DENY_ON_EXPIRY, Deny, FrozenDict, OnExpiry, ToolCall, Value
+from ..requests.grants import find_grant
+from ..state.execution.answers import Deny
+from ..state.execution.requests import DENY_ON_EXPIRY, OnExpiry
+from ..state.execution.tool_calls import ToolCall
 from ..state.values.field_types import Count, Flag, Text
-from ..tools import (
-    Allow,
-    ApprovalContext,
-    Ask,
-    Decision,
-    StopExecution,
-    decide_by_tool,
-    milliseconds_of,
-    stored_rule,
-)
+from ..state.values.frozen import FrozenDict
+from ..state.values.value import Value
+from ..tools.approval import Allow, ApprovalContext, Ask, Decision, decide_by_tool, milliseconds_of, stored_rule
+from ..tools.stop import StopExecution
 from .call_records import PlannedCall
 from .run import Run
 

@@ -7,18 +7,12 @@ from collections.abc import Sequence
 from ..errors import InvalidInput
 from ..moments import moment
 from ..redaction import describe_exception
-from ..state import (
-    MAX_REQUESTS_PER_STEP,
-    BudgetWish,
-    ChildOrder,
-    ExecutionBudget,
-    Request,
-    RequestKind,
-    Shortage,
-    child_ids,
-    reserve,
-)
-from ..tools import Delegation, NeedsChildren, is_delegating, milliseconds_of
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildOrder, child_ids
+from ..state.execution.requests import MAX_REQUESTS_PER_STEP, Request, RequestKind
+from ..state.execution.reservations import BudgetWish, Shortage, reserve
+from ..tools.approval import milliseconds_of
+from ..tools.delegation import Delegation, NeedsChildren, is_delegating
 from .call_records import PlannedCall
 from .child_calls import left_for_children, shared_with_children
 from .request_opening import RequestOpener

@@ -9,12 +9,12 @@ from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from ..concurrency import fibers
-from ..drivers import Driver, InferenceRequest
 from ..drivers.answers import answer_too_large
+from ..drivers.protocol import Driver, InferenceRequest
 from ..errors import DriverError, UnusableAnswer
 from ..redaction import describe_exception
-from ..state import InferenceResponse
-from ..tools import StopExecution
+from ..state.execution.inference import InferenceResponse
+from ..tools.stop import StopExecution
 from .run import Run, milliseconds
 from .services import EngineServices
 from .step_texts import failed_call_event

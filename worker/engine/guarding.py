@@ -10,7 +10,8 @@ from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_le
 from ..hooks import HookPoint
 from ..moments import moment
 from ..redaction import describe_exception, redact
-from ..state import ErrorInfo, StopReason, StopSignal
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.values.error_info import ErrorInfo
 from .applied_step import new_signals
 from .auxiliary_calls import charge
 from .children import adopt_ending

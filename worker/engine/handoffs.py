@@ -7,9 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from ..state import AgentState, ToolOutcome
-from ..store import EventType, NewEvent, NextState
-from ..tools import Handoff, supports_handoff
+from ..state.agent_state import AgentState
+from ..state.execution.tool_calls import ToolOutcome
+from ..store.event_records import EventType, NewEvent
+from ..store.records import NextState
+from ..tools.handoff import Handoff, supports_handoff
 from .call_records import CallTimes, PlannedCall, record_call
 from .child_context import context_messages
 from .request_opening import RequestOpener

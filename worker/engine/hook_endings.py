@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from ..hooks import HookContext, HookPoint
-from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, StopReason, StopSignal
+from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.execution.status import ExecutionStatus
+from ..state.values.error_info import ErrorInfo
 from .run import Run
 
 _HOOK_FAILED: Final = ErrorInfo(kind="hook", message="a hook failed the execution")

@@ -12,14 +12,17 @@ from typing import Final
 import tenacity
 
 from .. import crash_points
-from ..drivers import InferenceRequest
+from ..drivers.protocol import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
 from ..guards import budget_signals, time_left
 from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
 from ..redaction import describe_exception
-from ..state import AgentState, ErrorInfo, InferenceResponse, StopReason
-from ..tools import StopExecution
+from ..state.agent_state import AgentState
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.signals import StopReason
+from ..state.values.error_info import ErrorInfo
+from ..tools.stop import StopExecution
 from .auxiliary_calls import charge_execution
 from .driver_calls import CallInterrupted, DriverCaller, call_driver, check_answer_of_hook, parse_answer
 from .hook_endings import adopt_hook_context

@@ -6,8 +6,9 @@ from typing import assert_never
 
 from ..guards import time_signals
 from ..moments import moment
-from ..state import StopReason, StopSignal
-from ..store import Claim, Hold, Store
+from ..state.execution.signals import StopReason, StopSignal
+from ..store.records import Claim, Hold
+from ..store.store import Store
 from .leases import Interruption
 from .outcome import RetryLater, TakenOver
 from .run import Run, milliseconds

@@ -19,7 +19,8 @@ from typing import Any, Final
 from ...config.settings import Settings
 from ..concurrency import fibers
 from ..redaction import describe_exception
-from ..store import Claim, StepRef, Store
+from ..store.records import Claim, StepRef
+from ..store.store import Store
 
 
 class Interruption(StrEnum):

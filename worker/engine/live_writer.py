@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from ..drivers import Delta
+from ..drivers.protocol import Delta
 from ..errors import CeleryAgentsError, InvalidInput
 from ..known_secrets import SecretStream, redact_known
 from ..redaction import whole_unicode
-from ..store import Attempt, Claimed, EventType, NewDelta, NewEvent, Store
+from ..store.event_records import EventType, NewEvent
+from ..store.live.values import Attempt, NewDelta
+from ..store.records import Claimed
+from ..store.store import Store
 from .leases import ActiveLease
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..state import InferenceResponse
+from ..state.execution.inference import InferenceResponse
 from .outcome import Outcome
 from .run import Run
 

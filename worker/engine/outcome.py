@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..state import AgentState, ExecutionStatus, Request
-from ..store import NotClaimedReason, StepRef
+from ..state.agent_state import AgentState
+from ..state.execution.requests import Request
+from ..state.execution.status import ExecutionStatus
+from ..store.records import NotClaimedReason, StepRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,15 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from ..drivers import InferenceRequest
+from ..drivers.protocol import InferenceRequest
 from ..errors import InvalidInput, UnusableAnswer
-from ..state import NO_USAGE, ExecutionState, InferenceResponse, InferenceUsage, Message, Value
+from ..state.conversation.messages import Message
+from ..state.execution.execution import ExecutionState
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.usage import NO_USAGE, InferenceUsage
 from ..state.values.field_types import Amount, Text
-from ..store import Journal
+from ..state.values.value import Value
+from ..store.journal import Journal
 
 _MOST_CHARS: Final = 20_000
 _NO_TEXT: Final = "(an answer without text)"

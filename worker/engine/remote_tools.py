@@ -18,10 +18,12 @@ from typing import Any, Final, TypeVar
 from ..agent import Agent
 from ..concurrency import fibers
 from ..errors import DriverError, ModelCallRefused, StateUnreadable, StoreUnavailable
-from ..mcp import MCPServer, MCPTool, ToolList, read_list, tools_of
 from ..mcp.credentials import Credentials
+from ..mcp.lists import ToolList, read_list
 from ..mcp.outages import ConnectionLost, MCPToolError, ServerAway
-from ..state import AgentState
+from ..mcp.server import MCPServer
+from ..mcp.tool import MCPTool, tools_of
+from ..state.agent_state import AgentState
 from .run import Run
 from .services import EngineServices
 

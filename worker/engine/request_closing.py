@@ -9,7 +9,11 @@ from typing import Any, Final, assert_never
 from ..concurrency import fibers
 from ..errors import ClaimLost
 from ..redaction import describe_exception
-from ..state import AnswerRecord, AnswerVerb, ExpiryAction, Request, RequestKind, StopReason, ToolOutcome, thaw
+from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.requests import ExpiryAction, Request, RequestKind
+from ..state.execution.signals import StopReason
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.values.frozen import thaw
 from .asked_calls import find_expiry_failure, read_memo
 from .outcome import TakenOver
 from .run import Run

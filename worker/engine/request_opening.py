@@ -9,35 +9,28 @@ from typing import Any, Final
 from ..errors import ClaimLost, InvalidInput
 from ..known_secrets import redact_known_in
 from ..redaction import describe_exception, redact
-from ..requests import FREE_TEXT, QUESTIONS, check_values, find_grant
-from ..state import (
+from ..requests.answers import FREE_TEXT, QUESTIONS, check_values
+from ..requests.grants import find_grant
+from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.requests import (
     BEGUN,
     CLOCK,
     MAX_REQUEST_BYTES,
     MAX_REQUESTS_PER_STEP,
-    AnswerRecord,
-    AnswerVerb,
-    ErrorInfo,
     ExpiryAction,
-    FrozenDict,
     OnExpiry,
     Request,
     RequestKind,
-    ToolOutcome,
     arguments_digest,
     request_id,
 )
-from ..tools import (
-    LaterResult,
-    NeedsAnswer,
-    NeedsApproval,
-    NeedsReply,
-    NeedsResult,
-    NeedsTime,
-    Tool,
-    milliseconds_of,
-    stored_rule,
-)
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import FrozenDict
+from ..tools.approval import milliseconds_of, stored_rule
+from ..tools.later import LaterResult
+from ..tools.needs import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult, NeedsTime
+from ..tools.protocol import Tool
 from .asked_calls import MEMO, TIMER
 from .call_records import (
     CallTimes,

@@ -10,24 +10,22 @@ from math import ceil
 from typing import Any, Final, TypedDict, Unpack
 
 from ..agent import Agent
-from ..drivers import AuxiliaryRequest
+from ..drivers.protocol import AuxiliaryRequest
 from ..errors import ModelCallRefused
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
-from ..state import (
-    AgentState,
-    ChildEnd,
-    ErrorInfo,
-    ExecutionState,
-    Extent,
-    InferenceResponse,
-    ParentLink,
-    Request,
-    StopReason,
-    StopSignal,
-)
-from ..store import Claim, Journal, LoadedSession, StepRef, read_link
-from ..tools import FAILS_EXECUTION
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Extent
+from ..state.execution.children import ChildEnd, ParentLink
+from ..state.execution.execution import ExecutionState
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.requests import Request
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.values.error_info import ErrorInfo
+from ..store.bookkeeping import read_link
+from ..store.journal import Journal
+from ..store.records import Claim, LoadedSession, StepRef
+from ..tools.stop import FAILS_EXECUTION
 from .leases import ActiveLease
 from .live_writer import RunText
 from .outcome import Outcome

@@ -9,8 +9,14 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import StateUnreadable
-from ..state import ChildEnd, ErrorInfo, ExecutionStatus, InferenceResponse, StopSignal, ToolExecution, Value
-from ..store import Claimed
+from ..state.execution.children import ChildEnd
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.signals import StopSignal
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.tool_calls import ToolExecution
+from ..state.values.error_info import ErrorInfo
+from ..state.values.value import Value
+from ..store.records import Claimed
 from .rejected_answers import RejectedAnswer
 
 

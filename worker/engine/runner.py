@@ -12,8 +12,8 @@ from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
 from ..errors import StateUnreadable, StoreUnavailable
-from ..state import SCHEMA_VERSION
-from ..store import NotClaimedReason, StepRef, Suspect
+from ..state.agent_fields import SCHEMA_VERSION
+from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
 from .committing import StepCommitter
 from .guarding import guard_run

@@ -11,8 +11,8 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
-from ..mcp import ServerConnections
-from ..store import Store
+from ..mcp.connections import ServerConnections
+from ..store.store import Store
 from .leases import LeaseKeeper
 from .live_writer import LiveWriter
 from .observer import StepObserver

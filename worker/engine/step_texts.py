@@ -8,9 +8,14 @@ from typing import Any, Final
 
 from ..known_secrets import redact_known
 from ..redaction import describe_exception
-from ..state import AgentState, ErrorInfo, ExecutionState, ExecutionStatus, InferenceResponse, Request
-from ..store import EventType, NewEvent
-from ..tools import to_json_value
+from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.requests import Request
+from ..state.execution.status import ExecutionStatus
+from ..state.values.error_info import ErrorInfo
+from ..store.event_records import EventType, NewEvent
+from ..tools.results import to_json_value
 from .run import Run
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from ...config.settings import Settings
 from ..redaction import describe_exception
-from ..store import StepRef
+from ..store.records import StepRef
 from .run_values import TimedClaim
 
 log = logging.getLogger(__name__)

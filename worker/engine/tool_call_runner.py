@@ -12,23 +12,21 @@ from typing import Any, Final, cast
 from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
-from ..drivers import AuxiliaryRequest
+from ..drivers.protocol import AuxiliaryRequest
 from ..known_secrets import redact_known
 from ..moments import moment
 from ..redaction import describe_exception, redact
-from ..requests import TokenClaims, TokenPurpose, TokenSigner
-from ..state import ErrorInfo, StopSignal, ToolOutcome
-from ..tools import (
-    FailExecution,
-    LookupResult,
-    NeedsChildren,
-    NeedsReply,
-    OutcomeUnknown,
-    Replies,
-    StopExecution,
-    ToolContext,
-    UnusableResult,
-)
+from ..requests.tokens import TokenClaims, TokenPurpose, TokenSigner
+from ..state.execution.signals import StopSignal
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..tools.context import ToolContext
+from ..tools.delegation import NeedsChildren
+from ..tools.lookup import LookupResult
+from ..tools.needs import NeedsReply, OutcomeUnknown
+from ..tools.replies import Replies
+from ..tools.results import UnusableResult
+from ..tools.stop import FailExecution, StopExecution
 from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
     CallTimes,

@@ -12,9 +12,15 @@ from typing import Final, assert_never
 
 from ..errors import ClaimLost
 from ..redaction import describe_exception, redact
-from ..state import ErrorInfo, StopReason, ToolOutcome
-from ..store import BeginRecord, BeginResult
-from ..tools import Effect, LookupResult, LookupStatus, StopExecution, UnusableResult
+from ..state.execution.signals import StopReason
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..store.journal import BeginRecord
+from ..store.steps.journals import BeginResult
+from ..tools.effect import Effect
+from ..tools.lookup import LookupResult, LookupStatus
+from ..tools.results import UnusableResult
+from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner
 from .call_records import (

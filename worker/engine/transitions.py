@@ -15,9 +15,14 @@ from pydantic import ValidationError
 
 from ..errors import InvalidInput, StateUnreadable
 from ..moments import moment
-from ..requests import without_grant
-from ..state import AgentState, ExecutionBudget, ExecutionStatus, LLMConfig, Message
-from ..store import EventType, InboxKind, NewEvent, NextState, Operation, Snapshot, Transition
+from ..requests.grants import without_grant
+from ..state.agent_state import AgentState
+from ..state.conversation.context import LLMConfig
+from ..state.conversation.messages import Message
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.status import ExecutionStatus
+from ..store.event_records import EventType, NewEvent
+from ..store.records import InboxKind, NextState, Operation, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
 from .handoffs import hand_over
 from .interruptions import user_stop_signal

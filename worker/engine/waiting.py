@@ -7,7 +7,9 @@ from typing import Final
 
 from ..errors import ClaimLost, StoreUnavailable, VersionConflict
 from ..moments import moment
-from ..store import ChildPlan, LoadedSession, NextState, RefusedWait, Snapshot, StoredWait, Transition, WaitResult
+from ..store.children.making import ChildPlan
+from ..store.records import LoadedSession, NextState, Snapshot, Transition
+from ..store.steps.waits import RefusedWait, StoredWait, WaitResult
 from .applied_step import start_execution
 from .asked_calls import has_outside_result
 from .children import Children

@@ -4,19 +4,8 @@ The library `mcp` is imported in `session.py` and the modules below it only, and
 defined without it. Journals, requests and effect classes belong to the engine.
 """
 
-from .connections import ServerConnections
-from .lists import RemoteTool, ToolList, read_list
-from .server import MCPServer, check_servers, require_servers
-from .tool import MCPTool, tools_of
+from __future__ import annotations
 
-__all__ = [
-    "MCPServer",
-    "MCPTool",
-    "RemoteTool",
-    "ServerConnections",
-    "ToolList",
-    "check_servers",
-    "read_list",
-    "require_servers",
-    "tools_of",
-]
+from ..lazy_names import attach_names
+
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -17,7 +17,7 @@ from ..concurrency.thread_limit import ThreadLimit
 from ..known_secrets import remember_passing_secrets, remember_secrets
 from ..redaction import redact
 from ..secret_values import is_secret_name, secrets_of_variables
-from ..state import AgentState
+from ..state.agent_state import AgentState
 from .line_limit import LineLimit
 from .outages import ServerAway
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ..state import thaw
-from ..tools import Memo, NeedsAnswer, NeedsTime
+from ..state.values.frozen import thaw
+from ..tools.needs import NeedsAnswer, NeedsTime
+from ..tools.replies import Memo
 
 if TYPE_CHECKING:
     from .session import InputAnswer, InputNeeded, Question

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, cast
 
-from ..state import thaw
+from ..state.values.frozen import thaw
 
 MAX_SCHEMA_BYTES: Final = 64_000
 """Bytes of one schema, as JSON."""

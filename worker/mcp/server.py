@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, MissingExtra
-from ..state import AgentState
+from ..state.agent_state import AgentState
 from ..tools.approval import Approval, check_approval
 from ..tools.checks import check_effect
 from ..tools.effect import Effect

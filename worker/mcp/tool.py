@@ -11,10 +11,13 @@ from pydantic_core import from_json
 
 from ..errors import InvalidInput
 from ..requests.schemas import misfit
-from ..state import AgentState, FrozenDict, freeze, thaw
-from ..tools import InvalidArguments, NeedsTime, OutcomeUnknown, ToolContext
+from ..state.agent_state import AgentState
+from ..state.values.frozen import FrozenDict, freeze, thaw
 from ..tools.approval import Approval
+from ..tools.arguments import InvalidArguments
+from ..tools.context import ToolContext
 from ..tools.effect import Effect
+from ..tools.needs import NeedsTime, OutcomeUnknown
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections

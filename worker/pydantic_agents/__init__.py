@@ -13,6 +13,6 @@ Nothing here imports pydantic-ai before such an agent is found: it is an extra, 
 
 from __future__ import annotations
 
-from .definition import PydanticDefinition, definition_of
+from ..lazy_names import attach_names
 
-__all__ = ["PydanticDefinition", "definition_of"]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import from_json
 
-from ..state import ERROR_WORDS, FrozenDict, Message, Role, ToolCall, as_text, freeze, thaw, unique_call_ids
+from ..state.conversation.messages import Message, Role
+from ..state.execution.tool_calls import ERROR_WORDS, ToolCall, as_text, unique_call_ids
+from ..state.values.frozen import FrozenDict, freeze, thaw
 from .media import holds_media, limit_media
 from .usages import load_usage
 

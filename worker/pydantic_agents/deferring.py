@@ -17,9 +17,11 @@ from pydantic_ai.external_events import ExternalEventError, ExternalEventWaiter
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_core import to_jsonable_python
 
-from ..requests import TokenPurpose
-from ..state import RequestKind, thaw
-from ..tools import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult, Replies, Reply
+from ..requests.tokens import TokenPurpose
+from ..state.execution.requests import RequestKind
+from ..state.values.frozen import thaw
+from ..tools.needs import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult
+from ..tools.replies import Replies, Reply
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequestPart, ToolCallPart

@@ -11,9 +11,10 @@ from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..errors import ConfigurationError
 from ..guards import Guard
-from ..state import ExecutionBudget, FrozenDict, freeze
-from ..tools import ToolSet
+from ..state.execution.budget import ExecutionBudget
+from ..state.values.frozen import FrozenDict, freeze
 from ..tools.effect import Effect
+from ..tools.toolset import ToolSet
 from . import internals
 from .tool_options import ToolOptions, checked_effect, definitions_in
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from ..drivers import InferenceRequest
 from ..drivers.answers import answer_too_large
 from ..drivers.pricing import is_priced
+from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.models import ModelClients, Target
@@ -22,19 +22,12 @@ from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, Emit
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..known_secrets import redact_known, redact_known_in
 from ..redaction import redact
-from ..state import (
-    DEFAULT,
-    NO_USAGE,
-    FinishReason,
-    FrozenDict,
-    InferenceResponse,
-    InferenceUsage,
-    LLMConfig,
-    Message,
-    Role,
-    ToolCall,
-    thaw,
-)
+from ..state.conversation.context import LLMConfig
+from ..state.conversation.messages import DEFAULT, Message, Role
+from ..state.execution.inference import FinishReason, InferenceResponse
+from ..state.execution.tool_calls import ToolCall
+from ..state.execution.usage import NO_USAGE, InferenceUsage
+from ..state.values.frozen import FrozenDict, thaw
 from ..tools.effect import Effect
 from . import internals
 from .conversation import (

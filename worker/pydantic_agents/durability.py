@@ -19,7 +19,7 @@ from ..drivers.pydantic_ai.received import check_is_whole, receive
 from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
-from ..state import ExecutionBudget
+from ..state.execution.budget import ExecutionBudget
 from ..tools.effect import Effect
 
 

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ..errors import DriverError
-from ..state import Json, as_text, freeze, thaw
+from ..state.execution.tool_calls import as_text
+from ..state.values.frozen import Json, freeze, thaw
 
 OUTPUT: Final = "output"
 """The entry of an answer that holds the output, as JSON."""

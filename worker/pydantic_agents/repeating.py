@@ -10,19 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..redaction import describe_exception
-from ..state import (
-    AgentState,
-    AnswerVerb,
-    ErrorInfo,
-    ExecutionState,
-    FrozenDict,
-    Message,
-    Role,
-    ToolExecution,
-    ToolOutcome,
-)
-from ..tools import FAILS_EXECUTION, idempotency_key
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message, Role
+from ..state.execution.answers import AnswerVerb
+from ..state.execution.execution import ExecutionState
+from ..state.execution.tool_calls import ToolExecution, ToolOutcome
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import FrozenDict
 from ..tools.effect import Effect
+from ..tools.identity import idempotency_key
+from ..tools.stop import FAILS_EXECUTION
 from .conversation import REPEATED, repeated_calls
 
 _KEY: Final = "idempotency_key"

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CeleryAgentsError
-from ..requests import TokenPurpose
-from ..state import DEFAULT, FrozenDict, InferenceResponse, ToolCall, thaw
-from ..tools import FailExecution, OutcomeUnknown, StopExecution, ToolContext, ToolSet
+from ..requests.tokens import TokenPurpose
+from ..state.conversation.messages import DEFAULT
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.tool_calls import ToolCall
+from ..state.values.frozen import FrozenDict, thaw
+from ..tools.context import ToolContext
 from ..tools.effect import Effect
+from ..tools.needs import OutcomeUnknown
+from ..tools.stop import FailExecution, StopExecution
+from ..tools.toolset import ToolSet
 from . import internals
 from .conversation import (
     ANSWER_AGAIN,

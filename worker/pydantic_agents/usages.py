@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from ..state import thaw
+from ..state.values.frozen import thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.usage import RunUsage, UsageLimits

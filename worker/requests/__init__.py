@@ -7,52 +7,6 @@ step does with an answer in `worker.engine`.
 
 from __future__ import annotations
 
-from .answers import (
-    FREE_TEXT,
-    QUESTIONS,
-    check_answer,
-    check_remember,
-    check_text,
-    check_values,
-    is_asked_with_options,
-    questions_of,
-)
-from .grants import ExecutionGrants, Grant, SessionGrants, find_grant, grants_of, with_grant, without_grant
-from .questions import (
-    MAX_FREE_TEXT_CHARS,
-    UserQuestionAnswer,
-    UserQuestionItem,
-    UserQuestionOption,
-    read_user_answers,
-)
-from .schemas import check_schema, schema_of
-from .tokens import InvalidToken, TokenClaims, TokenPurpose, TokenSigner
+from ..lazy_names import attach_names
 
-__all__ = [
-    "FREE_TEXT",
-    "MAX_FREE_TEXT_CHARS",
-    "QUESTIONS",
-    "ExecutionGrants",
-    "Grant",
-    "InvalidToken",
-    "SessionGrants",
-    "TokenClaims",
-    "TokenPurpose",
-    "TokenSigner",
-    "UserQuestionAnswer",
-    "UserQuestionItem",
-    "UserQuestionOption",
-    "check_answer",
-    "check_remember",
-    "check_schema",
-    "check_text",
-    "check_values",
-    "find_grant",
-    "grants_of",
-    "is_asked_with_options",
-    "questions_of",
-    "read_user_answers",
-    "schema_of",
-    "with_grant",
-    "without_grant",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -9,22 +9,9 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ..errors import InvalidInput, StateUnreadable
-from ..state import (
-    KINDS_OF_ANSWERS,
-    MAX_REQUEST_BYTES,
-    Answer,
-    Approve,
-    Complete,
-    Deny,
-    Fail,
-    FrozenDict,
-    GivenAnswer,
-    Remember,
-    Request,
-    RequestKind,
-    freeze,
-    thaw,
-)
+from ..state.execution.answers import KINDS_OF_ANSWERS, Answer, Approve, Complete, Deny, Fail, GivenAnswer, Remember
+from ..state.execution.requests import MAX_REQUEST_BYTES, Request, RequestKind
+from ..state.values.frozen import FrozenDict, freeze, thaw
 from .questions import UserQuestionItem, read_user_answers
 from .schemas import check_schema
 

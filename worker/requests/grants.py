@@ -9,7 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar, Final
 
-from ..state import AgentState, PartItem, PartScope, Remember, StatePart
+from ..state.agent_state import AgentState
+from ..state.execution.answers import Remember
+from ..state.parts.state_part import PartItem, PartScope, StatePart
 
 MAX_GRANTS: Final = 100
 """Grants of one session, and of one execution; a further one replaces the oldest."""

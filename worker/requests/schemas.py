@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from ..errors import ConfigurationError, InvalidInput
-from ..state import Json, freeze, thaw
+from ..state.values.frozen import Json, freeze, thaw
 
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {"type": "string"}
 _MAX_SHOWN: Final = 3

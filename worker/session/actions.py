@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ..errors import ActionRefused, InvalidInput
-from ..state import AgentState, ChildSessionId, LLMConfig, Message, SessionId
+from ..state.agent_state import AgentState
+from ..state.conversation.context import LLMConfig
+from ..state.conversation.messages import Message
+from ..state.values.ids import ChildSessionId, SessionId
 from .values import AgentSession, AgentSessionInfo, SessionStatus
 
 SaveSession = Callable[[AgentSession], AgentSession]

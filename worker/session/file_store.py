@@ -18,8 +18,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from ..errors import InvalidInput, InvalidSessionFile, StateUnreadable
-from ..state import read_session_id
 from ..state.agent_fields import check_schema_version
+from ..state.values.ids import read_session_id
 from .store import first_version, next_version
 from .values import AgentSession, AgentSessionInfo, SessionInfoList
 

@@ -9,11 +9,15 @@ from typing import Final
 
 from ...config.settings import Settings
 from ..agent import Agent, AgentRegistry
+from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import ToolThreads
-from ..engine import Done, EngineServices, EventLoopThread, LeaseKeeper, Outcome, RetryLater, StepRunner
+from ..engine import EngineServices, StepRunner
+from ..engine.leases import LeaseKeeper
+from ..engine.outcome import Done, Outcome, RetryLater
 from ..errors import ActionRefused, ConfigurationError
-from ..state import AgentState
-from ..store import NextState, StepRef, Store, memory_store
+from ..state.agent_state import AgentState
+from ..store.records import NextState, StepRef
+from ..store.store import Store, memory_store
 from .actions import SaveSession
 from .registry import CapabilityRegistry
 from .values import AgentDefinition, AgentSession

@@ -14,8 +14,12 @@ from pydantic import ValidationError
 from ..engine.transitions import operation_transition
 from ..errors import InvalidInput, SessionNotFound, StateUnreadable
 from ..moments import moment
-from ..state import Message, read_session_id
-from ..store import ActionResult, Header, InboxKind, Operation, StepRef, Store, WholeSession, new_change_id
+from ..state.conversation.messages import Message
+from ..state.values.ids import read_session_id
+from ..store.records import ActionResult, InboxKind, Operation, StepRef, new_change_id
+from ..store.session_records import Header
+from ..store.sessions.whole_sessions import WholeSession
+from ..store.store import Store
 from ..unique import unique_hex
 from .actions import (
     TASK,

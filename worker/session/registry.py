@@ -8,10 +8,11 @@ from typing import Any, TypeVar, cast
 
 from ..agent import Agent
 from ..capability import Capability
-from ..drivers import Driver, InferenceRequest
+from ..drivers.protocol import Driver, InferenceRequest
 from ..errors import ConfigurationError
-from ..state import FrozenDict, LLMConfig
-from ..tools import Tool
+from ..state.conversation.context import LLMConfig
+from ..state.values.frozen import FrozenDict
+from ..tools.protocol import Tool
 from .values import AgentDefinition
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..agent import Agent
 from ..errors import SessionNotFound
-from ..state import AgentState, SessionId
+from ..state.agent_state import AgentState
+from ..state.values.ids import SessionId
 from .actions import SessionAction
 from .store import SessionStore, WorkingStore
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList

@@ -7,7 +7,7 @@ from typing import Final
 from ..agent import Agent
 from ..errors import ActionRefused, SessionConflict
 from ..redaction import describe_exception
-from ..state import AgentState
+from ..state.agent_state import AgentState
 from .actions import SessionAction, SteppedAction
 from .controllers import AgentSessionStage, PassThroughSessionController, SessionController
 from .events import (

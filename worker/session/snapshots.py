@@ -12,9 +12,11 @@ from typing import Any, Final, Literal, Self, cast
 from pydantic import ValidationError
 
 from ..errors import InvalidInput, StateTooNew, StateUnreadable
-from ..state import AgentState, ExecutionStatus, FrozenDict, Value
+from ..state.agent_state import AgentState
+from ..state.execution.status import ExecutionStatus
 from ..state.values.field_types import Count, Text, UtcDatetime, utcnow
-from ..state.values.frozen import thaw
+from ..state.values.frozen import FrozenDict, thaw
+from ..state.values.value import Value
 
 # Names of functions as JavaScript spells them. Metadata is JSON, so no other name can stand for a function.
 _CALLBACK: Final = re.compile(r"_*on[A-Z]\w*|\w*[a-z0-9](Callback|Listener|Handler)s?")

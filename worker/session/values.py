@@ -15,17 +15,13 @@ from typing import Annotated, Self
 from pydantic.functional_validators import BeforeValidator
 
 from ..agent import Agent
-from ..state import (
-    AgentState,
-    ChildSessionId,
-    ExecutionBudget,
-    FrozenDict,
-    LLMConfig,
-    SessionId,
-    Value,
-    read_session_id,
-)
+from ..state.agent_state import AgentState
+from ..state.conversation.context import LLMConfig
+from ..state.execution.budget import ExecutionBudget
 from ..state.values.field_types import Count, Text, UtcDatetime, default_from, utcnow
+from ..state.values.frozen import FrozenDict
+from ..state.values.ids import ChildSessionId, SessionId, read_session_id
+from ..state.values.value import Value
 
 AnySessionId = Annotated[SessionId | ChildSessionId, BeforeValidator(read_session_id)]
 """The id of a session, chosen by a user or made for a fork."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from ..state import AgentState
-from ..store import Store
+from ..state.agent_state import AgentState
+from ..store.store import Store
 from .actions import SaveSession
 from .redis_store import RedisSessionStore
 from .repository import SessionRepository

@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from ..errors import StateUnreadable
-from ..state import ParentLink
+from ..state.execution.children import ParentLink
 from ..unique import unique_bytes
 from . import fields
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..state import AgentState
+from ..state.agent_state import AgentState
 from .bookkeeping import Bookkeeping
 
 # Estimated memory of one message or step besides its texts. Measured: a step and its two messages with 5 kB of JSON

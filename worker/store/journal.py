@@ -11,7 +11,9 @@ from typing import Final, TypeVar, cast
 from pydantic import ValidationError
 
 from ..errors import StateUnreadable
-from ..state import AnswerRecord, Request, RequestKind, RequestResolution, Value
+from ..state.execution.answers import AnswerRecord, RequestResolution
+from ..state.execution.requests import Request, RequestKind
+from ..state.values.value import Value
 from . import fields
 
 V = TypeVar("V", bound=Value)

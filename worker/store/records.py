@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from ..errors import ClaimLost, IdempotencyMismatch
-from ..state import AgentState
+from ..state.agent_state import AgentState
 from ..unique import unique_hex
 from .cache import CachedSession
 from .event_records import NewEvent

@@ -8,7 +8,10 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from ..errors import StateUnreadable
-from ..state import ExecutionStatus, FinishReason, Request, StopReason
+from ..state.execution.inference import FinishReason
+from ..state.execution.requests import Request
+from ..state.execution.signals import StopReason
+from ..state.execution.status import ExecutionStatus
 from .records import Hold
 
 

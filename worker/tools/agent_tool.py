@@ -10,7 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..errors import ConfigurationError
-from ..state import UNLIMITED, ChildFailure, ExecutionBudget, FrozenDict, JoinRule
+from ..state.execution.budget import UNLIMITED, ExecutionBudget
+from ..state.execution.children import ChildFailure, JoinRule
+from ..state.values.frozen import FrozenDict
 from .approval import Approval
 from .definition import FunctionTool, tool
 from .delegation import ContextRule, Delegation, MergeRules, check_merge, check_rules

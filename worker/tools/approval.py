@@ -8,7 +8,10 @@ from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
 from ..errors import ConfigurationError
-from ..state import AgentState, Deny, ExpiryAction, Json, OnExpiry, freeze
+from ..state.agent_state import AgentState
+from ..state.execution.answers import Deny
+from ..state.execution.requests import ExpiryAction, OnExpiry
+from ..state.values.frozen import Json, freeze
 
 LONGEST_EXPIRY: Final = timedelta(days=3660)
 """The longest time that a request may have."""

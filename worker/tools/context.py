@@ -9,15 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
-from ..state import (
-    AgentState,
-    ChildEnd,
-    ChildFailure,
-    ExecutionBudget,
-    InferenceResponse,
-    JoinRule,
-    ToolCall,
-)
+from ..state.agent_state import AgentState
+from ..state.execution.budget import ExecutionBudget
+from ..state.execution.children import ChildEnd, ChildFailure, JoinRule
+from ..state.execution.inference import InferenceResponse
+from ..state.execution.tool_calls import ToolCall
 from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
-from ..state import FrozenDict, freeze
+from ..state.values.frozen import FrozenDict, freeze
 from .approval import Approval, ExpiryRule, check_approval
 from .arguments import Arguments
 from .checks import check_effect, check_idempotent, check_lookup, check_max_result_chars, check_name, check_timeout

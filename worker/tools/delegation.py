@@ -8,15 +8,11 @@ from datetime import timedelta
 from typing import Any, Final, Literal, Protocol, TypeGuard
 
 from ..errors import ConfigurationError, InvalidInput
-from ..state import (
-    UNLIMITED,
-    AgentState,
-    ChildFailure,
-    ExecutionBudget,
-    JoinRule,
-    Message,
-    StatePart,
-)
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.budget import UNLIMITED, ExecutionBudget
+from ..state.execution.children import ChildFailure, JoinRule
+from ..state.parts.state_part import StatePart
 from ..state.reducers import Reducer
 from .needs import NeedsReply
 

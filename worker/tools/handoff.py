@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeGuard
 
 from ..errors import ConfigurationError
-from ..state import FrozenDict
+from ..state.values.frozen import FrozenDict
 from .effect import Effect
 from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS

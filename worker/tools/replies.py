@@ -10,9 +10,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ..errors import ConfigurationError
-from ..requests import TokenPurpose
 from ..requests.schemas import schema_of
-from ..state import ChildEnd, Json, RequestKind, thaw
+from ..requests.tokens import TokenPurpose
+from ..state.execution.children import ChildEnd
+from ..state.execution.requests import RequestKind
+from ..state.values.frozen import Json, thaw
 from .delegation import Delegation, NeedsChildren
 from .needs import AnswerRefused, NeedsTime
 

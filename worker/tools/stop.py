@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from ..redaction import redact
-from ..state import ErrorInfo, FrozenDict, StopReason, StopSignal
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.values.error_info import ErrorInfo
+from ..state.values.frozen import FrozenDict
 from .results import to_json_value
 
 # The most that is kept of a stop.

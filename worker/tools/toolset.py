@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from ..errors import ConfigurationError, UnknownTool
-from ..state import FrozenDict, InferenceResponse, freeze
+from ..state.execution.inference import InferenceResponse
+from ..state.values.frozen import FrozenDict, freeze
 from .checks import check_effect, check_lookup, check_max_result_chars, check_name, check_timeout
 from .definition import FunctionTool, tool
 from .handoff import supports_handoff

@@ -10,7 +10,7 @@ from celery import Celery
 from ....config.settings import Settings
 from ....worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from ....worker.redaction import describe_exception
-from ....worker.store import Store, redis_store
+from ....worker.store.store import Store, redis_store
 from ...app import create_app
 from . import environment, server, stored_data, workers
 from .findings import Check, Finding, Installation

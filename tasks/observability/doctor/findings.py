@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 
 from ....config.settings import Settings
-from ....worker.store import Store
+from ....worker.store.store import Store
 
 
 class Level(StrEnum):

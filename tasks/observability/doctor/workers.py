@@ -12,8 +12,9 @@ from ....config.settings import GROUP_MARK
 from ....config.version import __version__
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
-from ....worker.state import SCHEMA_VERSION
-from ....worker.store import RequestFilter, Store
+from ....worker.state.agent_fields import SCHEMA_VERSION
+from ....worker.store.requests.records import RequestFilter
+from ....worker.store.store import Store
 from ...broker_keys import queue_key
 from ...publishing import oldest_queued_ms
 from ..queue_names import shown_queues

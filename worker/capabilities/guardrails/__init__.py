@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from .capability import Guardrails
-from .guardrail import Guardrail, GuardrailContext, GuardrailRule, GuardrailVerdict
-from .rules import CodeRule, JsonRule, ModelRule, RegexRule
+from ...lazy_names import attach_names
 
-__all__ = [
-    "CodeRule",
-    "Guardrail",
-    "GuardrailContext",
-    "GuardrailRule",
-    "GuardrailVerdict",
-    "Guardrails",
-    "JsonRule",
-    "ModelRule",
-    "RegexRule",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -12,24 +12,20 @@ from ...capability import Capability
 from ...errors import ConfigurationError, ModelCallRefused
 from ...hooks import AnswerUndecided, Hook, HookContext, HookPoint
 from ...known_secrets import redact_known
-from ...state import (
-    DEFAULT,
-    AgentState,
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT, Message, Role
+from ...state.execution.inference import FinishReason, InferenceResponse
+from ...state.execution.signals import StopReason, StopSignal
+from ...state.values.frozen import thaw
+from ...state.views.guardrail_parts import (
     Disposition,
-    FinishReason,
-    GuardrailEvent,
     GuardrailIncident,
     GuardrailIncidents,
     GuardrailPhase,
-    InferenceResponse,
     JudgedMessages,
-    Message,
-    Role,
-    StopReason,
-    StopSignal,
-    thaw,
     without_blocked,
 )
+from ...state.views.smart_events import GuardrailEvent
 from .guardrail import Guardrail, GuardrailContext, NotJudged
 
 _SOURCE: Final = "Guardrails"

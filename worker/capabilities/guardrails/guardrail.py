@@ -7,19 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from ...drivers import AuxiliaryRequest
+from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, DriverError, ModelCallRefused
 from ...redaction import describe_exception
-from ...state import (
-    AgentState,
-    Disposition,
-    FrozenDict,
-    GuardrailIncident,
-    GuardrailPhase,
-    InferenceResponse,
-    Message,
-    freeze,
-)
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import Message
+from ...state.execution.inference import InferenceResponse
+from ...state.values.frozen import FrozenDict, freeze
+from ...state.views.guardrail_parts import Disposition, GuardrailIncident, GuardrailPhase
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _REASON_CHARS: Final = 400

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ...drivers import AuxiliaryRequest
+from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, InvalidInput
-from ...requests import check_schema, schema_of
-from ...state import Disposition, Message
+from ...requests.schemas import check_schema, schema_of
+from ...state.conversation.messages import Message
+from ...state.views.guardrail_parts import Disposition
 from .guardrail import GuardrailContext, GuardrailVerdict
 
 _SHOWN_CHARS: Final = 200

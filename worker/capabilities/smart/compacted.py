@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...state import DEFAULT, AgentState, Message, Role
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.views.smart_parts import Compaction, Summaries, SummaryRecord
 
 Handle = Callable[[Message], Message]

@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ...errors import StateUnreadable
-from ...state import MemoryFact
-from ...state.views.smart_parts import Memory
+from ...state.views.smart_parts import Memory, MemoryFact
 from .memory_facts import merge_fact
 
 

@@ -11,7 +11,11 @@ from ...capability import Capability
 from ...errors import ConfigurationError
 from ...guards import PROCEED, Guard, GuardPoint, GuardView, StopWith, Verdict
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import AgentState, ExecutionBudget, ExecutionState, Message, Role, StopReason, StopSignal
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import Message, Role
+from ...state.execution.budget import ExecutionBudget
+from ...state.execution.execution import ExecutionState
+from ...state.execution.signals import StopReason, StopSignal
 from ...state.views.smart_parts import LimitsUsed
 from .step_events import new_step
 from .tokens import TokenCounter, check_whole, estimate_tokens, message_tokens

@@ -12,11 +12,16 @@ from pydantic import Field
 from ...capability import Capability
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import AgentState, MemoryFact, Message, ToolCall, ToolOutcome
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import Message
+from ...state.execution.tool_calls import ToolCall, ToolOutcome
 from ...state.values.field_types import utcnow
 from ...state.values.ids import ID_PATTERN
-from ...state.views.smart_parts import FactStatus, Memory
-from ...tools import InvalidArguments, Tool, ToolContext, tool
+from ...state.views.smart_parts import FactStatus, Memory, MemoryFact
+from ...tools.arguments import InvalidArguments
+from ...tools.context import ToolContext
+from ...tools.definition import tool
+from ...tools.protocol import Tool
 from .tokens import check_whole
 
 REMEMBER_FACT: Final = "remember_fact"

@@ -10,10 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...capability import Capability
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import AgentState, Message, ToolCall, ToolOutcome
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import Message
+from ...state.execution.tool_calls import ToolCall, ToolOutcome
 from ...state.views.smart_events import PlanEvent
 from ...state.views.smart_parts import MANAGE_TODO_LIST, Plan, PlanStatus, PlanStepRecord
-from ...tools import InvalidArguments, Tool, ToolContext, tool
+from ...tools.arguments import InvalidArguments
+from ...tools.context import ToolContext
+from ...tools.definition import tool
+from ...tools.protocol import Tool
 from .step_events import new_step
 
 MAX_PLAN_STEPS: Final = 100

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from ...errors import ConfigurationError
-from ...state import Cadence
+from ...state.views.smart_parts import Cadence
 from .tokens import check_whole
 
 Level = Literal["minimal", "low", "medium", "high"]

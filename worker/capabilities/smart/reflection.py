@@ -9,12 +9,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...capability import Capability
-from ...drivers import AuxiliaryRequest
+from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, DriverError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import DEFAULT, AgentState, AgentStep, Cadence, LLMConfig, Message, ReflectionRecord, Role
+from ...state.agent_state import AgentState
+from ...state.conversation.context import LLMConfig
+from ...state.conversation.messages import DEFAULT, Message, Role
+from ...state.execution.steps import AgentStep
 from ...state.views.smart_events import ReflectionEvent
-from ...state.views.smart_parts import ReflectionProgress, Reflections, ReflectionSummary, ReflectionUsage
+from ...state.views.smart_parts import (
+    Cadence,
+    ReflectionProgress,
+    ReflectionRecord,
+    Reflections,
+    ReflectionSummary,
+    ReflectionUsage,
+)
 from .reasoning_config import ReasoningConfig, ReflectionConfig
 
 _KEY: Final = "Reflection.note"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...state import AgentState, AgentStep
+from ...state.agent_state import AgentState
+from ...state.execution.steps import AgentStep
 
 
 def new_step(before: AgentState, after: AgentState) -> AgentStep | None:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...drivers import AuxiliaryRequest
+from ...drivers.protocol import AuxiliaryRequest
 from ...errors import DriverError
 from ...hooks import HookContext
-from ...state import DEFAULT, AgentState, InferenceResponse, Message, Role, without_blocked
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT, Message, Role
+from ...state.execution.inference import InferenceResponse
+from ...state.views.guardrail_parts import without_blocked
 from ...state.views.smart_parts import Compaction, ReflectionUsage, Summaries, SummaryRecord
 from .compacted import is_boundary, last_summary, newest_turn, pinned_of
 from .summary_texts import INSTRUCTIONS, ParsedSummary, local_summary, merge_facts, parse_summary, render

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ...state import Message, Role
+from ...state.conversation.messages import Message, Role
 from ...state.views.smart_parts import Compaction, StableFact, SummaryRecord
 
 INSTRUCTIONS: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ...errors import ConfigurationError
-from ...state import Message
+from ...state.conversation.messages import Message
 
 TokenCounter = Callable[[str], int]
 """Counts the tokens of a text; give the model's own tokenizer where the estimate is not good enough."""

@@ -11,10 +11,15 @@ from pydantic import Field
 from ...capability import Capability
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import DEFAULT, AgentState, Message, MessageCompiler, Role, without_blocked
+from ...state.agent_state import AgentState
+from ...state.conversation.compilers import MessageCompiler
+from ...state.conversation.messages import DEFAULT, Message, Role
+from ...state.views.guardrail_parts import without_blocked
 from ...state.views.smart_events import SummarizationEvent
 from ...state.views.smart_parts import GET_TOOL_RESPONSE, MANAGE_TODO_LIST, ArchiveUse, Compaction, Summaries
-from ...tools import Tool, ToolContext, tool
+from ...tools.context import ToolContext
+from ...tools.definition import tool
+from ...tools.protocol import Tool
 from .compacted import CompactedConversation, compaction_of, newest_turn
 from .tokens import TokenCounter, check_whole, count_tokens, estimate_tokens
 

@@ -12,7 +12,10 @@ from pydantic_core import from_json
 from ...capability import Capability
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import DEFAULT, AgentState, AgentStep, ToolCall, ToolExecution, ToolOutcome
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT
+from ...state.execution.steps import AgentStep
+from ...state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
 from ...state.values.canonical import canonical_digest
 from ...state.views.smart_parts import CachedResult, CachedResults
 from ..terminal_tools import check_tool_names

@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from .capability import TraceReport, Tracing, read_report
-from .otlp import OtlpSink
-from .sinks import CallbackSink, FileSink, HttpSink, TraceSink
-from .trace import Trace, TraceEvent, TraceStatus, make_trace
+from ...lazy_names import attach_names
 
-__all__ = [
-    "CallbackSink",
-    "FileSink",
-    "HttpSink",
-    "OtlpSink",
-    "Trace",
-    "TraceEvent",
-    "TraceReport",
-    "TraceSink",
-    "TraceStatus",
-    "Tracing",
-    "make_trace",
-    "read_report",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

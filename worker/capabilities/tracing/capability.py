@@ -10,7 +10,9 @@ from typing import Any, Literal
 from ...capability import Capability, CommittedStep
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
-from ...state import AgentState, FrozenDict, PartScope, StatePart
+from ...state.agent_state import AgentState
+from ...state.parts.state_part import PartScope, StatePart
+from ...state.values.frozen import FrozenDict
 from .delivery import Delivery
 from .sinks import TraceSink
 from .trace import Trace, make_trace

@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import MissingExtra
-from ...state import FrozenDict
-from ...state.values.frozen import thaw
+from ...state.values.frozen import FrozenDict, thaw
 from ...trace_ids import derive_root_span_id, derive_span_id
 from .trace import MODEL_CALL, Trace, TraceEvent, TraceStatus
 

@@ -8,17 +8,15 @@ from enum import StrEnum
 from typing import Any, Self
 
 from ...known_secrets import redact_known
-from ...state import (
-    AgentState,
-    ExecutionState,
-    ExecutionStatus,
-    FrozenDict,
-    ParentLink,
-    StepExecution,
-    ToolExecution,
-    Value,
-)
+from ...state.agent_state import AgentState
+from ...state.execution.children import ParentLink
+from ...state.execution.execution import ExecutionState
+from ...state.execution.status import ExecutionStatus
+from ...state.execution.steps import StepExecution
+from ...state.execution.tool_calls import ToolExecution
 from ...state.values.field_types import Amount, Count, Text, UtcDatetime
+from ...state.values.frozen import FrozenDict
+from ...state.values.value import Value
 from ...trace_ids import derive_root_span_id, derive_trace_id
 
 MODEL_CALL = "model_call"

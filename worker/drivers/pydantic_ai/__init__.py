@@ -12,6 +12,6 @@ Nothing here imports pydantic-ai before a driver is used: it is an extra, and ta
 
 from __future__ import annotations
 
-from .driver import PydanticAIDriver
+from ...lazy_names import attach_names
 
-__all__ = ["PydanticAIDriver"]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

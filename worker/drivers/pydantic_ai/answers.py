@@ -14,7 +14,10 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from ...errors import UnusableAnswer
-from ...state import FinishReason, InferenceResponse, InferenceUsage, Json, ToolCall, as_text
+from ...state.execution.inference import FinishReason, InferenceResponse
+from ...state.execution.tool_calls import ToolCall, as_text
+from ...state.execution.usage import InferenceUsage
+from ...state.values.frozen import Json
 from .history import needs_back
 from .output import OUTPUT_TOOL, OutputShape
 

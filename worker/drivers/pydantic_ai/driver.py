@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from ...errors import ConfigurationError, InvalidInput, MissingExtra, UnusableAnswer
-from ...state import InferenceResponse, LLMConfig, thaw
-from ...tools import StopExecution
+from ...state.conversation.context import LLMConfig
+from ...state.execution.inference import InferenceResponse
+from ...state.values.frozen import thaw
+from ...tools.stop import StopExecution
 from ..answers import answer_too_large
 from ..pricing import TokenPrice, cost_of, is_priced
 from ..protocol import InferenceRequest
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
 
-    from ...tools import ToolSpec
+    from ...tools.toolset import ToolSpec
 
 _logger = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ...state import FrozenDict, Message, Role, ToolCall, thaw
+from ...state.conversation.messages import Message, Role
+from ...state.execution.tool_calls import ToolCall
+from ...state.values.frozen import FrozenDict, thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ModelResponsePart

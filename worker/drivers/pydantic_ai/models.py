@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import ConfigurationError, MissingExtra
 from ...redaction import redact
-from ...state import LLMConfig
+from ...state.conversation.context import LLMConfig
 from .response_limit import limit_responses
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
-from ...state import FrozenDict, Json, ResponseFormat, ResponseFormatType, freeze, thaw
+from ...state.conversation.context import ResponseFormat, ResponseFormatType
+from ...state.values.frozen import FrozenDict, Json, freeze, thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters

@@ -16,17 +16,12 @@ from pydantic import ValidationError
 
 from ...errors import StateUnreadable
 from ...redaction import redact
-from ...state import (
-    MAX_TREE_SESSIONS,
-    AgentState,
-    AnswerRecord,
-    AnswerVerb,
-    ChildEnd,
-    FrozenDict,
-    ParentLink,
-    Request,
-    StopReason,
-)
+from ...state.agent_state import AgentState
+from ...state.execution.answers import AnswerRecord, AnswerVerb
+from ...state.execution.children import MAX_TREE_SESSIONS, ChildEnd, ParentLink
+from ...state.execution.requests import Request
+from ...state.execution.signals import StopReason
+from ...state.values.frozen import FrozenDict
 from ...tools.results import to_json_value
 from .. import fields
 from ..context import SessionScope

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...state import ParentLink, Request
+from ...state.execution.children import ParentLink
+from ...state.execution.requests import Request
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StoreContext
 from ..database import Command

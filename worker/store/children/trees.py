@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...errors import SessionNotFound, StateUnreadable
-from ...state import ExecutionState, ParentLink, read_head
+from ...state.codec.join import read_head
+from ...state.execution.children import ParentLink
+from ...state.execution.execution import ExecutionState
 from .. import fields
 from ..bookkeeping import read_link
 from ..context import StorePart

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import SessionNotFound, StateUnreadable
-from ...state import Request, RequestStatus
+from ...state.execution.requests import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Command

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import InvalidInput, StateUnreadable, StoreForbidden, StoreUnavailable
-from ...state import read_session_id
+from ...state.values.ids import read_session_id
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command

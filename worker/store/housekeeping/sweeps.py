@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from ...errors import InvalidInput, StateUnreadable
-from ...state import ID_PATTERN, read_session_id
+from ...state.values.ids import ID_PATTERN, read_session_id
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Word

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ... import crash_points
 from ...errors import InvalidInput
-from ...state import AnswerRecord, Request, record_answer
+from ...state.execution.answers import AnswerRecord, record_answer
+from ...state.execution.requests import Request
 from ..context import SessionScope, StorePart
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands

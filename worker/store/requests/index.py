@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from ...state import AnswerRecord, AnswerVerb, Request, RequestKind, RequestSummary
+from ...state.execution.answers import AnswerRecord, AnswerVerb
+from ...state.execution.requests import Request, RequestKind, RequestSummary
 from ..database import Command
 from ..event_records import EventType, NewEvent
 from ..keys import ShardKeys

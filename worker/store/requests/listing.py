@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from ...errors import InvalidInput
-from ...state import RequestStatus, RequestSummary
+from ...state.execution.requests import RequestStatus, RequestSummary
 from .. import fields
 from ..children.trees import Trees
 from ..context import StoreContext, StorePart

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from ...errors import ActionRefused, RequestNotFound, RequestNotOpen
-from ...state import (
-    AnswerVerb,
-    RequestResolution,
-    RequestStatus,
-    RequestSummary,
-    StepExecution,
-    ToolExecution,
-)
+from ...state.execution.answers import AnswerVerb, RequestResolution
+from ...state.execution.requests import RequestStatus, RequestSummary
+from ...state.execution.steps import StepExecution
+from ...state.execution.tool_calls import ToolExecution
 from .. import fields
 from ..context import SessionScope
 from ..control import ControlFields, control_command

@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...state import (
-    AnswerNote,
-    AnswerRecord,
-    GivenAnswer,
-    Request,
-    RequestKind,
-    RequestResolution,
-    RequestStatus,
-    RequestSummary,
-)
+from ...state.execution.answers import AnswerNote, AnswerRecord, GivenAnswer, RequestResolution
+from ...state.execution.requests import Request, RequestKind, RequestStatus, RequestSummary
 from ..pages import PageOf
 from ..records import StepRef
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ...errors import ActionRefused, SessionConflict, StateUnreadable, StoreFull
-from ...state import AnswerRecord, AnswerVerb
+from ...state.execution.answers import AnswerRecord, AnswerVerb
 from .. import fields
 from ..bookkeeping import read_link
 from ..children.ending import ParentAnswer, tell_parent

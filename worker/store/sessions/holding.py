@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ...errors import ActionRefused, InvalidInput
-from ...state import ExecutionState, read_head
+from ...state.codec.join import read_head
+from ...state.execution.execution import ExecutionState
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields, hold_commands

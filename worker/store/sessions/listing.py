@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import StateUnreadable
-from ...state import DEFAULT
+from ...state.conversation.messages import DEFAULT
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import HOLD_FIELDS, read_hold, read_unoffered

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
-from ...state import DEFAULT, AgentState, Head, Message, StepExecution, join, read_head
+from ...state.agent_state import AgentState
+from ...state.codec.join import Head, join, read_head
+from ...state.conversation.messages import DEFAULT, Message
+from ...state.execution.steps import StepExecution
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
 from ..cache import CachedSession, as_read

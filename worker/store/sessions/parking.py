@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 from ...errors import StateUnreadable
-from ...state import DEFAULT
+from ...state.conversation.messages import DEFAULT
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command, read_unoffered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...state import ExecutionStatus
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..context import StorePart
 from ..database import Command, Reply

@@ -11,7 +11,10 @@ from datetime import datetime
 from typing import Any, cast
 
 from ...errors import StateUnreadable
-from ...state import AgentState, ExecutionState, ExecutionStatus, ListChange, StateChanges, changes
+from ...state.agent_state import AgentState
+from ...state.codec.split import ListChange, StateChanges, changes
+from ...state.execution.execution import ExecutionState
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope

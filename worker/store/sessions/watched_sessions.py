@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import StateUnreadable
-from ...state import AgentState, ExecutionState
+from ...state.agent_state import AgentState
+from ...state.execution.execution import ExecutionState
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession

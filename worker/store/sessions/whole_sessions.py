@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import ActionRefused, SessionConflict, SessionDeleted
-from ...state import AgentState
+from ...state.agent_state import AgentState
 from ...unique import unique_hex
 from .. import fields
 from ..bookkeeping import Bookkeeping

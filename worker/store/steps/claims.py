@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from ... import crash_points
 from ...errors import StateTooNew, StateUnreadable
-from ...state import AgentState, ExecutionStatus
+from ...state.agent_state import AgentState
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import remembers
 from ..cache import CachedSession

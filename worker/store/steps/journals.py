@@ -14,7 +14,7 @@ from typing import Final
 
 from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable
-from ...state import ExecutionStatus
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Changed, Command, Reply, WatchedTransaction, Word

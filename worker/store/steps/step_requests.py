@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ... import crash_points
 from ...errors import InvalidInput
-from ...state import MAX_REQUEST_BYTES, MAX_REQUESTS_PER_STEP, AnswerRecord, Request
+from ...state.execution.answers import AnswerRecord
+from ...state.execution.requests import MAX_REQUEST_BYTES, MAX_REQUESTS_PER_STEP, Request
 from ..context import StorePart
 from ..control import ControlFields, control_command
 from ..database import Command, Reply, WatchedTransaction

@@ -13,7 +13,10 @@ from typing import Any, cast
 
 from ... import crash_points
 from ...errors import VersionConflict
-from ...state import MAX_TREE_SESSIONS, AgentState, ExecutionStatus, Request, RequestKind
+from ...state.agent_state import AgentState
+from ...state.execution.children import MAX_TREE_SESSIONS
+from ...state.execution.requests import Request, RequestKind
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession

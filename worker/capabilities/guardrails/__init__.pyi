@@ -1,0 +1,9 @@
+from .capability import Guardrails as Guardrails
+from .guardrail import Guardrail as Guardrail
+from .guardrail import GuardrailContext as GuardrailContext
+from .guardrail import GuardrailRule as GuardrailRule
+from .guardrail import GuardrailVerdict as GuardrailVerdict
+from .rules import CodeRule as CodeRule
+from .rules import JsonRule as JsonRule
+from .rules import ModelRule as ModelRule
+from .rules import RegexRule as RegexRule

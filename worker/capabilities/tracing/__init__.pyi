@@ -1,0 +1,12 @@
+from .capability import TraceReport as TraceReport
+from .capability import Tracing as Tracing
+from .capability import read_report as read_report
+from .otlp import OtlpSink as OtlpSink
+from .sinks import CallbackSink as CallbackSink
+from .sinks import FileSink as FileSink
+from .sinks import HttpSink as HttpSink
+from .sinks import TraceSink as TraceSink
+from .trace import Trace as Trace
+from .trace import TraceEvent as TraceEvent
+from .trace import TraceStatus as TraceStatus
+from .trace import make_trace as make_trace

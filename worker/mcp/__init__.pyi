@@ -1,0 +1,9 @@
+from .connections import ServerConnections as ServerConnections
+from .lists import RemoteTool as RemoteTool
+from .lists import ToolList as ToolList
+from .lists import read_list as read_list
+from .server import MCPServer as MCPServer
+from .server import check_servers as check_servers
+from .server import require_servers as require_servers
+from .tool import MCPTool as MCPTool
+from .tool import tools_of as tools_of
