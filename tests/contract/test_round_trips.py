@@ -19,11 +19,11 @@ from celery_agents.config.settings import Settings
 from celery_agents.testing import CallTool, script
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.capabilities import Approvals, Rule
+from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
     EngineServices,
-    EventLoopThread,
     FirstExecution,
     LeaseKeeper,
     StepRunner,

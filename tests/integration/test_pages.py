@@ -11,9 +11,10 @@ import pytest
 from celery_agents import AgentClient, AsyncAgentClient
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.engine import EngineServices, EventLoopThread, LeaseKeeper, StepRunner, Waiting
+from celery_agents.worker.engine import EngineServices, LeaseKeeper, StepRunner, Waiting
 from celery_agents.worker.tools import tool
 
 pytestmark = [

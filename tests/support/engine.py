@@ -9,11 +9,11 @@ from typing import Any
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
     EngineServices,
-    EventLoopThread,
     FirstExecution,
     LeaseKeeper,
     Outcome,

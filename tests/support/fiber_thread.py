@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.fibers import Fibers
-from celery_agents.worker.engine import EventLoopThread
 
 
 class FiberThread:

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import celery_agents
 from celery_agents.config.settings import Settings
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.engine import (
     Done,
     EngineServices,
-    EventLoopThread,
     FirstExecution,
     LeaseKeeper,
     Outcome,
