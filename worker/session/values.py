@@ -20,7 +20,8 @@ from ..state.conversation.context import LLMConfig
 from ..state.execution.budget import ExecutionBudget
 from ..state.values.field_types import Count, Text, UtcDatetime, default_from, utcnow
 from ..state.values.frozen import FrozenDict
-from ..state.values.ids import ChildSessionId, SessionId, read_session_id
+from ..state.values.ids import ChildSessionId, read_session_id
+from ..state.values.ids import SessionId as SessionId  # noqa: PLC0414 - the package exports it
 from ..state.values.value import Value
 
 AnySessionId = Annotated[SessionId | ChildSessionId, BeforeValidator(read_session_id)]
