@@ -97,6 +97,24 @@ def is_mine(state: State, worker: Worker, me: int) -> bool:
     return session.claim == me and session.phase != END and session.position == worker.position
 
 
+def cost_of(state: State, number: int) -> int:
+    """What a child has spent."""
+    return state.ghost.spent[number] + state.ghost.over[number]
+
+
+def is_covered(state: State, config: Config) -> bool:
+    """Whether what is left at this moment covers the reservation of one more child."""
+    if config.budget is None or config.mutant is Mutant.MADE_UNCOVERED:
+        return True
+    left = config.budget - (config.mutant is not Mutant.CLOSING_NOT_KEPT)
+    for number, call in enumerate(state.calls):
+        if call.reply == ENDED:
+            left -= cost_of(state, number)
+        elif call.is_made and config.mutant is not Mutant.RESERVATIONS_FORGOTTEN:
+            left -= 1
+    return left >= 1
+
+
 def is_open(state: State, number: int) -> bool:
     """Whether the parent's step still waits for the end of this child."""
     parent, call = state.parent, state.calls[number]
@@ -117,7 +135,7 @@ def end_child(state: State, config: Config, number: int, saw: int) -> State:
     """
     child = session_of(state, number)
     ended = Session(phase=END, position=child.position, claim=NOBODY, due=0)
-    ghost = state.ghost._replace(ended=_with(state.ghost.ended, number))
+    ghost = state.ghost._replace(ended=add(state.ghost.ended, number))
     state = touch(with_session(state, number, ended)._replace(ghost=ghost), config, number, control=True)
     return state if config.mutant is Mutant.END_TOLD_LATER else tell_parent(state, config, number, saw)
 
@@ -129,7 +147,7 @@ def tell_parent(state: State, config: Config, number: int, saw: int) -> State:
     if not is_open(state, number) and not overwrites:
         return wake(state, PARENT) if config.mutant is Mutant.END_WAKES_ANY else state
     state = with_call(state, number, call._replace(reply=ENDED))
-    ghost = state.ghost._replace(heard=_with(state.ghost.heard, number, 2 if overwrites else 1))
+    ghost = state.ghost._replace(heard=add(state.ghost.heard, number, 2 if overwrites else 1))
     state = touch(state._replace(ghost=ghost), config, PARENT, journal=True)
     phase = saw if config.mutant is Mutant.END_WITHOUT_WATCH else state.parent.phase
     others = config.mutant is Mutant.WAKE_AT_LAST and any(each.reply == OPEN for each in state.calls)
@@ -143,7 +161,7 @@ def tell_parent(state: State, config: Config, number: int, saw: int) -> State:
 def make_child(state: State, config: Config, number: int) -> State:
     """The whole session of a child, due, with its message."""
     due = 0 if config.mutant is Mutant.MADE_NOT_DUE else NOW
-    ghost = state.ghost._replace(made=_with(state.ghost.made, number))
+    ghost = state.ghost._replace(made=add(state.ghost.made, number))
     return push(with_session(state, number, Session(due=due))._replace(ghost=ghost), number)
 
 
@@ -169,5 +187,6 @@ def spend_fault(state: State, kind: str) -> State:
     return state._replace(faults=spend(state.faults, kind))
 
 
-def _with(counts: tuple[int, int], number: int, by: int = 1) -> tuple[int, int]:
+def add(counts: tuple[int, int], number: int, by: int = 1) -> tuple[int, int]:
+    """Count for one of the two children."""
     return (counts[0] + by, counts[1]) if number == 0 else (counts[0], counts[1] + by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .changes import end_child, is_mine, leave, session_of, spend_fault, tell_parent, with_session, with_worker
+from .changes import add, end_child, is_mine, leave, session_of, spend_fault, tell_parent, with_session, with_worker
 from .values import ENDING, FINISHING, TELLING, WORK, Config, Moves, Mutant, State, Worker
 
 
@@ -16,10 +16,12 @@ def _work(state: State, config: Config, index: int, worker: Worker) -> Moves:
     elif child.cancel or child.answered:
         yield "child.closed", me, with_worker(state, index, worker._replace(at=ENDING))
     else:
-        one, two = state.ghost.spent
-        spent = (one + 1, two) if worker.on == 0 else (one, two + 1)
-        worked = with_session(state, worker.on, child._replace(answered=True))
-        yield "child.worked", me, worked._replace(ghost=state.ghost._replace(spent=spent))
+        ghost = state.ghost._replace(spent=add(state.ghost.spent, worker.on))
+        worked = with_session(state, worker.on, child._replace(answered=True))._replace(ghost=ghost)
+        yield "child.worked", me, worked
+        if config.budget is not None:
+            dearer = ghost._replace(over=add(ghost.over, worker.on))
+            yield "child.worked, for more", me, worked._replace(ghost=dearer)
 
 
 def _read_for_end(state: State, config: Config, index: int, worker: Worker) -> Moves:

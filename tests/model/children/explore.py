@@ -82,6 +82,8 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "one child, expiry, stop, no fault": Config(expires=True, stop=True, faults=0),
     "two children, no fault": Config(calls=2, faults=0),
     "two children, one after the other": Config(calls=2, at_once=1, replies=0, pauses=0),
+    "two children, a budget for both, no fault": Config(calls=2, budget=3, faults=0),
+    "two children, a budget for one, a crash": Config(calls=2, at_once=1, budget=2, pauses=0, replies=0, messages=0),
     "two children, the first stops the other, no fault": Config(calls=2, first=True, faults=0),
 }
 # More than the test suite has time for; `make faults` searches them.
@@ -91,6 +93,8 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "two children": Config(calls=2),
     "two children, one after the other, stop": Config(calls=2, at_once=1, stop=True),
     "two children, the first stops the other": Config(calls=2, first=True),
+    "two children, a budget for both": Config(calls=2, budget=3),
+    "two children, a budget for both, stop, expiry": Config(calls=2, at_once=1, budget=3, stop=True, expires=True),
     "two children, stop": Config(calls=2, stop=True),
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .changes import is_open
-from .values import END, IDLE, WAIT, Config, State
+from .changes import cost_of, is_open
+from .values import END, ENDED, IDLE, WAIT, Config, State
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
@@ -27,9 +27,21 @@ def violations(state: State, config: Config) -> Iterator[str]:
         yield "I13: a waiting session has a claim"
     if (parent.phase == END) == bool(parent.due):
         yield "I13: active and due are not the same"
-    if 0 <= ghost.charged < sum(ghost.spent):
+    if 0 <= ghost.charged < sum(_owed(state, number) for number in range(len(state.calls))):
         yield "I15: a child has spent what nobody was charged"
+    if config.budget is not None and _spent(state) > config.budget + min(sum(ghost.over), config.at_once):
+        yield "I15: a tree spends more than its budget and the calls in flight"
     yield from _child_violations(state)
+
+
+def _owed(state: State, number: int) -> int:
+    """What the parent has to be charged for a child: all that it spent, or its reservation when it gave no end."""
+    return cost_of(state, number) if state.calls[number].reply == ENDED else min(1, cost_of(state, number))
+
+
+def _spent(state: State) -> int:
+    """What the children and the parent's final step have spent."""
+    return sum(cost_of(state, number) for number in range(len(state.calls))) + state.ghost.commits[1]
 
 
 def _child_violations(state: State) -> Iterator[str]:

@@ -32,6 +32,9 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.STOP_NOT_REPEATED: (Config(expires=True), "I14"),
     Mutant.CLOSED_WITHOUT_CHARGE: (Config(expires=True), "I15"),
     Mutant.OPEN_AT_COMMIT: (Config(expires=True, faults=0), "I14"),
+    Mutant.MADE_UNCOVERED: (Config(calls=2, at_once=1, budget=3, faults=0), "I15"),
+    Mutant.RESERVATIONS_FORGOTTEN: (Config(calls=2, budget=2, faults=0), "I15"),
+    Mutant.CLOSING_NOT_KEPT: (Config(calls=2, at_once=1, budget=2, faults=0), "I15"),
 }
 
 

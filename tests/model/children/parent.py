@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from .changes import (
+    cost_of,
+    is_covered,
     is_mine,
     is_open,
     leave,
@@ -70,6 +72,10 @@ def _go_on(state: State, config: Config, index: int, worker: Worker) -> Moves:
     elif config.mutant is Mutant.MADE_BEFORE_WAIT and None in state.children:
         yield "child.made early", me, make_child(state, config, state.children.index(None))
         return
+    elif (refused := _unaffordable(state, config)) is not None:
+        closed = with_call(state, refused, state.calls[refused]._replace(reply=CLOSED))
+        yield "child.refused", me, touch(closed, config, PARENT, journal=True)
+        return
     replies = tuple(call.reply for call in state.calls)
     if OPEN not in replies or (config.mutant is Mutant.OPEN_AT_COMMIT and _is_stopping(state, config, worker)):
         yield "leg.closed", me, with_worker(state, index, worker._replace(at=CLOSING))
@@ -77,6 +83,14 @@ def _go_on(state: State, config: Config, index: int, worker: Worker) -> Moves:
         yield "wait.sees news", me, with_worker(state, index, worker._replace(replies=replies))
     else:
         yield "wait.read", me, with_worker(state, index, worker._replace(at=WAITING))
+
+
+def _unaffordable(state: State, config: Config) -> int | None:
+    """The first call whose child nothing is left for, when no child works that may leave something."""
+    opened = [number for number, call in enumerate(state.calls) if call.reply == OPEN]
+    if not opened or is_covered(state, config) or any(state.calls[number].is_made for number in opened):
+        return None
+    return opened[0]
 
 
 def _is_stopping(state: State, config: Config, worker: Worker) -> bool:
@@ -148,6 +162,8 @@ def _with_children(state: State, config: Config) -> State:
         again = config.mutant is Mutant.MADE_AT_EVERY_WAIT
         if call.reply != OPEN or (call.is_made and not again) or working >= config.at_once:
             continue
+        if not is_covered(state, config):
+            break
         if state.children[number] is None or again:
             state = make_child(state, config, number)
             state = with_broken(state, "I6: a child is made under a stop") if state.parent.cancel else state
@@ -197,7 +213,7 @@ def _with_charges(state: State, config: Config) -> State:
     ghost, charged = state.ghost, 0
     for number, call in enumerate(state.calls):
         if call.reply == ENDED:
-            charged += ghost.spent[number]
+            charged += cost_of(state, number)
         elif call.is_made and config.mutant is not Mutant.CLOSED_WITHOUT_CHARGE:
             charged += 1
     return state._replace(ghost=ghost._replace(charged=charged))

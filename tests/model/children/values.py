@@ -28,6 +28,9 @@ class Mutant(StrEnum):
     STOP_NOT_REPEATED = "a child that a dead claim wanted to stop is not told again"
     CLOSED_WITHOUT_CHARGE = "a child that was closed without an end is charged nothing"
     OPEN_AT_COMMIT = "the step is committed while a child is open"
+    MADE_UNCOVERED = "a child is made with its reservation, whatever its siblings have spent"
+    RESERVATIONS_FORGOTTEN = "what is left for a child counts no reservation of a child that works"
+    CLOSING_NOT_KEPT = "children may get all that is left, and the parent's final step nothing"
 
 
 class Config(NamedTuple):
@@ -39,6 +42,8 @@ class Config(NamedTuple):
         first: The first child that ends stops the others.
         expires: The requests expire, at any moment.
         stop: Somebody may stop the tree, at any moment: the parent, then its children; he may die in between.
+        budget: Model calls that are left for the children and the parent's final step; each child reserves one. A model
+            call of a child may cost two. None: no limit, and each costs one.
         faults: Most faults of all kinds together.
         crashes, pauses, replies, messages: Most faults of each kind.
         mutant: The breakage.
@@ -49,6 +54,7 @@ class Config(NamedTuple):
     first: bool = False
     expires: bool = False
     stop: bool = False
+    budget: int | None = None
     faults: int = 1
     crashes: int = 1
     pauses: int = 1
@@ -119,7 +125,8 @@ class Ghost(NamedTuple):
     made: tuple[int, int] = (0, 0)
     ended: tuple[int, int] = (0, 0)
     heard: tuple[int, int] = (0, 0)  # how often an end reached the parent
-    spent: tuple[int, int] = (0, 0)
+    spent: tuple[int, int] = (0, 0)  # model calls of each child
+    over: tuple[int, int] = (0, 0)  # what they cost above one each: the call in which a limit is reached
     charged: int = -1  # by the step's commit; -1 before it
     reserved: tuple[int, int] = (0, 0)  # charged in full, since there was no end
     commits: tuple[int, int] = (0, 0)
