@@ -33,6 +33,13 @@ _of_the_session: list[processes.Process] = []
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaves_keys(reason): may leave keys without a time to live in Redis")
     _let_children_keep_bytecode(config)
+    _forget_keys_of_providers()
+
+
+def _forget_keys_of_providers() -> None:
+    """No test, and no process that it starts, may reach a real provider."""
+    for name in [each for each in os.environ if each.endswith("_API_KEY")]:
+        del os.environ[name]
 
 
 def _let_children_keep_bytecode(config: pytest.Config) -> None:

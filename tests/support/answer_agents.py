@@ -33,8 +33,8 @@ from .odd_tools import HALF, OddTool, draw_tool, typed_tools
 PLAIN: Final = ("note", "look")
 Ran = Callable[[str], object]
 
-os.environ.setdefault("OPENAI_API_KEY", "not-a-key")
-os.environ.setdefault("ANTHROPIC_API_KEY", "not-a-key")
+KEYS: Final = {"OPENAI_API_KEY": "not-a-key", "ANTHROPIC_API_KEY": "not-a-key"}
+"""Environment variables of the process in which the agents run."""
 
 
 def _plain_tools(ran: Ran) -> list[Callable[..., Any]]:
@@ -83,8 +83,8 @@ def _is_definable(each: Tool[Any]) -> bool:
 def pydantic_agents(url: str, ran: Ran, draw: random.Random) -> list[PydanticAgent]:
     """One agent of pydantic-ai for each interface."""
     # Retries of the clients' own would sleep.
-    openai = OpenAIProvider(openai_client=AsyncOpenAI(base_url=f"{url}/v1", max_retries=0))
-    anthropic = AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=url, max_retries=0))
+    openai = OpenAIProvider(openai_client=AsyncOpenAI(api_key="not-a-key", base_url=f"{url}/v1", max_retries=0))
+    anthropic = AnthropicProvider(anthropic_client=AsyncAnthropic(api_key="not-a-key", base_url=url, max_retries=0))
     tools: list[Any] = _plain_tools(ran)
     tools += [Tool(each.function, takes_ctx=False) for each in typed_tools(ran)]
 

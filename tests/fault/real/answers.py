@@ -12,17 +12,19 @@ model gives odd ids, names, arguments, texts and reasons, and streams that are c
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from celery_agents import Job
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.store import Result
 
-from support.answer_agents import PLAIN, own_agents, pydantic_agents
+from support.answer_agents import KEYS, PLAIN, own_agents, pydantic_agents
 from support.engine import Bench
 from support.lab import Lab as RealProcesses
 from support.odd_tools import HALF
@@ -177,6 +179,8 @@ class Lab(_AskedProvider):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
+        self._keys = patch.dict(os.environ, KEYS)
+        self._keys.start()
         url, draw = self.provider.url, random.Random(seed)
         own = own_agents(url, self.ran.append, draw)
         agents = [*own, *map(found, pydantic_agents(url, self.ran.append, draw))]
@@ -186,6 +190,7 @@ class Lab(_AskedProvider):
 
     def close(self) -> None:
         self.bench.close()
+        self._keys.stop()
         super().close()
 
     def submit(self, kind: str, text: str) -> str:
@@ -215,6 +220,7 @@ class RealLab(_AskedProvider):
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text("")
         env = {
+            **KEYS,
             "TEST_ANSWERS_URL": self.provider.url,
             "TEST_ANSWERS_RAN": str(self._file),
             "TEST_ANSWERS_SEED": str(seed),
