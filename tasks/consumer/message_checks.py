@@ -194,6 +194,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value))
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and 0 <= value < 2**31
 
@@ -218,7 +222,7 @@ _HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("eta", "expires"), _is_moment),
     "timelimit": _is_pair_of_limits,
     "ignore_result": lambda value: isinstance(value, bool),
-    "stamped_headers": lambda value: isinstance(value, list),
+    "stamped_headers": _is_texts,  # Celery looks each up among the revoked stamps
     "headers": lambda value: isinstance(value, dict),
     "stamps": lambda value: isinstance(value, dict),
 }

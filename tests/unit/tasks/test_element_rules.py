@@ -107,6 +107,14 @@ def test_a_header_that_makes_celery_do_more_than_the_step_is_refused(name: str, 
     assert f"{name}=" in refused(message)
 
 
+@pytest.mark.parametrize("value", ["x", [["x"]], [{}], ["x", 1], {"x": 1}])
+def test_the_names_of_stamps_are_texts(value: object) -> None:
+    """Celery looks them up in a dict once a stamp was revoked: another value would raise in the consumer."""
+    message = control()
+    message["headers"] |= {"stamped_headers": value, "stamps": {"x": "y"}}
+    assert "stamped_headers=" in refused(message)
+
+
 @pytest.mark.parametrize("name", [*EMBED, "group_index"])
 def test_callbacks_in_the_body_are_refused(name: str) -> None:
     for message in (element(), control()):
