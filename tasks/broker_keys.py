@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -34,18 +35,16 @@ def queue_key_types(app: Celery, queue: Queue) -> dict[str, str]:
     return {**dict.fromkeys(queue_keys(app, queue.name), "list"), bindings: "set"}
 
 
-def queue_key(app: Celery, queue: str) -> str:
-    """Return the list of a queue's messages, given the broker's name of the queue."""
-    return f"{_prefix(_options(app))}{queue}"
+def queue_key(app: Celery, queue: str, priority: int = 0) -> str:
+    """Return the list of a queue's messages of a priority, given the broker's name of the queue."""
+    return queue_keys(app, queue)[bisect(_priority_steps(_options(app)), priority) - 1]
 
 
 def queue_keys(app: Celery, queue: str) -> tuple[str, ...]:
     """Return the lists of a queue by the broker's name of it, the highest priority first."""
     options = _options(app)
     name, separator = f"{_prefix(options)}{queue}", str(options.get("sep", _SEPARATOR))
-    return tuple(
-        f"{name}{separator}{step}" if step else name for step in options.get("priority_steps") or _PRIORITY_STEPS
-    )
+    return tuple(f"{name}{separator}{step}" if step else name for step in _priority_steps(options))
 
 
 def unacked_key(app: Celery) -> str:
@@ -63,6 +62,10 @@ def unacked_index_key(app: Celery) -> str:
 def _options(app: Celery) -> Mapping[str, Any]:
     conf: Any = app.conf
     return dict(conf.broker_transport_options or {})
+
+
+def _priority_steps(options: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(options.get("priority_steps") or _PRIORITY_STEPS)
 
 
 def _prefix(options: Mapping[str, Any]) -> str:

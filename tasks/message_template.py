@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty
 from typing import Any, Final, cast
@@ -22,6 +21,7 @@ from ..config.celery import step_queue
 from ..config.settings import Settings
 from ..worker.store.records import StepRef
 from ..worker.unique import unique_hex
+from .broker_keys import queue_key
 from .names import PUBLISHED_HEADER, STEP
 
 _SESSION: Final = "mark0session"
@@ -34,9 +34,6 @@ _PUBLISHED: Final = 987654322
 _TAG: Final = "mark0tag"
 _BODY: Final = "mark0body"
 _MARKS: Final = (_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, _BODY)
-# kombu's defaults of the documented transport options `priority_steps` and `sep`.
-_PRIORITY_STEPS: Final = (0, 3, 6, 9)
-_PRIORITY_SEPARATOR: Final = "\x06\x16"
 
 _Channel: Final[Any] = virtual.Channel
 _Transport: Final[Any] = virtual.Transport
@@ -88,7 +85,7 @@ def record_message(app: Celery, options: Mapping[str, Any]) -> tuple[str, str]:
     if len(recorded) != 1:
         raise ValueError(f"kombu put one message into {len(recorded)} queues")
     queue, message = recorded[0]
-    return _redis_key(queue, message, transport_options), _encode(message)
+    return queue_key(app, queue, _priority_of(message)), _encode(message)
 
 
 class RecordingChannel(_Channel):
@@ -127,14 +124,6 @@ class RecordingTransport(_Transport):
     driver_type = "redis"
     driver_name = "recording"
     implements = _Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
-
-
-def _redis_key(queue: str, message: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Apply kombu's documented options for keys: a prefix, and a suffix for each step of priority but the first."""
-    steps = list(options.get("priority_steps") or _PRIORITY_STEPS)
-    priority = steps[bisect(steps, _priority_of(message)) - 1]
-    suffix = f"{options.get('sep', _PRIORITY_SEPARATOR)}{priority}" if priority else ""
-    return f"{options.get('global_keyprefix', '')}{queue}{suffix}"
 
 
 def _priority_of(message: Mapping[str, Any]) -> int:

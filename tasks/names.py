@@ -12,7 +12,6 @@ STOP: Final = "celery_agents.stop"
 ANSWER: Final = "celery_agents.answer"
 DELETE: Final = "celery_agents.delete"
 FORK: Final = "celery_agents.fork"
-QUARANTINE: Final = "celery_agents.quarantine"
 _OF_VERBS: Final = ("answer_by_token", "complete", "fail", "suspend", "resume", "clear")
 CONTROL: Final = (SUBMIT, RETRY, STOP, ANSWER, DELETE, FORK, *(f"{PREFIX}{name}" for name in _OF_VERBS))
 PUBLISHED_HEADER: Final = "celery_agents_published"

@@ -27,8 +27,7 @@ from ..worker.store.housekeeping.registry import offered_queues, worker_name
 from ..worker.store.store import redis_store
 from .agent_modules import import_agents
 from .broker_keys import broker_key_types
-from .consumer.features import missing_internals
-from .consumer.redis_internals import plain_socket
+from .consumer.internals import missing_internals, plain_socket
 from .consumer.refusals import refusals
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness

@@ -16,7 +16,7 @@ from ..worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, R
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state.execution.status import ExecutionStatus
 from ..worker.store.records import StepRef
-from .names import QUARANTINE, STEP
+from .names import STEP
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
 
@@ -26,7 +26,7 @@ _PAYLOAD_CHARS = 2000
 
 
 def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None:
-    """Add the step task and the quarantine task to an app."""
+    """Add the step task to an app."""
     # Celery's limits, retries and results are off: the engine has its own, which survive a worker.
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": True, "typing": False, "max_retries": 0,
@@ -45,11 +45,6 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
         with LoggedAs(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
             queue = settings.queue_name((self.request.delivery_info or {}).get("routing_key")) or ""
             return report_outcome(_run_step(runtime(), ref, queue), runtime())
-
-    @app.task(name=QUARANTINE, ignore_result=True, queue=settings.control_queue)
-    def quarantine(payload: str, reason: str) -> None:  # pyright: ignore[reportUnusedFunction]
-        """Store a malformed broker element where `celery-agents doctor` shows it."""
-        runtime().store.housekeeping.quarantine(payload, reason)
 
 
 def _run_step(runtime: Runtime, ref: StepRef, queue: str) -> Outcome:

@@ -30,13 +30,11 @@ from .command_checks import CommandChecks
 from .command_limits import limit_commands
 from .damaged_queues import DamagedQueues
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
-from .features import MULTIPLEXING, OTHER_TASKS
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
 from .quarantine import Quarantine
 from .revoking import Stop, turn_revokes_into_stops
 from .safe_decoding import install_safe_decoding
-from .safe_fetch import install_safe_fetch
 from .safe_redelivery import install_safe_redelivery
 from .step_consumer import StepConsumer
 from .step_queues import answer_for_steps
@@ -115,10 +113,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
         """Let steps run: the store answers."""
         if (steps := self._runtime.steps) is not None:
             if isinstance(parent.pool, TaskPool):
-                MULTIPLEXING.is_available()
                 self._runtime().runner.sticky.enable(steps)
-            else:
-                OTHER_TASKS.is_available()
             steps.open()
         turn_revokes_into_stops(self._app, self._stop_session)
         self._start_threads(parent.pool)
@@ -175,7 +170,6 @@ class WorkerBootstep(bootsteps.StartStopStep):
         install_safe_decoding(ours, CommandChecks(self._app), quarantine)
         is_ours = partial(is_our_queue, self._settings) if isinstance(self._app, OwnApp) else None
         install_safe_redelivery(self._settings.control_queue, quarantine, is_ours)
-        install_safe_fetch()
         limit_commands(self._app)
 
     def _start_threads(self, pool: Any) -> None:

@@ -8,13 +8,12 @@ from typing import Any, Final, cast
 
 from celery import Celery
 
-from ..names import CONTROL, QUARANTINE, STEP
-from . import celery_internals
-from .features import COMMAND_LIMITS
+from ..names import CONTROL, STEP
+from .internals import wrap_remote_command
 from .message_checks import shown
 from .refusals import REMOTE_CONTROL, refusals
 
-_OUR_TASKS: Final = frozenset((STEP, QUARANTINE, *CONTROL))
+_OUR_TASKS: Final = frozenset((STEP, *CONTROL))
 _RATE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(?:/([smh]))?", re.ASCII)
 _PER_MINUTE: Final = {"s": 60.0, "m": 1.0, "h": 1 / 60}
 LEAST_STEPS_A_MINUTE: Final = 1.0
@@ -32,8 +31,6 @@ Refuse = Callable[[dict[str, Any]], str | None]
 
 def limit_commands(app: Celery) -> None:
     """Let this worker answer commands beyond its limits with an error instead of carrying them out."""
-    if not COMMAND_LIMITS.is_available():
-        return
 
     def refuse_queue(arguments: dict[str, Any]) -> str | None:
         queue, known = arguments.get("queue"), dict(app.amqp.queues)
@@ -51,7 +48,7 @@ def limit_commands(app: Celery) -> None:
         "objgraph": lambda _: "it writes files on the worker's machine",
     }
     for name, refuse in limits.items():
-        celery_internals.wrap_remote_command(name, _limiter(name, refuse))
+        wrap_remote_command(name, _limiter(name, refuse))
 
 
 def _limiter(name: str, refuse: Refuse) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -15,7 +15,6 @@ from celery import Celery
 from kombu import Queue
 
 from ..broker_keys import queue_key_types
-from .kombu_internals import key_type
 from .refusals import FETCH, refusals
 from .taken_queues import TakenQueues
 
@@ -85,7 +84,17 @@ class DamagedQueues:
     def _find_damage(self, connection: Any, queue: Queue) -> str | None:
         """Say which key of a queue holds another type; None when none does, or this user may not look."""
         for key, expected in queue_key_types(self._app, queue).items():
-            actual = key_type(connection.default_channel, key)
+            actual = _key_type(connection.default_channel, key)
             if actual not in (None, "none", expected):
                 return f"key {key!r} is a {actual}, not a {expected}"
         return None
+
+
+def _key_type(channel: Any, key: str) -> str | None:
+    """Ask Redis for the type of a key; None where the user may not ask."""
+    try:
+        with channel.conn_or_acquire() as client:  # on the channel's own connection a BRPOP may wait
+            answer = client.type(key)
+    except channel.ResponseError:
+        return None
+    return answer.decode() if isinstance(answer, bytes) else str(answer)

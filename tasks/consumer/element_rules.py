@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from celery.app.task import Context
 
-from ..names import CONTROL, QUARANTINE, STEP
+from ..names import CONTROL, STEP
 from ..step_message import MalformedStep, read_step
 from .message_checks import LARGEST_LATER_BYTES, InvalidMessage, check_form, decode_body, shown
 
@@ -24,11 +24,7 @@ Body = tuple[list[Any], dict[str, Any], dict[str, Any] | None]
 LATEST_ETA: Final = timedelta(seconds=60)
 """How far ahead the time of a control task may lie. A worker keeps such a message in its memory until then."""
 
-LONGEST_PAYLOAD: Final = 25_000
-"""Characters of a payload in a call of the quarantine task: 2 000, each escaped."""
-
 _LONGEST_ID: Final = 255
-_LONGEST_REASON: Final = 1_000
 # The id of a step ends in its number, and then in the number of the retry and of the wake-up, if there were any.
 _STEP_SUFFIX: Final = re.compile(r"(\.r\d{1,9})?(\.w\d{1,9})?")
 _LIKE_A_STEP: Final = re.compile(r".+\.\d+(\.[rw]\d+)*", re.DOTALL)
@@ -115,20 +111,9 @@ def _check_eta(eta: str, size: int) -> None:
         raise InvalidMessage(f"eta={shown(eta)} of a message larger than {LARGEST_LATER_BYTES} bytes; {advice}")
 
 
-def _check_quarantine(message: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> None:
-    del message
-    limits = {"payload": LONGEST_PAYLOAD, "reason": _LONGEST_REASON}
-    if args or kwargs.keys() != limits.keys():
-        raise InvalidMessage("a call of the quarantine task that no worker has made")
-    for name, limit in limits.items():
-        if not isinstance(kwargs[name], str) or len(kwargs[name]) > limit:
-            raise InvalidMessage(f"{name}={shown(kwargs[name])} of a quarantined message is no text of {limit}")
-
-
 _RULES: Final[Mapping[str, Callable[[dict[str, Any], list[Any], dict[str, Any]], None]]] = {
     STEP: _check_step,
     **dict.fromkeys(CONTROL, _check_control),
-    QUARANTINE: _check_quarantine,
 }
 
 

@@ -11,14 +11,19 @@ In an app of your own: `app.conf.worker_pool = "celery_agents.tasks.consumer.poo
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from billiard.einfo import ExceptionInfo
+from celery.concurrency.base import BasePool
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+
 from ...worker.concurrency.event_loop import EventLoopThread
 from ...worker.concurrency.fibers import Fibers
 from ..names import STEP
-from .threads_pool import ThreadsPool, run_task
 
 _WAKE_UP_SECONDS: Final = 0.25
 _BESIDE_SECONDS: Final = 2.0
@@ -35,12 +40,19 @@ def wait_handling_signals(futures: Iterable[concurrent.futures.Future[Any]]) -> 
         waiting = concurrent.futures.wait(waiting, _WAKE_UP_SECONDS).not_done
 
 
-class TaskPool(ThreadsPool):
-    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread."""
+class TaskPool(BasePool):
+    """Runs as many steps at a time as the worker has slots; others wait, as they do for a thread.
+
+    It is made of `BasePool`, which Celery documents, alone.
+    """
+
+    body_can_be_buffer = True
+    signal_safe = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.loop = EventLoopThread()
+        self._threads = concurrent.futures.ThreadPoolExecutor(self.limit)
         self._blocking_threads = concurrent.futures.ThreadPoolExecutor(
             self.limit, thread_name_prefix="celery-agents-plain"
         )
@@ -67,16 +79,20 @@ class TaskPool(ThreadsPool):
         accept_callback: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Run a step as a fiber and any other task in a thread. One call of the loop begins all steps that wait."""
+        """Run a step as a fiber and any other task in a thread, and return its future; `apply_async` calls this.
+
+        One call of the loop begins all steps that wait.
+        """
+        del options
         if not args or args[0] != STEP:
-            return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
+            return self._threads.submit(_run_task, target, args, kwargs, callback, accept_callback)
         ended = concurrent.futures.Future[None]()
         self._unfinished.add(ended)
         ended.add_done_callback(self._unfinished.discard)
 
         def run() -> None:
             try:
-                run_task(target, args, kwargs, callback, accept_callback)
+                _run_task(target, args, kwargs, callback, accept_callback)
             except BaseException as error:  # noqa: BLE001 - Celery has reported it; as in a thread it ends here
                 ended.set_exception(error)
             else:
@@ -105,7 +121,7 @@ class TaskPool(ThreadsPool):
         """Wait for the steps that were taken and a moment for what runs beside them, then for the threads."""
         wait_handling_signals(self._unfinished)
         concurrent.futures.wait(self._beside.copy(), _BESIDE_SECONDS)
-        super().on_stop()
+        self._threads.shutdown(cancel_futures=True)
         self._blocking_threads.shutdown(cancel_futures=True)
         self.loop.close()
 
@@ -123,3 +139,33 @@ class TaskPool(ThreadsPool):
         self._is_begin_scheduled = False
         free = min(len(self._waiting), self.limit - self._fibers.alive)
         self._fibers.begin(*(self._waiting.popleft() for _ in range(free)))
+
+
+def _run_task(
+    target: Callable[..., Any],
+    args: tuple[Any, ...] | None,
+    kwargs: dict[str, Any] | None,
+    callback: Callable[..., Any] | None,
+    accept_callback: Callable[..., Any] | None,
+) -> None:
+    """Run a task: tell Celery that it begins, call it, and pass on what it returns.
+
+    A task that ends its thread (`SystemExit`) is reported as one whose worker was lost, so that its slot becomes free.
+    """
+    if accept_callback is not None:
+        accept_callback(os.getpid(), time.monotonic())
+    try:
+        returned = target(*(args or ()), **(kwargs or {}))
+    except (Exception, WorkerShutdown, WorkerTerminate):
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this worker goes on
+        returned = (True, _describe_loss(error), 0.0)
+    if callback is not None:
+        callback(returned)
+
+
+def _describe_loss(error: BaseException) -> Any:
+    try:
+        raise WorkerLostError(repr(error)) from error
+    except WorkerLostError:
+        return ExceptionInfo()

@@ -24,8 +24,7 @@ from ...worker.errors import CeleryAgentsError, SessionNotFound
 from ...worker.store.records import StepRef
 from ..names import STEP
 from ..step_message import MalformedStep, read_step
-from . import celery_internals
-from .features import REVOKE_STOPS
+from . import internals
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def turn_revokes_into_stops(app: Celery, stop: Stop) -> None:
     Args:
         stop: Called in a thread of its own.
     """
-    if not REVOKE_STOPS.is_available():
+    if not internals.knows_revokes():
         return
 
     commanded = CommandedRevokes()
@@ -71,7 +70,7 @@ def turn_revokes_into_stops(app: Celery, stop: Stop) -> None:
             return
         if expired or request.id not in commanded:
             log.warning("step %s was discarded by Celery itself; it is accepted when it comes again", request.id)
-            celery_internals.forget_revoked(request.id)
+            internals.forget_revoked(request.id)
             return
         # The header that shows the arguments may name another session than the arguments themselves.
         ref = _read_ref(getattr(request, "kwargs", None))
@@ -80,7 +79,7 @@ def turn_revokes_into_stops(app: Celery, stop: Stop) -> None:
 
     task_revoked.connect(on_discarded, weak=False)
     for command in _COMMANDS:
-        celery_internals.wrap_remote_command(command, lambda stock: _stop_running_steps(stock, stop, commanded))
+        internals.wrap_remote_command(command, lambda stock: _stop_running_steps(stock, stop, commanded))
 
 
 def _stop_running_steps(stock: Callable[..., Any], stop: Stop, commanded: CommandedRevokes) -> Callable[..., Any]:
@@ -101,7 +100,7 @@ def _stop_running_steps(stock: Callable[..., Any], stop: Stop, commanded: Comman
 
 def _running_steps(task_ids: Iterable[str]) -> list[Any]:
     wanted = set(task_ids)
-    return [request for request in celery_internals.active_requests() if request.id in wanted and request.name == STEP]
+    return [request for request in internals.active_requests() if request.id in wanted and request.name == STEP]
 
 
 def _read_ref(kwargs: Any) -> StepRef | None:
@@ -123,7 +122,7 @@ def _stop(stop: Stop, task_id: str, ref: StepRef) -> None:
     log.info("step %s was revoked; stopping its session %s", task_id, ref.session_id)
     try:
         stop(ref.session_id, ref.execution_id)
-        celery_internals.forget_revoked(task_id)
+        internals.forget_revoked(task_id)
     except SessionNotFound:
         log.debug("session %s of a revoked step is gone", ref.session_id)
     except CeleryAgentsError as error:

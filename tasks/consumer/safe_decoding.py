@@ -8,70 +8,51 @@ message: it goes into quarantine. `element_rules` decides what is taken from our
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from queue import Empty
 from typing import Any, Final, NamedTuple
 
 from kombu import Queue
 
 from .command_checks import CommandChecks
 from .element_rules import admit
-from .features import SAFE_DECODING
-from .kombu_internals import replace_decoding, stock_deliver, stock_loads
-from .message_checks import InvalidMessage, check_message, check_size, decode_text
+from .internals import replace_decoding, replace_reading, stock_deliver, stock_loads, stock_read
+from .message_checks import InvalidMessage, check_message, check_size
 from .quarantine import Quarantine
-from .refusals import REMOTE_CONTROL, refusals
+from .refusals import FETCH, REMOTE_CONTROL, refusals
 
 # What a message of an unforeseen form makes Celery raise; a lost connection raises none of these.
 _MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+# Redis refuses at once, and kombu would ask again as fast as it can.
+_REFUSED_SECONDS: Final = 0.05
 
 
 def install_safe_decoding(queues: Iterable[Queue], commands: CommandChecks, quarantine: Quarantine) -> None:
-    """Let this process decode and deliver broker elements safely: a malformed one goes into quarantine.
+    """Let this process read, decode and deliver broker elements safely: a malformed one goes into quarantine.
 
     Args:
         queues: Our queues that kombu consumes. Data for others, such as events, are only made sure to be a message.
         commands: The checks of remote control.
     """
-    SAFE_DECODING.is_available()
-    decoder = _SafeDecoder([_Origin.of(queue) for queue in queues], commands, quarantine)
+    decoder = _SafeDecoder(queues, commands, quarantine)
 
     def deliver(transport: Any, message: Any, queue: Any) -> None:
         decoder.deliver(transport, message, queue)
 
-    replace_decoding(decoder.loads, decode_text, deliver)
+    replace_decoding(_decode, deliver)
+    replace_reading(_read)
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """A queue of ours, and the delivery information of each message that comes from it."""
-
-    queue: str
-    delivery_info: dict[str, Any]
-
-    @classmethod
-    def of(cls, queue: Any) -> _Origin:
-        # No exchange: a message that is restored goes to this queue, and not where a forged binding of one leads.
-        return cls(queue=queue.name, delivery_info={"exchange": "", "routing_key": queue.name})
-
-    def deliver(self, transport: Any, message: dict[str, Any]) -> str | None:
-        """Deliver a message as one of this queue; say what is wrong with one that Celery cannot take."""
-        try:
-            self._mark(message)
-            stock_deliver(transport, message, self.queue)
-        except _MESSAGE_ERRORS as error:
-            return f"cannot be delivered: {type(error).__name__}"
-        return None
-
-    def _mark(self, message: dict[str, Any]) -> None:
-        """Replace the delivery info, which kombu uses to acknowledge and restore."""
-        properties: dict[str, Any] = message["properties"]
-        info = self.delivery_info.copy()
-        if properties["delivery_info"].get("redelivered") is True:
-            info["redelivered"] = True
-        properties["delivery_info"] = info
-        properties["delivery_tag"] = uuid.uuid4().hex  # two messages with one tag would share a record
+def _read(channel: Any, **options: Any) -> Any:
+    """Read the answer to a BRPOP; an error of the keys counts as an empty queue, after a short pause."""
+    try:
+        return stock_read(channel, **options)
+    except channel.ResponseError as error:
+        refusals.record(FETCH, f"Redis refuses to pop messages: {error}")
+        time.sleep(_REFUSED_SECONDS)
+        raise Empty from error
 
 
 class _Malformed(NamedTuple):
@@ -81,40 +62,53 @@ class _Malformed(NamedTuple):
     reason: str
 
 
-class _SafeDecoder:
-    """The functions that replace kombu's decoding and delivery."""
+def _decode(text: Any) -> Any:
+    """Decode an element; one that is malformed is noticed where it is delivered."""
+    try:
+        return _decode_json(text)
+    except Exception as error:  # noqa: BLE001 - whatever somebody thinks of must not end the worker
+        return _Malformed(text, _describe(error))
 
-    def __init__(self, origins: list[_Origin], commands: CommandChecks, quarantine: Quarantine) -> None:
-        self._origins = {origin.queue: origin for origin in origins}
+
+class _SafeDecoder:
+    """Delivers elements or puts them aside; to decode, kombu is not told the queue, and an address may be forged."""
+
+    def __init__(self, queues: Iterable[Any], commands: CommandChecks, quarantine: Quarantine) -> None:
+        # No exchange: a message that is restored goes to this queue, and not where a forged binding of one leads.
+        self._origins = {each.name: {"exchange": "", "routing_key": each.name} for each in queues}
         self._commands = commands
         self._quarantine = quarantine
 
-    def loads(self, text: Any) -> Any:
-        """Decode an element; one that is malformed is noticed where it is delivered."""
-        try:
-            return _decode_json(text)
-        except Exception as error:  # noqa: BLE001 - whatever somebody thinks of must not end the worker
-            return _Malformed(text, _describe(error))
-
     def deliver(self, transport: Any, message: Any, queue: Any) -> None:
-        """Deliver a message, or put it aside.
-
-        The decoder cannot check this: it is not told the queue, and the address in a message may be forged.
-        """
-        if self._commands.is_mailbox(queue):
-            if (fault := _find_fault(message, self._commands.check)) is None:
-                stock_deliver(transport, message, queue)
-            else:
-                refusals.record(REMOTE_CONTROL, f"a command: {fault}")
+        """Deliver an element that has passed the checks of its queue."""
+        is_command, origin = self._commands.is_mailbox(queue), self._origins.get(queue)
+        check = self._commands.check if is_command else admit if origin is not None else None
+        fault = _find_fault(message, check)
+        if fault is None:
+            fault = _deliver(transport, message, queue, origin)
+        if fault is None:
             return
-        origin = self._origins.get(queue)
-        fault = _find_fault(message, None if origin is None else admit)
-        if fault is None and origin is None:
-            stock_deliver(transport, message, queue)
-        elif fault is None and origin is not None:
-            fault = origin.deliver(transport, message)
-        if fault is not None:
+        if is_command:
+            refusals.record(REMOTE_CONTROL, f"a command: {fault}")
+        else:
             self._quarantine.put(message.text if isinstance(message, _Malformed) else message, fault)
+
+
+def _deliver(transport: Any, message: dict[str, Any], queue: Any, origin: Mapping[str, Any] | None) -> str | None:
+    """Deliver a message; say what is wrong with one of our queues that Celery cannot take."""
+    if origin is None:
+        stock_deliver(transport, message, queue)
+        return None
+    properties: dict[str, Any] = message["properties"]
+    is_redelivered = properties["delivery_info"].get("redelivered") is True
+    # kombu acknowledges and restores by these; two messages with one tag would share a record.
+    properties["delivery_info"] = {**origin, "redelivered": True} if is_redelivered else {**origin}
+    properties["delivery_tag"] = uuid.uuid4().hex
+    try:
+        stock_deliver(transport, message, queue)
+    except _MESSAGE_ERRORS as error:
+        return f"cannot be delivered: {type(error).__name__}"
+    return None
 
 
 def _find_fault(message: Any, check: Callable[[dict[str, Any]], object] | None) -> str | None:
@@ -125,7 +119,7 @@ def _find_fault(message: Any, check: Callable[[dict[str, Any]], object] | None) 
         checked = check_message(message)
         if check is not None:
             check(checked)
-    except Exception as error:  # noqa: BLE001 - as in `loads`
+    except Exception as error:  # noqa: BLE001 - as in `_decode`
         return _describe(error)
     return None
 

@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from . import kombu_internals as kombu
-from .features import SAFE_REDELIVERY
+from . import internals
 from .garbage_collection import MessageGarbage
 from .message_checks import LARGEST_BYTES, InvalidMessage, check_size, check_unacked, decode_text
 from .quarantine import Quarantine
@@ -40,88 +39,72 @@ def install_safe_redelivery(
         is_ours: Tells by its routing key whether a record is of a queue of this app. Those of other apps, which keep
             theirs under the same keys and may have longer timeouts, stay as they are. None: all are.
     """
-    if SAFE_REDELIVERY.is_available():
-        kombu.replace_redelivery(lambda stock: limit_held(guard(stock, quarantine, is_ours), control_queue))
+    own = {"control_queue": control_queue, "quarantine": quarantine, "is_ours": is_ours and staticmethod(is_ours)}
+    internals.replace_redelivery(lambda stock: type("SafeQoS", (SafeQoS, stock), own))
 
 
-def limit_held(stock: Any, control_queue: str) -> Any:
-    """Return a subclass that takes no further message while control messages of many bytes are not acknowledged."""
+class SafeQoS:
+    """What is put before kombu's class for unacknowledged messages, so that no record can make it fail.
 
-    class LimitedQoS(stock):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            inherited: Any = super()
-            inherited.__init__(*args, **options)
-            self.held: dict[str, int] = {}
-            self.garbage = MessageGarbage()
+    It takes no further message while control messages of many bytes are not acknowledged.
+    """
 
-        def can_consume(self) -> bool:
-            inherited: Any = super()
-            return sum(tuple(self.held.values())) < MOST_HELD_BYTES and inherited.can_consume()
+    channel: Any
+    control_queue: str
+    quarantine: Quarantine
+    is_ours: Callable[[str], bool] | None
 
-        def append(self, message: Any, delivery_tag: str) -> None:
-            if message.delivery_info.get("routing_key") == control_queue:
-                self.held[delivery_tag] = len(message.body) + _HELD_BESIDE_BODY
-            inherited: Any = super()
-            inherited.append(message, delivery_tag)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._stock: Any = super()
+        self._held: dict[str, int] = {}
+        self._garbage = MessageGarbage()
 
-        def ack(self, delivery_tag: str) -> None:
-            self.garbage.add(self.held.pop(delivery_tag, 0))
-            inherited: Any = super()
-            inherited.ack(delivery_tag)
+    def can_consume(self) -> bool:
+        """Tell whether there is room for another message."""
+        return sum(tuple(self._held.values())) < MOST_HELD_BYTES and self._stock.can_consume()
 
-        def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-            self.held.pop(delivery_tag, None)
-            inherited: Any = super()
-            inherited.reject(delivery_tag, requeue=requeue)
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Record a message; where Redis refuses that, run it all the same, since it has left its queue already."""
+        if message.delivery_info.get("routing_key") == self.control_queue:
+            self._held[delivery_tag] = len(message.body) + _HELD_BESIDE_BODY
+        try:
+            self._stock.append(message, delivery_tag)
+        except self.channel.ResponseError as error:
+            refusals.record(REDELIVERY, f"a message cannot be recorded as unacknowledged: {error}")
+            internals.remember_locally(self, message, delivery_tag)
 
-    return LimitedQoS
+    def ack(self, delivery_tag: str) -> None:
+        """Forget a message that is done."""
+        self._garbage.add(self._held.pop(delivery_tag, 0))
+        try:
+            self._stock.ack(delivery_tag)
+        except self.channel.ResponseError as error:
+            refusals.record(REDELIVERY, f"a message cannot be acknowledged: {error}")
+            internals.forget_locally(self, delivery_tag)
 
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Forget a message, or put it back."""
+        self._held.pop(delivery_tag, None)
+        self._stock.reject(delivery_tag, requeue=requeue)
 
-def guard(stock: Any, quarantine: Quarantine, is_ours: Callable[[str], bool] | None) -> Any:
-    """Return a subclass of kombu's class for unacknowledged messages that no record can make fail."""
+    def restore_visible(self, *args: Any, **options: Any) -> None:
+        """Put messages back whose time is over."""
+        try:
+            self._stock.restore_visible(*args, **options)
+        except self.channel.ResponseError as error:
+            refusals.record(REDELIVERY, f"unacknowledged messages cannot be looked at: {error}")
 
-    class GuardedQoS(stock):
-        def append(self, message: Any, delivery_tag: str) -> None:
-            _append(super(), self, message, delivery_tag)
-
-        def ack(self, delivery_tag: str) -> None:
-            _ack(super(), self, delivery_tag)
-
-        def restore_visible(self, *args: Any, **options: Any) -> None:
-            inherited: Any = super()
-            try:
-                inherited.restore_visible(*args, **options)
-            except self.channel.ResponseError as error:
-                refusals.record(REDELIVERY, f"unacknowledged messages cannot be looked at: {error}")
-
-        def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-            with self.channel.conn_or_acquire(client) as connection:
-                if is_ours is not None and _is_of_another_app(self, connection, tag, is_ours):
-                    return
-                reason = _examine_record(self, connection, tag)
-                if reason is None:
-                    reason = _restore(super(), self, connection, tag, leftmost)
-                if reason is not None:
-                    _put_aside(self, connection, tag, reason, quarantine)
-
-    return GuardedQoS
-
-
-def _append(stock: Any, qos: Any, message: Any, delivery_tag: str) -> None:
-    """Record a message; where Redis refuses that, run it all the same, since it has left its queue already."""
-    try:
-        stock.append(message, delivery_tag)
-    except qos.channel.ResponseError as error:
-        refusals.record(REDELIVERY, f"a message cannot be recorded as unacknowledged: {error}")
-        kombu.remember_locally(qos, message, delivery_tag)
-
-
-def _ack(stock: Any, qos: Any, delivery_tag: str) -> None:
-    try:
-        stock.ack(delivery_tag)
-    except qos.channel.ResponseError as error:
-        refusals.record(REDELIVERY, f"a message cannot be acknowledged: {error}")
-        kombu.forget_locally(qos, delivery_tag)
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+        """Put a message back, or its record aside."""
+        with self.channel.conn_or_acquire(client) as connection:
+            if self.is_ours is not None and _is_of_another_app(self, connection, tag, self.is_ours):
+                return
+            reason = _examine_record(self, connection, tag)
+            if reason is None:
+                reason = _restore(self._stock, self, connection, tag, leftmost)
+            if reason is not None:
+                _put_aside(self, connection, tag, reason, self.quarantine)
 
 
 def _is_of_another_app(qos: Any, connection: Any, tag: Any, is_ours: Callable[[str], bool]) -> bool:

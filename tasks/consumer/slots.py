@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from .celery_internals import reserved_count
+from .internals import reserved_count
 
 # Delivering that many takes about ten milliseconds, in which the loop of the steps does nothing else.
 MOST_AT_ONCE: Final = 32

@@ -27,11 +27,10 @@ from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ..broker_keys import queue_keys
 from ..names import STEP
 from ..runtime import LazyRuntime
-from .celery_internals import buffer_all_events, has_known_strategy
+from .internals import buffer_all_events, has_known_strategy, plain_socket
 from .message_checks import InvalidMessage
 from .pool import TaskPool
 from .quarantine import Quarantine
-from .redis_internals import plain_socket
 from .slots import Slots
 from .step_fetcher import BLOCK_SECONDS, FetchedElement, StepFetcher
 from .step_messages import DecodedMessage, read_element

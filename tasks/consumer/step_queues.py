@@ -7,8 +7,7 @@ from typing import Any
 
 from kombu import Queue
 
-from .celery_internals import wrap_remote_command
-from .features import STEP_QUEUES
+from .internals import wrap_remote_command
 from .step_consumer import StepConsumer
 
 
@@ -18,8 +17,6 @@ def answer_for_steps(steps: StepConsumer, queues: Sequence[Queue]) -> None:
     Args:
         queues: Declarations of the worker's queues.
     """
-    if not STEP_QUEUES.is_available():
-        return
     declared: dict[str, Any] = {queue.name: queue for queue in queues}
 
     def list_queues(stock: Callable[..., Any]) -> Callable[..., Any]:

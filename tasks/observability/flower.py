@@ -44,7 +44,7 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
         raise MissingExtra("flower", "celery-agents flower")
     check_exposure(address, basic_auth)
     _check_port(address, port)
-    from ..consumer.kombu_internals import replace_binding_scripts, replace_redelivery
+    from ..consumer.internals import replace_binding_scripts, replace_redelivery
     from ..own_app import run_celery_command
     from .event_checks import check_events
 

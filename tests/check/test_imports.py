@@ -367,14 +367,13 @@ def test_what_is_not_needed_is_not_loaded(statement: str, absent: tuple[str, ...
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("library", ["celery", "kombu"])
-def test_undocumented_attributes_of_a_library_are_touched_in_one_module(library: str) -> None:
-    """Each library's private modules and names are the business of `tasks/consumer/<library>_internals.py`."""
-    private = {
-        "celery": ("celery.worker.state", "celery.worker.control", "celery.concurrency.thread"),
-        "kombu": ("kombu.transport.redis", "kombu.utils.eventio", "kombu.asynchronous"),
-    }[library]
-    allowed = f"{PACKAGE}.tasks.consumer.{library}_internals"
+def test_undocumented_attributes_of_libraries_are_touched_in_one_module() -> None:
+    """Private modules and names of libraries are the business of `tasks/consumer/internals.py`."""
+    private = (
+        "celery.worker.state", "celery.worker.control", "celery.concurrency.thread",
+        "kombu.transport.redis", "kombu.utils.eventio", "kombu.asynchronous",
+    )  # fmt: skip
+    allowed = f"{PACKAGE}.tasks.consumer.internals"
     importers = {name for name, i in ALL if any(f"{i.target}.".startswith(f"{each}.") for each in private)}
     # `maybe_shutdown` is what Celery's own bootsteps call while they wait.
     assert importers - {allowed, f"{PACKAGE}.tasks.consumer.bootstep"} == set()

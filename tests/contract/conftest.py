@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_agents.tasks.consumer.redis_internals import plain_socket
+from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.database import connect

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_agents.tasks.consumer.redis_internals import plain_socket
+from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.step_fetcher import FetchedElement, StepFetcher
 from celery_agents.worker.store.redis.database import connect_to_wait
 

@@ -16,6 +16,7 @@ from ....worker.state.agent_fields import SCHEMA_VERSION
 from ....worker.store.requests.records import RequestFilter
 from ....worker.store.store import Store
 from ...broker_keys import queue_key
+from ...consumer.internals import WITHOUT
 from ...publishing import oldest_queued_ms
 from ..queue_names import shown_queues
 from ..request_reasons import describe_requests
@@ -32,17 +33,6 @@ _LONG_OPEN_MS: Final = 86_400_000
 _PAYLOAD_SHOWN: Final = 100
 _DELAYED_READ: Final = 1000
 _REASONS_SHOWN: Final = 5
-
-# By the attribute's own name, without the module and the class it belongs to.
-_WITHOUT: Final[Mapping[str, str]] = {
-    "default": "kombu fetches its steps, one in each round trip",
-    "_brpop_read": "a control queue of another type ends it",
-    **dict.fromkeys(("loads", "bytes_to_str", "_deliver"), "malformed control messages end it"),
-    **dict.fromkeys(("QoS", "restore_by_tag", "restore_visible"), "a malformed unacknowledged record ends it"),
-    "reserved_requests": "it fetches steps for slots that other tasks of the app have",
-    **dict.fromkeys(("data", "active_requests", "revoked"), "a revoke in Flower does not stop a session"),
-    **dict.fromkeys(("_sock", "parse_error"), "it uses the documented calls of redis-py, which take longer"),
-}
 
 
 def check_workers(installation: Installation) -> Iterator[Finding]:
@@ -92,9 +82,15 @@ def check_library_attributes(installation: Installation) -> Iterator[Finding]:
     advice = "jobs complete all the same; install the versions of celery, kombu and redis that this release knows"
     for name, facts in sorted(installation.workers.items()):
         for attribute in facts.get("missing", ()):
-            without = _WITHOUT.get(str(attribute).rpartition(".")[2], "it does without what needs the attribute")
-            what = f"worker {name}: {attribute} is not as expected; {without}"
+            what = f"worker {name}: {attribute} is not as expected; {_describe_lack(str(attribute))}"
             yield Finding.warn("library attribute", what, advice)
+
+
+def _describe_lack(attribute: str) -> str:
+    """Say what is true of a worker without an attribute; workers of other versions find it at another place."""
+    name = attribute.replace(":", ".").rpartition(".")[2]
+    known = (without for path, without in WITHOUT.items() if path.replace(":", ".").endswith(f".{name}"))
+    return next(known, "it does without what needs the attribute")
 
 
 def check_agents(installation: Installation) -> Iterator[Finding]:

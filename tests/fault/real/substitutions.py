@@ -71,7 +71,7 @@ class Substitution:
 _VICTIM: Final = "@victim"  # stands for the execution of an innocent job
 _TEXTS: Final = (
     f"{_VICTIM}.1", f"{_VICTIM}.2", f"{_VICTIM}.3", f"{_VICTIM}.2.r1", _VICTIM,
-    "celery.chord_unlock", "celery.group", "celery_agents.quarantine", "celery_agents.step", "celery_agents.submit",
+    "celery.chord_unlock", "celery.group", "celery_agents.step", "celery_agents.submit",
     STEPS, CONTROL, "ca:{0}:due", "ca:agents", "_kombu.binding.celery", "celery.pidbox", "unacked", "celery", "foreign", "application/x-gzip", "application/x-python-serialize", "base64",
     _FAR, _PAST, "nobody.1", "x.2.r1", "\ud800", "\0", "../../x", "x" * 5_000, "{}", "inf", "nan", "-1", "1e999",
 )  # fmt: skip
@@ -313,7 +313,6 @@ class Material:
             ("celery_agents.stop", {"session_id": "nobody"}),
             ("celery_agents.retry", {"session_id": "nobody", "budget": {"max_steps": 3}}),
             ("celery_agents.submit", {"agent": "planned", "message": plan(), "idempotency_key": "fuzz"}),
-            ("celery_agents.quarantine", {"payload": "x", "reason": "y"}),
             ("celery_agents.answer", {"session_id": "nobody", "answers": {"r": {"approve": True}}, "by": "x"}),
             ("celery_agents.answer_by_token", {"token": "x.y", "answer": {"deny": "no"}, "note": "z"}),
             ("celery_agents.complete", {"token": "x.y", "value": {"a": [1]}, "by": "x"}),

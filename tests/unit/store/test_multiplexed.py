@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Connection
 
-from celery_agents.tasks.consumer.redis_internals import plain_socket
+from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store.database import Changed
 from celery_agents.worker.store.redis.connection import PlainSocket

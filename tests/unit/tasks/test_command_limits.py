@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_agents.tasks.consumer.command_limits import StampLimit, refuse_rate
-from celery_agents.tasks.names import CONTROL, QUARANTINE, STEP
+from celery_agents.tasks.names import CONTROL, STEP
 
 
 @pytest.mark.parametrize("limit", ["10/s", "10/m", "600/h", "60/h", "1/m", "0.5/s", "20", "0", "0/m"])
@@ -44,7 +44,7 @@ def test_a_standstill_is_refused_with_what_to_do_instead(limit: str) -> None:
     assert "less than 1/m; to take no steps" in str(refuse_rate({"task_name": STEP, "rate_limit": limit}))
 
 
-@pytest.mark.parametrize("task", [*CONTROL, QUARANTINE, None, 7])
+@pytest.mark.parametrize("task", [*CONTROL, None, 7])
 def test_control_tasks_are_never_slowed_down(task: object) -> None:
     assert refuse_rate({"task_name": task, "rate_limit": "10/m"}) is not None
 

@@ -191,20 +191,7 @@ def test_a_wish_may_wait_for_a_retry_and_no_longer() -> None:
     assert "eta=" in refused(large)
 
 
-# --- what workers write themselves ------------------------------------------------------------------------------------
-
-
-def quarantine_call(**kwargs: Any) -> dict[str, Any]:
-    message = control()
-    message["headers"]["task"] = "celery_agents.quarantine"
-    message["body"] = encoded([], kwargs)
-    return message
-
-
-def test_a_call_of_the_quarantine_task_is_taken_as_workers_before_this_version_write_it() -> None:
-    admit(check_message(quarantine_call(payload=ascii("\U0001f600" * 2_000), reason="reason")))
-    for kwargs in ({"payload": "x" * 30_000, "reason": "r"}, {"payload": 7, "reason": "r"}, {"payload": "x"}, {}):
-        assert refused(quarantine_call(**kwargs))
+# --- what kombu keeps of messages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from celery_agents.tasks.consumer.message_checks import (
     decode_body,
     decode_text,
 )
-from celery_agents.tasks.consumer.safe_redelivery import MOST_HELD_BYTES, limit_held
+from celery_agents.tasks.consumer.safe_redelivery import MOST_HELD_BYTES, SafeQoS
 
 
 def test_what_stands_in_texts_is_no_value() -> None:
@@ -82,7 +82,7 @@ def message(queue: str, size: int) -> Any:
 
 @pytest.mark.parametrize("end", ["ack", "reject"])
 def test_no_further_message_is_taken_while_control_messages_fill_the_memory(end: str) -> None:
-    qos = limit_held(PlainQoS, "control")()
+    qos: Any = type("LimitedQoS", (SafeQoS, PlainQoS), {"control_queue": "control"})()
     for number in range(20):
         qos.append(message("reports", MOST_HELD_BYTES // 10), f"report-{number}")
     assert qos.can_consume(), "what another queue brings is its app's affair"

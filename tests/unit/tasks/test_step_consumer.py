@@ -286,7 +286,7 @@ def test_a_strategy_of_another_form_leaves_the_steps_to_kombu(
     made.open()
     made.connect(consuming)
     assert sorted(consuming.kombu_queues) == [QUEUE, GPU]
-    assert "kombu fetches the steps" in caplog.text
+    assert "kombu fetches its steps" in caplog.text
 
 
 @pytest.fixture
