@@ -44,7 +44,7 @@ def install_safe_redelivery(
 
 
 class SafeQoS:
-    """What is put before kombu's class for unacknowledged messages, so that no record can make it fail.
+    """A mixin in front of kombu's class for unacknowledged messages, so that no record can make it fail.
 
     It takes no further message while control messages of many bytes are not acknowledged.
     """

@@ -93,7 +93,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.local": (
         "config tasks.agent_modules tasks.app tasks.consumer worker.errors worker.known_secrets worker.store"
     ),
-    "tasks.message_template": "config tasks.names worker.store worker.unique",
+    "tasks.message_template": "config tasks.broker_keys tasks.names worker.store worker.unique",
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
         "tasks.publishing worker.agent worker.engine worker.errors worker.moments worker.redaction "
