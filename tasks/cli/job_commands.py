@@ -1,36 +1,45 @@
-"""Commands that change something: submit, send, stop, retry."""
+"""Commands on jobs: submit, send, watch, show, list, stop, retry."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
 from ...config.escaping import indent
-from ..client.json_values import result_value
+from ..client.json_values import event_value, result_value, session_value, tree_value
 from .exits import ExitCode
-from .options import AsJson, By, RedisUrl, SessionArgument, client_for, duration, find_session, login
-from .progress import follow
-from .views import as_json, clean, job_line, plural
+from .options import (
+    AsJson,
+    By,
+    Cursor,
+    RedisUrl,
+    SessionArgument,
+    client_for,
+    find_session,
+    login,
+    time_option,
+)
+from .views import as_json, clean, plural, print_table, print_values
 
 if TYPE_CHECKING:
     from ...worker.state.execution.budget import ExecutionBudget
+    from ...worker.store.session_records import Result
+    from ..client.client import AgentClient
     from ..client.job import Job
 
 Message = Annotated[
     str, typer.Argument(metavar="MESSAGE", help="What to say to the agent; - reads it from standard input.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Show progress and print the answer.")]
-Timeout = Annotated[
-    timedelta | None,
-    typer.Option(parser=duration, metavar="DURATION", help="With --wait: no longer than this (90s, 30m, 1h)."),
-]
-MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.", show_default=False)]
-MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.", show_default=False)]
-MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.", show_default=False)]
-MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.", show_default=False)]
+Timeout = Annotated[timedelta | None, time_option("With --wait: no longer than this (90s, 30m, 1h).")]
+MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.")]
+MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.")]
+MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.")]
+MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.")]
+Status = Literal["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
 
 _STOP_SECONDS: Final = 30.0
 
@@ -40,10 +49,9 @@ def submit(
     message: Message,
     wait: Wait = False,
     timeout: Timeout = None,
-    session: Annotated[str | None, typer.Option(help="Id for the new session.", show_default=False)] = None,
+    session: Annotated[str | None, typer.Option(help="Id for the new session.")] = None,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option("--idempotency-key", "-k", help="The same key makes one execution.", show_default=False),
+        str | None, typer.Option("--idempotency-key", "-k", help="The same key makes one execution.")
     ] = None,
     max_steps: MaxSteps = None,
     max_tokens: MaxTokens = None,
@@ -54,12 +62,9 @@ def submit(
         typer.Option(
             formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"],
             help="Begin at this time; without an offset it is local time.",
-            show_default=False,
         ),
     ] = None,
-    delay: Annotated[
-        timedelta | None, typer.Option(parser=duration, metavar="DURATION", help="Begin after this (90s, 30m, 1h).")
-    ] = None,
+    delay: Annotated[timedelta | None, time_option("Begin after this (90s, 30m, 1h).")] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -104,12 +109,133 @@ def send(
     _report(job, wait=wait, timeout=timeout, json=json)
 
 
+def watch(
+    session: SessionArgument,
+    from_id: Annotated[
+        str | None, typer.Option("--from", metavar="EVENT", help="Only what came after this event id.")
+    ] = None,
+    timeout: Annotated[timedelta | None, time_option("No longer than this (90s, 30m).")] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="With the sessions that its agents have started.")] = False,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Watch a session's execution until it ends.
+
+    The exit code says how it ended. Ctrl-C only stops watching.
+
+    With --json each event is an object on a line and the result the last; an event's id, given to --from, resumes after
+    it.
+
+    \b
+    Examples:
+      celery-agents watch 3f2a…
+      celery-agents watch 3f2a… --tree
+      celery-agents watch 3f2a… --json --from 1737000000000-0
+    """
+    from .progress import follow, follow_tree
+
+    client = client_for(redis_url)
+    job = client.job(find_session(client, session))
+    seconds = None if timeout is None else timeout.total_seconds()
+    if tree:
+        if from_id is not None:
+            raise typer.BadParameter("--from names an event of one session; leave it out with --tree")
+        result = follow_tree(client, job, seconds, json=json)
+        print(as_json(result_value(result)) if json else f"\n    {indent(result.final_response)}")
+    elif json:
+        for event in job.events(from_id=from_id, timeout=seconds):
+            print(as_json(event_value(event)), flush=True)
+        result = job.result(timeout=seconds)
+        print(as_json(result_value(result)))
+    else:
+        result = follow(job, seconds, from_id=from_id)
+        print(f"\n    {indent(result.final_response)}" if result.final_response else "")
+    _exit(result)
+
+
+def show(
+    session: SessionArgument,
+    step: Annotated[int | None, typer.Option(min=1, help="Only this step, with nothing shortened.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Shorten nothing.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="With the sessions below it, as a table.")] = False,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Show a session: why it waits, its steps, and what went wrong.
+
+    Each step has its model, cost and tool calls; what was said follows.
+
+    \b
+    Examples:
+      celery-agents show 3f2a…
+      celery-agents show 3f2a… --step 2
+      celery-agents show 3f2a… --tree
+      celery-agents show 3f2a… --json | jq .state.execution.usage
+    """
+    from ..observability.waiting_reasons import waiting_reason
+    from .session_views import Beside, session_lines, step_lines, step_numbers
+
+    client = client_for(redis_url)
+    header = client.header(find_session(client, session))
+    if tree:
+        _show_tree(client, header.session_id, json)
+        return
+    stored = client.show(header.session_id)
+    reason = waiting_reason(client.store, header)
+    if step is not None and step not in step_numbers(stored.state):
+        numbers = ", ".join(map(str, step_numbers(stored.state))) or "none yet"
+        raise typer.BadParameter(f"the execution has no step {step} that is done; there are {numbers}")
+    if json:
+        waiting = client.store.sessions.waiting_operations(header.session_id)
+        shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting]
+        print(as_json({**session_value(header, stored.state, reason), "waiting_for_step": shown}))
+    elif step is not None:
+        print("\n".join(step_lines(stored.state, step)))
+    else:
+        beside = Beside(
+            requests=client.requests(header.session_id, status=None, tree=False).requests,
+            waiting=client.store.sessions.waiting_operations(header.session_id),
+        )
+        print("\n".join(session_lines(header, stored.state, reason, beside, verbose=verbose)))
+
+
+def list_(
+    status: Annotated[Status | None, typer.Option(help="Only sessions that are this.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
+    since: Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most sessions.")] = 50,
+    cursor: Cursor = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """List sessions, the last changed first.
+
+    With --json each session is an object on a line; where there are more, the last one holds the cursor.
+
+    \b
+    Examples:
+      celery-agents list
+      celery-agents list --status failed --since 1h --agent researcher
+      celery-agents list --json | jq -r .session_id
+    """
+    from ..observability.listed_sessions import listed_sessions, listed_value
+    from .session_views import HEAD, row
+
+    oldest = None if since is None else datetime.now(UTC) - since
+    client = client_for(redis_url)
+    page = client.list(status=status, agent=agent, since=oldest, limit=limit, cursor=cursor)
+    rows = listed_sessions(client.store, page.items)
+    if json:
+        print_values([listed_value(each) for each in rows], page.cursor)
+    elif rows:
+        print_table(HEAD, [row(each) for each in rows], page.cursor)
+    else:
+        print("no sessions")
+
+
 def stop(
     session: SessionArgument,
-    timeout: Annotated[
-        timedelta | None,
-        typer.Option(parser=duration, metavar="DURATION", help="How long to wait for the running step; default: 30s."),
-    ] = None,
+    timeout: Annotated[timedelta | None, time_option("How long to wait for the running step; default: 30s.")] = None,
     by: By = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
@@ -131,15 +257,10 @@ def stop(
 
 
 def retry(
-    session: Annotated[
-        str | None, typer.Argument(metavar="SESSION", help="Id of one session.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, typer.Argument(metavar="SESSION", help="Id of one session.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed executions instead of one session.")] = False,
-    since: Annotated[
-        timedelta | None,
-        typer.Option(parser=duration, metavar="DURATION", help="With --failed: ended within the last 1h, 7d, …"),
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="With --failed: only this agent's.", show_default=False)] = None,
+    since: Annotated[timedelta | None, time_option("With --failed: ended within the last 1h, 7d, …")] = None,
+    agent: Annotated[str | None, typer.Option(help="With --failed: only this agent's.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --failed: only list them.")] = False,
     max_steps: MaxSteps = None,
     max_tokens: MaxTokens = None,
@@ -176,6 +297,16 @@ def retry(
         print(f"{plural(len(jobs), 'failed execution')} {'to retry' if dry_run else 'retried'}")
 
 
+def _show_tree(client: AgentClient, session_id: str, json: bool) -> None:
+    """Print a session with the sessions below it, what they have used, and why they have not ended."""
+    from ..observability.waiting_reasons import tree_reasons
+    from .session_views import tree_lines
+
+    found = client.tree(session_id)
+    reasons = tree_reasons(client.store, found)
+    print(as_json(tree_value(found, reasons)) if json else "\n".join(tree_lines(found, reasons)))
+
+
 def _check_retry(session: str | None, failed: bool, bulk_options: list[bool], single_options: list[bool]) -> None:
     if (session is None) != failed:
         raise typer.BadParameter("give a SESSION, or --failed for all that failed")
@@ -190,10 +321,17 @@ def _report(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> N
     if not wait:
         _print_job(job, json)
         return
-    print(job_line(job), file=sys.stderr, flush=True)
+    from .progress import follow
+
+    print(_job_line(job), file=sys.stderr, flush=True)
     seconds = None if timeout is None else timeout.total_seconds()
     result = job.result(timeout=seconds) if json else follow(job, seconds, to_stderr=True)
     print(as_json(result_value(result)) if json else _answer_text(result.final_response))
+    _exit(result)
+
+
+def _exit(result: Result) -> NoReturn:
+    """End with the exit code of how an execution has ended."""
     raise typer.Exit(ExitCode.DONE if result.status == "completed" else ExitCode.FAILED)
 
 
@@ -202,8 +340,13 @@ def _answer_text(answer: str) -> str:
     return f"\n    {indent(answer)}" if sys.stdout.isatty() else clean(answer)
 
 
+def _job_line(job: Job) -> str:
+    """The ids of a job."""
+    return f"session {job.session_id}  execution {job.execution_id}"
+
+
 def _print_job(job: Job, json: bool) -> None:
-    print(as_json({"session_id": job.session_id, "execution_id": job.execution_id}) if json else job_line(job))
+    print(as_json({"session_id": job.session_id, "execution_id": job.execution_id}) if json else _job_line(job))
 
 
 def _read_message(message: str) -> str:

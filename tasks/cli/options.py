@@ -20,16 +20,13 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 _MOST_MATCHES: Final = 5
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
 
-Cursor = Annotated[
-    str | None, typer.Option(help="Where the next page begins, as the page before says.", show_default=False)
-]
+Cursor = Annotated[str | None, typer.Option(help="Where the next page begins, as the page before says.")]
 RedisUrl = Annotated[
     str | None,
     typer.Option(
         "--redis-url",
         metavar="URL",
         help="Redis to use instead of CELERY_AGENTS_REDIS_URL.",
-        show_default=False,
         envvar=HIDDEN_REDIS_URL,
         show_envvar=False,
     ),
@@ -38,7 +35,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text, for 
 SessionArgument = Annotated[
     str, typer.Argument(metavar="SESSION", help="Id of the session, or its beginning as far as it is unique.")
 ]
-By = Annotated[str | None, typer.Option(help="Who asks, for the events; default: the login name.", show_default=False)]
+OneSession = Annotated[str | None, typer.Argument(metavar="SESSION", help="Id of one session, or its beginning.")]
+By = Annotated[str | None, typer.Option(help="Who asks, for the events; default: the login name.")]
 
 
 def login() -> str | None:
@@ -65,6 +63,16 @@ def duration(text: str) -> timedelta:
     if not total:
         raise typer.BadParameter("a duration must be more than zero")
     return total
+
+
+def time_option(text: str, *names: str) -> Any:
+    """Make an option that takes a duration.
+
+    Args:
+        text: Its help.
+        names: As they are typed; without any, that of the parameter.
+    """
+    return typer.Option(*names, parser=duration, metavar="DURATION", help=text)
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:

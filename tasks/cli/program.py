@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from inspect import isfunction
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from ...config.escaping import indent
 from ...worker.known_secrets import redact_known
 from .exits import EXPECTED, ExitCode, exit_code, sentence
-from .lazy_commands import LazyCommands
 from .named_app import AppOption, choose_app
 
 _EPILOG = """\b
@@ -33,6 +36,59 @@ A first try:
   celery-agents up --agents my_agents      everything on this machine
   celery-agents submit NAME "question" --wait
 """
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "Start": "start_commands",
+    "Jobs": "job_commands",
+    "People": "request_commands",
+    "Sessions": "session_commands",
+    "Operation": "operation_commands",
+}
+"""The sections of the help, each with its module. A command is a public function there, in the order of the help."""
+
+_HELP_WIDTH: Final = 80
+
+
+class LazyCommands(TyperGroup):
+    """A group that imports its modules one after the other until one has the command; help and a wrong name import all.
+
+    All modules together take forty milliseconds to import, for which neither a probe nor a starting worker should wait.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the names of all commands."""
+        return [name for module in SECTIONS.values() for name in commands_of(module)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into the help, by section, each with the first sentence of its own help."""
+        widest = max(map(len, self.list_commands(ctx)))
+        for title, module in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name.ljust(widest), each.get_short_help_str(_HELP_WIDTH))
+                        for name, each in commands_of(module).items()
+                    ]
+                )
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find a command; None for an unknown name, for which the group suggests others."""
+        for title in ("Operation", *SECTIONS):  # a probe asks for `health` every few seconds
+            self.commands.update(commands_of(SECTIONS[title]))
+            if cmd_name in self.commands:
+                break
+        return super().get_command(ctx, cmd_name)
+
+
+@cache
+def commands_of(module: str) -> Mapping[str, Any]:
+    """Import a module of this room and make its commands."""
+    registered = typer.Typer(rich_markup_mode=None)
+    for name, found in vars(import_module(f".{module}", __package__)).items():
+        if isfunction(found) and found.__module__.endswith(module) and not name.startswith("_"):
+            registered.command(name.rstrip("_"))(found)  # `list` would hide Python's
+    return typer.main.get_group(registered).commands
+
 
 program = typer.Typer(
     name="celery-agents",

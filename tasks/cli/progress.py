@@ -5,36 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from ...config.escaping import escape, indent
+from ..client.json_values import tree_event_value
 from .event_lines import EventLines
+from .views import as_json, one_line
 
 if TYPE_CHECKING:
     from ...worker.store.event_records import Event
     from ...worker.store.live.values import LiveDelta
     from ...worker.store.session_records import Result
+    from ..client.client import AgentClient
     from ..client.job import Job
-
 
 _INDENT: Final = "    "
 _TAIL_CHARS: Final = 60
 _THINKING: Final = "thinking"
-
-
-class Screen(Protocol):
-    """Shows the progress of a job."""
-
-    def show(self, event: Event) -> None:
-        """Show one event."""
-        ...
-
-    def write(self, delta: LiveDelta) -> None:
-        """Show a piece of what a step writes."""
-        ...
 
 
 class PlainScreen:
@@ -117,7 +107,7 @@ def _part_of(delta: LiveDelta) -> tuple[object, ...]:
 
 
 @contextmanager
-def screen(*, to_stderr: bool = False) -> Generator[Screen]:
+def screen(*, to_stderr: bool = False) -> Generator[PlainScreen | LiveScreen]:
     """Open a live screen in a terminal, a plain one elsewhere."""
     console = Console(stderr=to_stderr, soft_wrap=True)
     if not console.is_terminal:
@@ -140,7 +130,7 @@ def follow(
         TimeoutError: The job has not ended in time; it goes on.
         KeyboardInterrupt: Ctrl-C was pressed; the job goes on, and the terminal says how to look again.
     """
-    try:
+    with _say_how_to_look_again(job.session_id):
         with screen(to_stderr=to_stderr) as opened:
             for item in job.stream(from_id, timeout=timeout_seconds):
                 if item.event is not None:
@@ -148,6 +138,24 @@ def follow(
                 elif item.delta is not None and item.delta.text and item.delta.part != _THINKING:
                     opened.write(item.delta)
         return job.result(timeout=timeout_seconds)
+
+
+def follow_tree(client: AgentClient, job: Job, timeout_seconds: float | None, *, json: bool) -> Result:
+    """Print the events of a tree until its root ends; give the root's result, and raise as `follow` does."""
+    lines = EventLines()
+    with _say_how_to_look_again(f"{job.session_id} --tree"):
+        for found in client.tree_events(job.session_id, timeout=timeout_seconds):
+            label = f"{'  ' * (len(found.path) - 1)}{one_line(found.agent)}: "  # indented by its depth
+            line = as_json(tree_event_value(found)) if json else lines.line(found.event, label)
+            if line is not None:
+                print(line, flush=True)
+        return job.result(timeout=timeout_seconds)
+
+
+@contextmanager
+def _say_how_to_look_again(session: str) -> Generator[None]:
+    try:
+        yield
     except (KeyboardInterrupt, TimeoutError):
-        print(f"the job goes on; look again with: celery-agents watch {job.session_id}", file=sys.stderr)
+        print(f"the job goes on; look again with: celery-agents watch {session}", file=sys.stderr)
         raise

@@ -4,74 +4,45 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 
+from ...worker.moments import moment
 from ..client.json_values import answer_value, found_value
 from .answer_form import ask_value, fill_form
 from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login
-from .request_views import REQUESTS_HEAD, answer_line, request_lines, request_row
-from .views import as_json, table
+from .views import age, as_json, clean, one_line, print_table, print_values
 
 if TYPE_CHECKING:
     from ...worker.state.execution.answers import GivenAnswer
     from ...worker.state.execution.requests import Request
-    from ...worker.store.requests.records import FoundRequest
+    from ...worker.store.requests.records import AnswerResult, FoundRequest
     from ..client.client import AgentClient
 
+_HEAD: Final = ("SESSION", "REQUEST", "KIND", "CALL", "TO", "STATUS", "ASKED", "EXPIRES", "TEXT")
+_SHORT_ID: Final = 12
 
-class Kind(StrEnum):
-    """Kind of a request, as `requests` shows it."""
-
-    APPROVAL = "approval"
-    QUESTION = "question"
-    EXTERNAL = "external"
-    CHILD = "child"
-
-
-class RequestState(StrEnum):
-    """Status of a request, as `requests` shows it."""
-
-    OPEN = "open"
-    ANSWERED = "answered"
-    DENIED = "denied"
-    EXPIRED = "expired"
-    PASSED_ON = "passed_on"
-    CANCELLED = "cancelled"
-    USED = "used"
-
-
-class Lasting(StrEnum):
-    """For how long an approval counts."""
-
-    CALL = "call"
-    EXECUTION = "execution"
-    SESSION = "session"
-
-
+Kind = Literal["approval", "question", "external", "child"]
+RequestState = Literal["open", "answered", "denied", "expired", "passed_on", "cancelled", "used"]
 RequestArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="REQUEST",
-        help="Id of the request, or its beginning; not needed where only one is open.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="REQUEST", help="Id of the request, or its beginning; not needed where only one is open."),
 ]
 Note = Annotated[str, typer.Option(help="For the record; the model does not read it.", show_default=False)]
 
 
 def requests(
     session: Annotated[
-        str | None,
-        typer.Argument(metavar="SESSION", help="Only of this session. Default: of all.", show_default=False),
+        str | None, typer.Argument(metavar="SESSION", help="Only of this session. Default: of all.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Only those to this addressee.", show_default=False)] = None,
-    kind: Annotated[Kind | None, typer.Option(help="Only of this kind.", show_default=False)] = None,
+    to: Annotated[str | None, typer.Option(help="Only those to this addressee.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Only of this kind.")] = None,
     status: Annotated[
         RequestState | None, typer.Option(help="Only with this status; needs a SESSION unless it is open.")
-    ] = RequestState.OPEN,
+    ] = "open",
     all_: Annotated[bool, typer.Option("--all", help="With a SESSION: whatever became of them.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most requests.")] = 50,
     cursor: Cursor = None,
@@ -94,32 +65,25 @@ def requests(
     page = client.requests(
         None if session is None else find_session(client, session),
         to=to,
-        kind=None if kind is None else kind.value,
-        status=None if all_ or status is None else status.value,
+        kind=kind,
+        status=None if all_ else status,
         limit=limit,
         cursor=cursor,
     )
     if json:
-        values = [found_value(found) for found in page.requests]
-        if page.cursor and values:
-            values[-1]["cursor"] = page.cursor
-        lines = [as_json(value) for value in values]
+        print_values([found_value(found) for found in page.requests], page.cursor)
     else:
-        lines = table(REQUESTS_HEAD, [request_row(found) for found in page.requests])
-        lines += [f"more with: --cursor {page.cursor}"] if page.cursor else []
-    for line in lines:
-        print(line)
+        print_table(_HEAD, [_row(found) for found in page.requests], page.cursor)
 
 
 def approve(
     session: SessionArgument,
     request: RequestArgument = None,
-    args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Other arguments for the call.", show_default=False)
-    ] = None,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="Other arguments for the call.")] = None,
     remember: Annotated[
-        Lasting, typer.Option(help="Later calls of the tool do not ask again in this execution or session.")
-    ] = Lasting.CALL,
+        Literal["call", "execution", "session"],
+        typer.Option(help="Later calls of the tool do not ask again in this execution or session."),
+    ] = "call",
     by: By = None,
     note: Note = "",
     json: AsJson = False,
@@ -135,9 +99,9 @@ def approve(
     from ...worker.state.execution.answers import Approve
 
     client = client_for(redis_url)
-    found = _find(client, session, request, Kind.APPROVAL)
+    found = _find(client, session, request, "approval")
     given = Approve(None if args is None else _parse_json("--args", args))
-    _give(client, found, given, {"by": by or login(), "note": note, "remember": remember.value}, json=json)
+    _give(client, found, given, {"by": by or login(), "note": note, "remember": remember}, json=json)
 
 
 def deny(
@@ -166,10 +130,7 @@ def answer(
     session: SessionArgument,
     request: RequestArgument = None,
     value: Annotated[
-        str | None,
-        typer.Option(
-            "--value", metavar="JSON", help="The values; - reads them from standard input.", show_default=False
-        ),
+        str | None, typer.Option(metavar="JSON", help="The values; - reads them from standard input.")
     ] = None,
     by: By = None,
     note: Note = "",
@@ -203,7 +164,7 @@ def _ask_person(request: Request) -> GivenAnswer:
     from ...worker.state.execution.requests import RequestKind
     from ...worker.state.values.frozen import thaw
 
-    for line in request_lines(request):
+    for line in _request_lines(request):
         print(line, file=sys.stderr)
     if request.kind is RequestKind.QUESTION:
         return Answer(fill_form(request, _ask, _say))
@@ -233,8 +194,7 @@ def _find(client: AgentClient, session: str, name: str | None, kind: Kind | None
     from ...worker.errors import ActionRefused, InvalidInput, RequestNotFound
 
     session = find_session(client, session)
-    wanted = None if kind is None else kind.value
-    found = client.requests(session, kind=wanted if name is None else None, limit=1000).requests
+    found = client.requests(session, kind=kind if name is None else None, limit=1000).requests
     open_ids = ", ".join(each.summary.id for each in found) or "(none)"
     if name is None:
         if len(found) > 1:
@@ -260,7 +220,7 @@ def _give(client: AgentClient, found: FoundRequest, given: GivenAnswer, about: d
     summary = found.summary
     expect = None if found.request is None else found.request.digest
     result = client.answer(summary.session_id, {summary.id: given}, expect=expect, **about)
-    print(as_json(answer_value(summary.session_id, result)) if json else answer_line(result))
+    print(as_json(answer_value(summary.session_id, result)) if json else _answer_line(result))
 
 
 def _parse_json(option: str, text: str) -> Any:
@@ -276,3 +236,55 @@ def _ask(prompt: str) -> str:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr)
+
+
+def _row(found: FoundRequest) -> list[str]:
+    """A request as a row of the inbox."""
+    summary = found.summary
+    expires = (
+        "" if summary.expires_at_ms is None else f"{_format_time(summary.expires_at_ms)}: {summary.on_expiry.value}"
+    )
+    return [
+        summary.session_id,
+        summary.id[:_SHORT_ID],
+        summary.kind.value,
+        summary.call,
+        summary.to or "",
+        found.status.value,
+        age(moment(summary.asked_at_ms)),
+        expires,
+        one_line(summary.text, 60),
+    ]
+
+
+def _answer_line(result: AnswerResult) -> str:
+    """The reply to an answer for people."""
+    return {
+        "woken": "answered; the session goes on",
+        "recorded": "answered; the session takes it up when it goes on",
+        "again": "this was answered before",
+    }[result.outcome]
+
+
+def _request_lines(request: Request) -> list[str]:
+    """A request in full, for the person who answers it."""
+    lines = [
+        f"{request.kind.value} {request.id[:_SHORT_ID]}  of agent {clean(request.agent)}, session {request.session_id}"
+    ]
+    lines += [f"  {clean(line)}" for line in request.text.splitlines()]
+    lines.append(f"  {clean(request.tool)}")
+    lines += [
+        f"    {clean(name)} = {as_json(value)}"
+        for name, value in cast("Mapping[str, Any]", request.to_dict()["args"]).items()
+    ]
+    if request.to:
+        lines.append(f"  to {clean(request.to)}")
+    if request.expires_at_ms is not None:
+        lines.append(f"  until {_format_time(request.expires_at_ms)}, then: {request.on_expiry.then.value}")
+    return lines
+
+
+def _format_time(at_ms: int) -> str:
+    """A time for people: only the time of day when it is today."""
+    at, now = moment(at_ms).astimezone(), datetime.now().astimezone()
+    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"

@@ -1,19 +1,102 @@
-"""Commands on whole sessions: fork, clear, snapshot, restore, trace."""
+"""Commands on whole sessions: suspend, resume, fork, clear, snapshot, restore, trace, delete."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from ...config.escaping import escape_json
-from .options import AsJson, RedisUrl, SessionArgument, client_for, find_session
-from .views import as_json
+from ...worker.errors import SessionDeleted
+from .options import AsJson, By, OneSession, RedisUrl, SessionArgument, client_for, find_session, login, time_option
+from .views import as_json, plural
+
+if TYPE_CHECKING:
+    from ..client.client import AgentClient
+
+_DELETE_SECONDS: Final = 30.0
+_BEFORE: Final = "it was deleted before"
+_BULK: Final = "--agent, --status and --dry-run go with --all, not with a SESSION"
+
+AllSessions = Annotated[bool, typer.Option("--all", help="All sessions instead of one.")]
+OfAgent = Annotated[str | None, typer.Option(help="With --all: only this agent's.")]
+Active = Annotated[
+    Literal["pending", "in_progress", "waiting"] | None, typer.Option(help="With --all: only sessions that are this.")
+]
+Ended = Annotated[
+    Literal["completed", "stopped", "failed", "parked", "unreadable"] | None,
+    typer.Option(help="With --all: only sessions that are this."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --all: only list them.")]
+
+
+def suspend(
+    session: OneSession = None,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Shown to whoever asks why.")] = "suspended by hand",
+    during: Annotated[timedelta | None, time_option("End it after this; default: 30 days.", "--for")] = None,
+    all_: AllSessions = False,
+    agent: OfAgent = None,
+    status: Active = None,
+    dry_run: DryRun = False,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Hold a session until it is resumed. Its running step ends, and nothing begins after it.
+
+    Answers are kept and do not wake it; `stop` ends it all the same. At the end of --for the execution is stopped.
+
+    \b
+    Examples:
+      celery-agents suspend 3f2a… --reason "the provider bills twice"
+      celery-agents suspend --all --agent researcher
+    """
+    _check_all(session, all_, _BULK, [agent, status, dry_run])
+    client = client_for(redis_url)
+    if session is not None:
+        found = find_session(client, session)
+        until = None if during is None else datetime.now(UTC) + during
+        changed = client.suspend(found, reason=reason, by=by or login(), until=until)
+        _print_one(found, "suspended" if changed else "it was suspended before", json)
+        return
+    if during is not None:
+        raise typer.BadParameter("--for goes with one SESSION, not with --all")
+    suspended = client.suspend_all(reason=reason, agent=agent, status=status, by=by or login(), dry_run=dry_run)
+    _print_many(suspended, "to suspend" if dry_run else "suspended", json)
+
+
+def resume(
+    session: OneSession = None,
+    all_: AllSessions = False,
+    agent: OfAgent = None,
+    status: Active = None,
+    dry_run: DryRun = False,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Let a held session go on. The answers that came meanwhile are used.
+
+    \b
+    Examples:
+      celery-agents resume 3f2a…
+      celery-agents resume --all --agent researcher
+    """
+    _check_all(session, all_, _BULK, [agent, status, dry_run])
+    client = client_for(redis_url)
+    if session is not None:
+        found = find_session(client, session)
+        _print_one(found, "resumed" if client.resume(found, by=by or login()) else "it was not suspended", json)
+        return
+    resumed = client.resume_all(agent=agent, status=status, by=by or login(), dry_run=dry_run)
+    _print_many(resumed, "to resume" if dry_run else "resumed", json)
 
 
 def fork(
     session: SessionArgument,
-    key: Annotated[str | None, typer.Option("--key", help="The same key makes one fork.", show_default=False)] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The same key makes one fork.")] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -62,9 +145,7 @@ def snapshot(
 
 def restore(
     file: Annotated[typer.FileText, typer.Argument(help="A snapshot; - for standard input.")],
-    session: Annotated[
-        str | None, typer.Option("--session", help="Another id than the session had.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Another id than the session had.")] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -93,3 +174,80 @@ def trace(
     """
     client = client_for(redis_url)
     print(escape_json(client.trace(find_session(client, session), log_data=data).to_json().decode()))
+
+
+def delete(
+    session: OneSession = None,
+    all_: Annotated[bool, typer.Option("--all", help="All sessions that have ended, instead of one.")] = False,
+    older_than: Annotated[timedelta | None, time_option("With --all, required: changed last before this time.")] = None,
+    agent: OfAgent = None,
+    status: Ended = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
+    timeout: Annotated[timedelta | None, time_option("How long to wait for what runs; default: 30s.")] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Delete a session and everything that is stored of it.
+
+    The sessions that its agents have started are deleted, too.
+
+    A running execution is stopped first. Callbacks not made yet are dropped. The id stays unused for the retention.
+
+    \b
+    Examples:
+      celery-agents delete 3f2a…
+      celery-agents delete --all --older-than 30d --status completed
+    """
+    refusal = "--older-than, --agent, --status, --dry-run and --yes go with --all"
+    _check_all(session, all_, refusal, [older_than, agent, status, dry_run, yes])
+    if all_ and older_than is None:
+        raise typer.BadParameter("--all goes with --older-than, such as --older-than 30d")
+    client = client_for(redis_url)
+    if session is not None:
+        seconds = _DELETE_SECONDS if timeout is None else timeout.total_seconds()
+        _print_one(*_delete_one(client, session, seconds, by or login()), json)
+        return
+    assert older_than is not None
+    before = datetime.now(UTC) - older_than
+    if not dry_run and not yes:
+        count = sum(1 for _ in client.delete_all(before=before, agent=agent, status=status, dry_run=True))
+        typer.confirm(f"Delete {plural(count, 'session')} for good?", abort=True, err=True)
+    deleted = client.delete_all(before=before, agent=agent, status=status, by=by or login(), dry_run=dry_run)
+    _print_many(deleted, "to delete" if dry_run else "deleted", json)
+
+
+def _delete_one(client: AgentClient, name: str, seconds: float, by: str | None) -> tuple[str, str]:
+    """Delete one session; gives its id, and what came of it."""
+    try:
+        session = find_session(client, name)
+        return session, "deleted" if client.delete(session, timeout=seconds, by=by) else _BEFORE
+    except SessionDeleted as gone:
+        return gone.session_id, _BEFORE
+
+
+def _check_all(session: str | None, all_: bool, refusal: str, bulk_options: list[object]) -> None:
+    """Refuse a session together with `--all` or with options for many, and a command that names nothing.
+
+    Args:
+        refusal: Says which options are for many.
+        bulk_options: Their values; None and False are not given.
+    """
+    if (session is None) != all_:
+        raise typer.BadParameter("give a SESSION, or --all")
+    if session is not None and any(each not in (None, False) for each in bulk_options):
+        raise typer.BadParameter(refusal)
+
+
+def _print_one(session: str, what: str, json: bool) -> None:
+    print(as_json({"session_id": session, "outcome": what}) if json else what)
+
+
+def _print_many(sessions: Iterable[str], what: str, json: bool) -> None:
+    number = 0
+    for session in sessions:
+        number += 1
+        print(as_json({"session_id": session}) if json else session)
+    if not json:
+        print(f"{plural(number, 'session')} {what}")

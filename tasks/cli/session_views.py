@@ -5,7 +5,7 @@ Text of a model, of a tool or of a user is always indented, so that it cannot lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,15 +19,17 @@ from ...worker.state.execution.steps import AgentStep, StepExecution
 from ...worker.state.execution.tool_calls import ToolExecution, ToolOutcome
 from ...worker.state.values.error_info import ErrorInfo
 from ...worker.store.records import InboxKind
-from .views import age, clean, one_line, plural, seconds
+from .views import age, clean, one_line, plural, seconds, table
 
 if TYPE_CHECKING:
+    from ...worker.store.children.trees import TreeNode
     from ...worker.store.records import Operation
     from ...worker.store.requests.records import FoundRequest
     from ...worker.store.session_records import Header
     from ..observability.listed_sessions import ListedSession
 
 HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "REASON")
+_TREE_HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "WAITS FOR")
 _FIRST_CHARS: Final = 40
 _REASON_CHARS: Final = 100
 _MAX_CHARACTERS: Final = 2_000
@@ -104,6 +106,18 @@ def step_lines(state: AgentState, number: int) -> list[str]:
     assert state.execution is not None
     done = next(each for each in state.execution.step_executions if each.step.number == number)
     return list(_step_lines(done, _Text(shorten=False)))
+
+
+def tree_lines(tree: TreeNode, reasons: Mapping[str, str]) -> list[str]:
+    """A tree for people: a line for each session, those below another one indented.
+
+    Args:
+        reasons: Why sessions have not ended yet, by id.
+    """
+    count = sum(1 for _ in tree.walk())
+    cost = "" if tree.cost is None else f", ${tree.cost:.4f}"
+    total = f"{plural(count, 'session')}, {plural(tree.steps, 'step')}, {plural(tree.tokens, 'token')}{cost}"
+    return [*table(_TREE_HEAD, _rows(tree, reasons, 0)), total]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +252,15 @@ def _message_lines(message: Message, text: _Text) -> Iterator[str]:
     first, *others = [*text.block(message.content, "")] or [""]
     yield f"{message.role.value}: {first}"
     yield from (f"{_INDENT}{line}" for line in others)
+
+
+def _rows(node: TreeNode, reasons: Mapping[str, str], depth: int) -> Iterator[tuple[str, ...]]:
+    header = node.header
+    cost = "" if node.cost is None else f"${node.cost:.4f}"
+    reason = one_line(reasons.get(header.session_id, ""), _REASON_CHARS)
+    mark = f"{'  ' * (depth - 1)}└ " if depth else ""
+    # A table puts a cell on one line and drops what stands before it, so the mark keeps the place.
+    name = f"{mark}{header.session_id}".replace("  ", "· ")
+    yield (name, header.agent, str(header.status), str(node.steps), str(node.tokens), cost, reason)
+    for child in node.children:
+        yield from _rows(child, reasons, depth + 1)

@@ -1,17 +1,13 @@
-"""Texts and JSON that the command line prints. Pure: values in, text out."""
+"""Texts and JSON that the command line prints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...config.escaping import escape, escape_json
-
-if TYPE_CHECKING:
-    from ..client.job import Job
-    from ..observability.doctor.findings import Finding
 
 _MAX_LINE: Final = 160
 
@@ -39,6 +35,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def print_values(values: Sequence[dict[str, Any]], cursor: str | None = None) -> None:
+    """Print the JSON values of a page, each on a line; where there are more, the last one holds the cursor."""
+    for number, value in enumerate(values, 1):
+        print(as_json({**value, "cursor": cursor} if cursor and number == len(values) else value))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], cursor: str | None = None) -> None:
+    """Print a page as a table; where there are more, a line says how to go on."""
+    for line in [*table(head, rows), *([f"more with: --cursor {cursor}"] if cursor else [])]:
+        print(line)
+
+
 def plural(number: int, noun: str) -> str:
     """`1 step`, `3 steps`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -56,16 +64,6 @@ def age(then: datetime, now: datetime | None = None) -> str:
 def seconds(value: float) -> str:
     """A duration for people."""
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
-
-
-def job_line(job: Job) -> str:
-    """The ids of a job."""
-    return f"session {job.session_id}  execution {job.execution_id}"
-
-
-def finding_value(finding: Finding) -> dict[str, str]:
-    """A finding of `doctor` as JSON."""
-    return {"name": finding.name, "level": finding.level.value, "what": finding.what, "advice": finding.advice}
 
 
 def _write_other(value: Any) -> Any:

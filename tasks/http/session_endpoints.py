@@ -20,7 +20,7 @@ from ...worker.store.live.values import StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value
-from ..observability.waiting_reasons import waiting_reason
+from ..observability.waiting_reasons import tree_reasons, waiting_reason
 from . import bodies, replies
 from .chat_view import chat_event, chat_header, chat_messages, is_chat_text
 from .endpoints import IF_MATCH, Call, endpoint, send
@@ -101,9 +101,8 @@ async def show_tree(call: Call) -> Response:
     """Read it with the sessions below it."""
 
     def read(client: AgentClient) -> dict[str, Any]:
-        found, workers = client.tree(call.session_id), client.store.registry.workers()
-        reasons = {node.session_id: waiting_reason(client.store, node.header, workers) for node in found.walk()}
-        return tree_value(found, reasons)
+        found = client.tree(call.session_id)
+        return tree_value(found, tree_reasons(client.store, found))
 
     return send(await call.client.run(read))
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...worker.errors import SessionNotFound
 from ...worker.state.execution.requests import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
+from ...worker.store.children.trees import TreeNode
 from ...worker.store.event_records import Event, EventType
 from ...worker.store.requests.records import RequestFilter
 from ...worker.store.session_records import Header, SessionState, StepFacts
@@ -90,6 +91,12 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
     except SessionNotFound:
         return ""
     return next((reason for rule in RULES if (reason := rule(session))), "")
+
+
+def tree_reasons(store: Store, tree: TreeNode) -> dict[str, str]:
+    """Say why the sessions of a tree have not ended yet, by their ids; see `waiting_reason`."""
+    workers = store.registry.workers()
+    return {node.session_id: waiting_reason(store, node.header, workers) for node in tree.walk()}
 
 
 def _explain_parking(session: WaitingSession) -> str | None:

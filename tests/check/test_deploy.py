@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from celery_agents.config.settings import PREFIX, Settings
-from celery_agents.tasks.cli.lazy_commands import COMMANDS
+from celery_agents.tasks.cli.program import SECTIONS, commands_of
 from celery_agents.tasks.observability.doctor.checks import CHECKS
 from celery_agents.tasks.observability.metrics import Metrics
 
@@ -467,4 +467,6 @@ def test_the_commands_of_the_page_are_ours() -> None:
     lines = [line for block in blocks("sh") for line in block]
     ours = {match[1] for line in lines if (match := re.search(r"\bwith-secrets celery-agents (\w+)", line))}
     assert ours == {"submit", "doctor"}
-    assert ours | set(re.findall(r"`celery-agents (\w+)", PAGE.read_text())) <= set(COMMANDS)
+    assert ours | set(re.findall(r"`celery-agents (\w+)", PAGE.read_text())) <= {
+        *itertools.chain(*map(commands_of, SECTIONS.values()))
+    }

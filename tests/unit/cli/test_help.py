@@ -6,13 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from celery_agents.config.settings import Settings, SettingsError
-from celery_agents.tasks.cli.lazy_commands import COMMANDS, SECTIONS
-from celery_agents.tasks.cli.program import program
+from celery_agents.tasks.cli.program import SECTIONS, commands_of, program
+
+COMMANDS = [name for module in SECTIONS.values() for name in commands_of(module)]
 
 
 def test_each_command_is_in_one_section() -> None:
-    listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted(COMMANDS)
+    assert len(COMMANDS) == len(set(COMMANDS)) >= 27
 
 
 def test_the_help_cuts_no_sentence_off() -> None:

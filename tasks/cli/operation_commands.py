@@ -1,0 +1,161 @@
+"""Commands for who runs workers: doctor, health, workers."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ...config.escaping import escape_line
+from ...worker.errors import StoreForbidden, StoreUnavailable
+from .exits import ExitCode
+from .named_app import AppOption, choose_app, chosen_app
+from .options import AsJson, RedisUrl, client_for, settings_for, time_option
+from .views import as_json, clean, one_line, plural, print_table, print_values
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..observability.doctor.findings import Finding
+
+_WIDTH: Final = 110
+_NAME_WIDTH: Final = 24
+_COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+_WITHIN: Final = timedelta(seconds=20)
+_WORKERS_HEAD: Final = ("WORKER", "VERSION", "POOL", "BUSY", "QUEUES", "AGENTS")
+
+
+def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """Look for problems of the installation, and say what to do about each.
+
+    It looks at Redis, broker, workers, agents, backlog and provider keys.
+
+    Ends with 0 when nothing failed, 1 when something did, 3 when Redis is not reachable. Warnings do not count. Agents
+    and provider keys are looked at where CELERY_AGENTS_AGENTS names modules: run it in the environment of a worker.
+
+    \b
+    Examples:
+      celery-agents doctor
+      celery-agents doctor --json | jq -r 'select(.level != "ok") | .name'
+      celery-agents doctor --app my_project
+    """  # fmt: skip
+    from ..observability.doctor.checks import examine
+    from ..observability.doctor.findings import Finding, Level
+
+    existing, settings = _read_app(app, redis_url)
+    code = ExitCode.DONE
+    try:
+        findings: Sequence[Finding] = examine(settings, existing)
+    except StoreForbidden as error:
+        advice = "give the user of CELERY_AGENTS_REDIS_URL what deploy/redis/users.acl gives monitor, or use that user"
+        findings = [Finding.fail("redis", str(error), advice)]
+    except StoreUnavailable as error:
+        advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
+        findings = [Finding.fail("redis", f"does not answer: {error}", advice)]
+        code = ExitCode.NO_REDIS
+        # Every command that ends with 3 writes to standard error; a program may read the findings.
+        print(f"celery-agents: {error}; {advice}", file=sys.stderr)
+    if code is ExitCode.DONE and any(finding.level is Level.FAIL for finding in findings):
+        code = ExitCode.FAILED
+    for line in map(as_json, map(asdict, findings)) if json else _format(findings):
+        typer.echo(line)
+    raise typer.Exit(code)
+
+
+def health(
+    alive: Annotated[
+        bool, typer.Option("--alive", help="Fail only where a restart helps: not when it drains or Redis is away.")
+    ] = False,
+    pid: Annotated[
+        int | None, typer.Option(min=1, help="Process id of the worker, when this machine runs several.")
+    ] = None,
+    within: Annotated[timedelta | None, time_option("Oldest sign of life; default: 20s.")] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Tell whether this machine's worker takes work.
+
+    It is for the probes of Docker, Kubernetes and systemd.
+
+    Ends with 0 when it does, 1 when it does not (also while it drains), 3 when Redis is not reachable. With --alive it
+    ends with 1 only when a restart would help.
+
+    \b
+    Examples:
+      celery-agents health
+      celery-agents health --alive --within 1m
+    """
+    from ..observability.health import look
+
+    try:
+        found = look(settings_for(redis_url), pid=pid, within_seconds=(within or _WITHIN).total_seconds())
+    except StoreUnavailable as error:
+        if not alive:
+            raise
+        _print_health(
+            json, {"alive": None, "ready": False, "what": f"Redis does not answer; no reason to restart ({error})"}
+        )
+        return
+    _print_health(json, {"alive": found.alive, "ready": found.ready, "what": found.what})
+    passes = found.alive if alive else found.ready
+    raise typer.Exit(ExitCode.DONE if passes else ExitCode.FAILED)
+
+
+def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """List the live workers with their version, slots, queues and agents.
+
+    With --json each worker is an object on a line.
+
+    \b
+    Examples:
+      celery-agents workers
+      celery-agents workers --json | jq .queues
+    """
+    found = client_for(redis_url).workers()
+    if json:
+        print_values([{"name": name, **facts} for name, facts in sorted(found.items())])
+    else:
+        print_table(_WORKERS_HEAD, [_worker_row(name, facts) for name, facts in sorted(found.items())])
+
+
+def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:
+    """Import the app of `--app` and read the settings agents were installed with; without it, the environment's."""
+    sys.path.append(str(Path.cwd()))  # modules of agents are found here too, as by a worker
+    if name is not None:
+        choose_app(name)
+    return chosen_app(), settings_for(redis_url)
+
+
+def _format(findings: Sequence[Finding]) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        level = typer.style(finding.level.value.ljust(4), fg=_COLORS[finding.level.value])
+        lines += _wrap(f"{level}  {one_line(finding.name).ljust(_NAME_WIDTH)}  ", finding.what)
+        if finding.advice:
+            lines += _wrap(" " * (8 + _NAME_WIDTH), f"→ {finding.advice}")
+    counts = {level: sum(finding.level.value == level for finding in findings) for level in _COLORS}
+    return [*lines, "", f"{plural(counts['fail'], 'failure')}, {plural(counts['warn'], 'warning')}"]
+
+
+def _wrap(head: str, text: str) -> list[str]:
+    first, *more = textwrap.wrap(" ".join(clean(text).split()), _WIDTH - 8 - _NAME_WIDTH) or [""]
+    return [head + first, *(" " * (8 + _NAME_WIDTH) + line for line in more)]
+
+
+def _print_health(json: bool, value: dict[str, object]) -> None:
+    print(as_json(value) if json else escape_line(str(value["what"])))
+
+
+def _worker_row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    from ..observability.queue_names import shown_queues
+
+    busy = f"{facts['running']} of {facts['slots']}{', drains' if facts['draining'] else ''}"
+    queues, agents = ", ".join(shown_queues(facts)), ", ".join(sorted(facts["agents"]))
+    cells = (name, facts["version"], facts["pool"], busy, queues, agents)
+    return tuple(clean(str(cell)) or "-" for cell in cells)
