@@ -37,7 +37,7 @@ SUBJECTS: Final = (
     "worker/tools/results.py",
     "tasks/http/access.py",
     "tasks/http/bodies.py",
-    "tasks/http/request_limits.py",
+    "tasks/http/request_bodies.py",
 )
 NETS: Final = (
     "unit/engine",

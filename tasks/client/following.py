@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
@@ -18,6 +19,7 @@ _BLOCK_SECONDS: Final = 2.0
 _LOST_CONNECTION_SECONDS: Final = 0.5
 FOLLOW_MARK_SECONDS: Final = 20.0
 """How often a reader says that it follows a session."""
+_BEHIND_ALL_TEXT: Final = "999999999999999-0"
 
 
 class SessionReader:
@@ -28,39 +30,48 @@ class SessionReader:
         is_quiet: The last read has found nothing, not even text that does not count.
     """
 
-    def __init__(self, store: Store, session_id: str, after: str | None) -> None:
+    def __init__(self, store: Store, session_id: str, after: str | None, *, is_live: bool = True) -> None:
         """
         Args:
             after: Cursor of the last item that the reader has; None: from the beginning.
+            is_live: False: it gets events alone, each with its id as cursor.
         Raises:
             InvalidInput: `after` is no cursor.
         """
         self._store = store
         self._session_id = session_id
         self._after = after
-        self.position = StreamPosition.read(after)
+        self._is_live = is_live
+        found = StreamPosition.read(after)
+        self.position = found if is_live else replace(found, live=_BEHIND_ALL_TEXT)
         self.is_quiet = False
         self._filter = DeltaFilter(resumes=after is not None)
         self._followed_at: float | None = None
-        self._may_mark = True
+        self._may_mark = is_live
 
-    def begin(self) -> list[StreamItem]:
-        """Register the reader and check for lost events.
+    def begin(self) -> bool:
+        """Register the reader, and tell whether events that it lacks were there and are not stored any more.
 
-        Returns:
-            A snapshot where events that it lacks are not stored any more; else nothing.
         Raises:
             SessionNotFound: There is no such session.
         """
         self._store.sessions.header(self._session_id)
         self.keep_followed()
-        last = None if self._after is None else self._store.live.event_at(self._session_id, self.position.event)
+        last = None
+        if self._is_live and self._after is not None:
+            last = self._store.live.event_at(self._session_id, self.position.event)
         if last is not None:  # text of the steps before may still come, and the reader has their commits
             self._filter.note_committed(last.execution_id, last.step - (last.type not in _STEP_IS_DONE))
-        if not has_gap(self._store, self._session_id, None if self._after is None else self.position.event):
-            return []
-        stored = self._store.sessions.load(self._session_id)
-        return [StreamItem(cursor=self.position.cursor, snapshot=stored)]
+        first = self._store.sessions.events(self._session_id, None, 1)
+        if not first:
+            return self._after is not None
+        if first[0].type == EventType.EXECUTION_SUBMITTED:
+            return False
+        return self._after is None or entry_order(self.position.event) < entry_order(first[0].id)
+
+    def take_snapshot(self) -> StreamItem:
+        """Load the whole session, in place of events that are not stored any more."""
+        return StreamItem(cursor=self.position.cursor, snapshot=self._store.sessions.load(self._session_id))
 
     def keep_followed(self) -> None:
         """Renew the reader's mark when it is old.
@@ -83,7 +94,7 @@ class SessionReader:
         block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
         found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
         self.is_quiet = not found
-        texts = committed_texts(self._store, self._session_id, found)
+        texts = committed_texts(self._store, self._session_id, found) if self._is_live else {}
         return [item for entry in found for item in self.items_of(entry, texts)]
 
     def items_of(self, entry: Entry, texts: Mapping[str, str]) -> list[StreamItem]:
@@ -94,7 +105,7 @@ class SessionReader:
         """
         before = self.position.cursor
         self.position = moved_on(self.position, entry)
-        cursor = self.position.cursor
+        cursor = self.position.cursor if self._is_live else entry.id
         if isinstance(entry, Event):
             text = texts.get(entry.id, "")
             rest = self._filter.rest_of(entry, text) if entry.type == EventType.STEP_COMMITTED else None
@@ -102,20 +113,6 @@ class SessionReader:
             missed = [] if rest is None else [StreamItem(cursor=before, delta=rest)]
             return [*missed, StreamItem(cursor=cursor, event=entry, text=text)]
         return [StreamItem(cursor=cursor, delta=entry)] if self._filter.accepts(entry) else []
-
-
-def has_gap(store: Store, session_id: str, after: str | None) -> bool:
-    """Whether events behind a reader's last one were there and are not stored any more.
-
-    Args:
-        after: Id of the last event that the reader has; None: it has none.
-    """
-    first = store.sessions.events(session_id, None, 1)
-    if not first:
-        return after is not None
-    if first[0].type == EventType.EXECUTION_SUBMITTED:
-        return False
-    return after is None or entry_order(after) < entry_order(first[0].id)
 
 
 def committed_texts(store: Store, session_id: str, entries: Sequence[Entry]) -> dict[str, str]:
@@ -155,10 +152,10 @@ def follow_session(
         has_all = False
         try:
             if not begun:
-                snapshot = reader.begin()
+                snapshot = reader.take_snapshot() if reader.begin() else None
                 begun = True
-                if snapshot:
-                    yield snapshot
+                if snapshot is not None:
+                    yield [snapshot]
             reader.keep_followed()
             items = reader.read(0.0 if ends else left)
             if items or reader.is_quiet:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, cast
 
 from ag_ui import core
 from sse_starlette.event import ServerSentEvent
 from starlette.responses import Response
 
 from ... import __version__
-from ...worker.errors import SessionNotFound, UnknownAgent
-from ...worker.state.execution.answers import GivenAnswer
+from ...worker.errors import InvalidInput, SessionNotFound, UnknownAgent
+from ...worker.state.execution.answers import Answer, Approve, Deny, GivenAnswer
+from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import Event, EventType
+from ...worker.store.requests.records import FoundRequest
 from ..client.verbs import Scope
 from . import replies
-from .agui_input import check_first, check_input, new_message, read_resume
 from .agui_run import AguiRun
 from .endpoints import Call, endpoint, send
 from .event_streams import EventStream, while_sent
@@ -26,6 +27,8 @@ from .session_endpoints import read_last_event_id
 _PAGE: Final = 1000
 # What a message takes besides its text.
 _MESSAGE_CHARS: Final = 200
+_SAID: Final = ("user", "assistant", "tool")
+_PAYLOAD_FIELDS: Final = frozenset({"approved", "reason", "editedArgs"})
 _DATA_END: Final = "\n"
 """The official client splits a stream at empty lines of this kind, and at no others."""
 
@@ -46,10 +49,10 @@ async def run_agent(call: Call) -> Response:
     call.access.check(Scope.READ, given.thread_id)
     if given.resume:
         call.access.check(Scope.ANSWER, given.thread_id)
-    check_input(given)
+    _check_input(given)
     run = await _begin(call, given, read_last_event_id(call))
     place = contextlib.AsyncExitStack()
-    subscription = call.hub.subscribe_live(run.thread_id, run.after, for_visitor=call.access.is_visitor)
+    subscription = call.hub.subscribe(run.thread_id, run.after, is_live=True, for_visitor=call.access.is_visitor)
     events = await place.enter_async_context(subscription)
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
@@ -101,7 +104,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
         cursor: Id of the last event that the caller has seen; None: it does not say.
     """
     key = f"agui:{given.thread_id}:{given.run_id}"
-    text = None if given.resume else new_message(given)
+    text = None if given.resume else _new_message(given)
     run = AguiRun(
         client=call.client,
         read_line=call.line,
@@ -138,7 +141,7 @@ async def _check_thread(call: Call, given: core.RunAgentInput) -> None:
     except SessionNotFound:
         if call.access.session_id is not None:  # a token is for a session that is there
             raise
-        check_first(given)
+        _check_first(given)
 
 
 async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
@@ -151,7 +154,7 @@ async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
     for entry in given.resume or ():
         found = await call.client.request(given.thread_id, entry.interrupt_id)
         check_addressee(call.access, found)
-        by_session.setdefault(found.summary.session_id, {})[found.summary.id] = read_resume(entry, found)
+        by_session.setdefault(found.summary.session_id, {})[found.summary.id] = _read_resume(entry, found)
     by = call.access.name_caller(None)
     async with call.line():
         outcomes = [
@@ -173,3 +176,80 @@ async def _stored_events(call: Call, session_id: str) -> list[Event]:
         found += page
         if len(page) < _PAGE:
             return found
+
+
+# --- what a run is given --------------------------------------------------------------------------------------------
+
+
+def _check_input(given: core.RunAgentInput) -> None:
+    """Refuse what a caller would expect to have an effect, and has none: agents bring their own tools and state.
+
+    Raises:
+        InvalidInput: One of these fields is not empty.
+    """
+    for field, value in (
+        ("tools", given.tools),
+        ("context", given.context),
+        ("state", given.state),
+        ("forwardedProps", given.forwarded_props),
+    ):
+        if value:
+            raise InvalidInput(field, type(value).__name__, "leave it out: an agent's tools and state are its own.")
+
+
+def _new_message(given: core.RunAgentInput) -> str | None:
+    """The message that a run sends: the last one, when it is the user's. None: the run sends nothing.
+
+    Raises:
+        InvalidInput: It holds other parts than text.
+    """
+    if not given.messages or not isinstance(given.messages[-1], core.UserMessage):
+        return None
+    content = given.messages[-1].content
+    if isinstance(content, str):
+        return content
+    field = f"messages[{len(given.messages) - 1}].content"
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, core.TextPart):
+            raise InvalidInput(field, part.type, "give text; agents take no other parts.")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _check_first(given: core.RunAgentInput) -> None:
+    """Refuse the history of a thread that has no session: a session tells its own history.
+
+    Raises:
+        InvalidInput: There are further messages.
+    """
+    if sum(message.role in _SAID for message in given.messages) > 1:
+        advice = "this thread is not known here, or its time is over. Begin a new one with one message of the user."
+        raise InvalidInput("threadId", given.thread_id, advice)
+
+
+def _read_resume(entry: core.ResumeEntry, found: FoundRequest) -> GivenAnswer:
+    """Read the answer to an interrupt.
+
+    Raises:
+        InvalidInput: The payload does not fit; the error names the interrupt.
+    """
+    field = f"resume.{entry.interrupt_id}"
+    if entry.status == "cancelled":
+        return Deny("The user has cancelled this.")
+    if found.summary.kind is RequestKind.QUESTION:
+        return Answer(entry.payload)
+    given: object = entry.payload
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{field}.payload", type(given).__name__, 'give {"approved": true} or false.')
+    payload = cast("Mapping[str, Any]", given)
+    unknown = sorted(set(payload) - _PAYLOAD_FIELDS)
+    if unknown:
+        known = ", ".join(sorted(_PAYLOAD_FIELDS))
+        raise InvalidInput(f"{field}.payload", unknown, f"the fields are {known}.")
+    approved, edited = payload.get("approved"), payload.get("editedArgs")
+    if not isinstance(approved, bool):
+        raise InvalidInput(f"{field}.payload.approved", type(approved).__name__, "give true or false.")
+    if not approved:
+        return Deny(str(payload.get("reason") or ""))
+    return Approve() if edited is None else Approve(args=edited)

@@ -11,13 +11,14 @@ from typing import Any, Final
 from ag_ui import core
 
 from ...worker.state.agent_state import AgentState
+from ...worker.state.conversation.messages import Message
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.live.values import LiveDelta, StreamPosition, entry_order
 from ...worker.store.requests.records import FoundRequest
 from ..client.async_client import AsyncAgentClient
-from ..client.stream_items import StreamItem
+from ..client.stream_items import StreamItem, is_void
 from . import agui_events
-from .agui_text import WrittenText
+from .event_hub import Gap
 
 _LOOK_SECONDS: Final = 1.0
 _JOINS: Final = (EventType.EXECUTION_SUBMITTED, EventType.MESSAGE_JOINED)
@@ -27,6 +28,63 @@ _OWN_NAMES: Final = frozenset({*EXECUTION_ENDS, EventType.EXECUTION_SUBMITTED, E
 
 Sent = tuple[list[core.BaseEvent], str | None]
 """Events of AG-UI, and the cursor after which a reader may continue; None: as before."""
+
+
+class WrittenText:
+    """The text of a step while it is written: the message that has begun, if any, and its text that was sent."""
+
+    def __init__(self) -> None:
+        self._first: LiveDelta | None = None
+        self._text = ""
+        self._step: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._first is not None
+
+    def write(self, delta: LiveDelta) -> list[core.BaseEvent]:
+        """Translate a piece; another attempt or call than that of the pieces before begins another message."""
+        events: list[core.BaseEvent] = []
+        if self._first is None or _place(self._first) != _place(delta):
+            events += self.close()
+            if self._step != delta.step:
+                self._step = delta.step
+                events.append(agui_events.step_started(delta.step))
+            self._first, self._text = delta, ""
+            events.append(core.TextMessageStartEvent(message_id=_id(delta), role="assistant"))
+        self._text += delta.text
+        return [*events, core.TextMessageContentEvent(message_id=_id(delta), delta=delta.text)]
+
+    def void(self, event: Event) -> list[core.BaseEvent]:
+        """End the message that an event takes back; nothing where it is about another one."""
+        return self.close() if self._first is not None and is_void(event, self._first) else []
+
+    def close(self) -> list[core.BaseEvent]:
+        """End the message that has begun; its step goes on."""
+        if self._first is None:
+            return []
+        end = core.TextMessageEndEvent(message_id=_id(self._first))
+        self._first = None
+        return [end]
+
+    def close_step(self) -> list[core.BaseEvent]:
+        """End the message, and the step that it has begun."""
+        events = self.close()
+        if self._step is not None:
+            events.append(agui_events.step_finished(self._step))
+        self._step = None
+        return events
+
+    def adopted_by(self, messages: Sequence[Message]) -> str | None:
+        """The id of the message that has begun, if the messages of its step have the same text; None otherwise."""
+        is_same = self._first is not None and self._text == agui_events.text_of(messages)
+        return _id(self._first) if is_same and self._first is not None else None
+
+    def has_begun(self, step: int) -> bool:
+        """Whether the beginning of this step was sent; forgets it."""
+        has_begun, self._step = self._step == step, None
+        return has_begun
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +136,7 @@ class AguiRun:
         self.has_joined = not self.operation_id or any(self._is_join(event) for event in seen)
         self.looks_first = self.has_joined and not any(event.type in _STOPS for event in later)
 
-    async def stream(self, items: AsyncGenerator[StreamItem | None]) -> AsyncGenerator[Sent]:
+    async def stream(self, items: AsyncGenerator[StreamItem | Gap | None]) -> AsyncGenerator[Sent]:
         """Translate the stream of the session into the events of the run.
 
         The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
@@ -110,11 +168,14 @@ class AguiRun:
 
     async def _history(self) -> core.BaseEvent:
         """The conversation up to the last step that was sent; later steps are sent as events."""
-        async with self.read_line():
-            stored = await self.client.show(self.thread_id)
-        found = self._conversation(stored.state, self._last_step[1] if self._last_step[0] == self.execution_id else 0)
+        state = await self._read_state()
+        found = self._conversation(state, self._last_step[1] if self._last_step[0] == self.execution_id else 0)
         self._seen = {message.id for message in found.messages}
         return found
+
+    async def _read_state(self) -> AgentState:
+        async with self.read_line():
+            return (await self.client.show(self.thread_id)).state
 
     def _conversation(self, state: AgentState, last_step: int) -> core.MessagesSnapshotEvent:
         """The conversation without the steps of the execution after this one."""
@@ -122,11 +183,11 @@ class AguiRun:
         later = [message for step, messages in by_step.items() if step > last_step for message in messages]
         return agui_events.snapshot(state.store.section().messages, without=later)
 
-    async def _translate_item(self, item: StreamItem | None) -> Sent:
+    async def _translate_item(self, item: StreamItem | Gap | None) -> Sent:
         if item is None:
             return (await self._interruption() if self.waits else []), None
-        if item.snapshot is not None:
-            self.has_joined, execution = bool(self.execution_id), item.snapshot.state.execution
+        if isinstance(item, Gap):
+            self.has_joined, execution = bool(self.execution_id), (await self._read_state()).execution
             if execution is not None and execution.step_executions:
                 self._last_step = (execution.execution_id, execution.step_executions[-1].step.number)
             return [await self._history(), *(await self._end() if self.has_joined else [])], None
@@ -158,13 +219,12 @@ class AguiRun:
 
     async def _translate_step(self, event: Event) -> list[core.BaseEvent]:
         """Translate a committed step: parts that were not sent yet, and the conversation if the sent text differs."""
-        async with self.read_line():
-            stored = await self.client.show(self.thread_id)
-        messages = agui_events.messages_by_step(stored.state, self.execution_id).get(event.step, [])
+        state = await self._read_state()
+        messages = agui_events.messages_by_step(state, self.execution_id).get(event.step, [])
         adopted, was_open = self._written.adopted_by(messages), self._written.is_open
         sent = self._written.close()
         if was_open and adopted is None:
-            sent.append(self._conversation(stored.state, event.step - 1))
+            sent.append(self._conversation(state, event.step - 1))
         following = list(agui_events.events_of_messages(messages, event.step, self._seen, adopted))
         has_begun = self._written.has_begun(event.step)
         return [*sent, *(each for each in following if not (has_begun and isinstance(each, core.StepStartedEvent)))]
@@ -273,3 +333,11 @@ async def _with_looks(events: AsyncIterator[Any]) -> AsyncGenerator[Any]:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
                 await following
+
+
+def _place(delta: LiveDelta) -> tuple[int, str, int]:
+    return delta.step, delta.attempt, delta.call
+
+
+def _id(delta: LiveDelta) -> str:
+    return f"live-{delta.execution_id}-{delta.step}-{delta.attempt[:8]}-{delta.call}"

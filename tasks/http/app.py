@@ -25,8 +25,7 @@ from .event_hub import EventHub
 from .memory import SessionReading
 from .openapi import describe
 from .problems import EXPECTED, HttpProblem, problem_of, respond
-from .request_bodies import RequestBodies
-from .request_limits import RequestLimits
+from .request_bodies import RequestBodies, RequestLimits
 from .responses import JsonResponse
 
 _log = logging.getLogger(__name__)

@@ -18,17 +18,16 @@ from typing import Final
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
 from ...worker.store.event_records import Event
 from ...worker.store.live.streams import Entry, moved_on
-from ...worker.store.live.values import LiveDelta, StreamPosition, entry_order
+from ...worker.store.live.values import LiveDelta, StreamPosition
 from ...worker.store.store import Store
 from ..client.async_client import AsyncAgentClient
-from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts, has_gap
+from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts
 from ..client.stream_items import StreamItem
 from .problems import HttpProblem
 
 _log = logging.getLogger(__name__)
 
 _BLOCK_MS: Final = 200
-_PAGE: Final = 50
 _MOST_WAITING: Final = 500
 MOST_WAITING_BYTES: Final = 1_000_000
 """Bytes of events and live text that wait for one subscriber; a larger one may wait alone."""
@@ -36,8 +35,6 @@ MOST_WAITING_BYTES_OF_ALL: Final = 32_000_000
 """The same for all subscribers of a process."""
 _LOST_CONNECTION_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 15.0
-_NEVER: Final = "999999999999999-0"
-"""The position of somebody who reads no live text: behind all of it."""
 
 
 class Gap:
@@ -138,58 +135,40 @@ class EventHub:
 
     @contextlib.asynccontextmanager
     async def subscribe(
-        self, session_id: str, after: str | None, *, for_visitor: bool = False
-    ) -> AsyncGenerator[AsyncGenerator[Event | Gap | None]]:
-        """Follow the events of a session.
+        self, session_id: str, after: str | None, *, is_live: bool = False, for_visitor: bool = False
+    ) -> AsyncGenerator[AsyncGenerator[StreamItem | Gap | None]]:
+        """Follow the events of a session, with its live text or without.
 
         Args:
-            after: Id of the last event that the subscriber has seen. None: from the first one that is stored.
+            after: Cursor of the last item that the subscriber has seen, or the id of an event. None: from the first
+                event that is stored.
             for_visitor: It has a token of a session. A tenth of all streams is kept for others.
         Yields:
-            Its events in order; a `Gap` where events between two of them are not stored any more; None when nothing has
+            Its items in order; a `Gap` where events before the first one are not stored any more; None when nothing has
             happened for a while. It ends when the session is gone, and when the subscriber is too far behind.
         Raises:
             HttpProblem: Too many streams are open.
             SessionNotFound: There is no such session.
         """
         with self._place(for_visitor=for_visitor):
-            await self._client.header(session_id)
-            async with contextlib.aclosing(self._follow(session_id, after)) as events:
-                yield events
-
-    @contextlib.asynccontextmanager
-    async def subscribe_live(
-        self, session_id: str, after: str | None, *, for_visitor: bool = False
-    ) -> AsyncGenerator[AsyncGenerator[StreamItem | None]]:
-        """Follow the events of a session together with its live text.
-
-        Args:
-            after: Cursor of the last item that the subscriber has seen, or the id of an event. None: from the first
-                event that is stored.
-            for_visitor: As for `subscribe`.
-        Yields:
-            Items, and None when nothing has happened for a while; it ends as `subscribe` does.
-        Raises:
-            HttpProblem: Too many streams are open.
-            SessionNotFound: There is no such session.
-        """
-        with self._place(for_visitor=for_visitor):
             client = await self._client.run(lambda client: client)
-            reader = SessionReader(client.store, session_id, after)
-            snapshot = await self._client.run(lambda _: reader.begin())
-            async with contextlib.aclosing(self._follow_live(session_id, reader, snapshot)) as items:
+            reader = SessionReader(client.store, session_id, after, is_live=is_live)
+            has_gap = await self._client.run(lambda _: reader.begin())
+            async with contextlib.aclosing(self._follow(session_id, reader, has_gap, is_live)) as items:
                 yield items
 
-    async def _follow_live(
-        self, session_id: str, reader: SessionReader, snapshot: list[StreamItem]
-    ) -> AsyncGenerator[StreamItem | None]:
-        for item in snapshot:
-            yield item
+    async def _follow(
+        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool
+    ) -> AsyncGenerator[StreamItem | Gap | None]:
+        if has_gap:
+            yield Gap()
         while page := await self._client.run(lambda _: reader.read(None)):
             for item in page:
                 yield item
-        waiting = self._attach(session_id, reader.position, is_live=True)
+        waiting = self._attach(session_id, reader.position, is_live=is_live)
         try:
+            # Entries between the last page and this moment are stored, and not in the queue of a session that others
+            # read already.
             for item in await self._client.run(lambda _: reader.read(None)):
                 yield item
             async for delivery in self._live(session_id, waiting):
@@ -213,31 +192,6 @@ class EventHub:
         finally:
             self.streams -= 1
 
-    async def _follow(self, session_id: str, after: str | None) -> AsyncGenerator[Event | Gap | None]:
-        position = after or "0"
-        if await self._client.run(lambda client: has_gap(client.store, session_id, after)):
-            yield Gap()
-        while page := await self._read_page(session_id, position):
-            for event in page:
-                position = event.id
-                yield event
-        reader = self._attach(session_id, StreamPosition(position, _NEVER), is_live=False)
-        try:
-            # Events between the last page and this moment are stored, and not in the queue of a session that others
-            # read already.
-            for event in await self._read_page(session_id, position):
-                position = event.id
-                yield event
-            async for delivery in self._live(session_id, reader):
-                event = None if delivery is None else delivery[0]
-                if event is None:
-                    yield None
-                elif isinstance(event, Event) and entry_order(event.id) > entry_order(position):
-                    position = event.id
-                    yield event
-        finally:
-            self._detach(session_id, reader)
-
     async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Delivery | None]:
         while not reader.has_ended:
             try:
@@ -247,9 +201,6 @@ class EventHub:
                     return
                 delivery = None
             yield delivery
-
-    async def _read_page(self, session_id: str, position: str) -> list[Event]:
-        return await self._client.run(lambda client: client.store.sessions.events(session_id, position, _PAGE))
 
     async def _is_there(self, session_id: str) -> bool:
         try:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.event_records import EXECUTION_ENDS
 from ..client.json_values import result_value
+from ..client.stream_items import StreamItem
 from ..client.verbs import Scope
 from . import bodies, replies
 from .endpoints import KEY, Call, endpoint, send
@@ -186,8 +187,9 @@ async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds:
         return result
     following = call.hub.subscribe(session_id, None, for_visitor=call.access.is_visitor)
     with contextlib.suppress(TimeoutError, HttpProblem):
-        async with asyncio.timeout(seconds), following as events:
-            async for event in events:
-                if isinstance(event, Event) and event.type in EXECUTION_ENDS and (result := await read()) is not None:
+        async with asyncio.timeout(seconds), following as items:
+            async for item in items:
+                event = item.event if isinstance(item, StreamItem) else None
+                if event is not None and event.type in EXECUTION_ENDS and (result := await read()) is not None:
                     return result
     return await read()

@@ -1,4 +1,4 @@
-"""Reads bodies of requests: as long as they may be, within a time, and as many parsed values as memory allows."""
+"""Limits of requests: the length of a head; and of a body its length, its time, and the memory of its parsed values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Final, TypeVar
 from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .access import Access
 from .memory import Held, MemoryBudget
-from .problems import HttpProblem, problem_of_validation
+from .problems import HttpProblem, problem_of_validation, respond
 from .responses import JSON
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -23,6 +24,9 @@ T = TypeVar("T")
 MOST_VALUES: Final = 50_000
 """Values in a body, those within others too."""
 
+_MAX_HEADER_BYTES: Final = 32_768
+_MAX_TARGET_BYTES: Final = 16_384
+_LENGTH_DIGITS: Final = 20
 _BODY_SECONDS: Final = 60.0
 _RETRY_AFTER_SECONDS: Final = "2"
 # What a value takes once it is parsed, and what a text takes that is stored, at most.
@@ -82,7 +86,7 @@ class RequestBodies:
         async for chunk in request.stream():
             raw += chunk
             if len(raw) > self._most:
-                raise too_large(self._most)
+                raise _too_large(self._most)
             self._grow(held, len(raw))
         return raw
 
@@ -116,7 +120,38 @@ class RequestBodies:
         held.resize(size)
 
 
-def too_large(most_bytes: int) -> HttpProblem:
+class RequestLimits:
+    """Refuses requests by their head, before anything of them is read or looked up."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        """
+        Args:
+            most_bytes: Of a body.
+        """
+        self._app = app
+        self._most = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        problem = self._check(scope) if scope["type"] == "http" else None
+        if problem is not None:
+            await respond(problem)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> HttpProblem | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
+            return HttpProblem(431, "headers-too-large", f"The headers are longer than {_MAX_HEADER_BYTES} bytes.")
+        target = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+        if target > _MAX_TARGET_BYTES:
+            detail = f"Path and query are longer than {_MAX_TARGET_BYTES} bytes."
+            return HttpProblem(414, "uri-too-long", detail)
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        is_length = announced.isdigit() and len(announced) <= _LENGTH_DIGITS
+        return None if is_length and int(announced) <= self._most else _too_large(self._most)
+
+
+def _too_large(most_bytes: int) -> HttpProblem:
     """The problem of a body that is too long."""
     detail = f"The body is longer than {most_bytes} bytes, the setting http_max_body_bytes."
     return HttpProblem(413, "body-too-large", detail)

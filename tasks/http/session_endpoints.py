@@ -16,7 +16,6 @@ from ... import __version__
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
 from ...worker.store.event_records import EXECUTION_ENDS, Event
-from ...worker.store.live.values import StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value
@@ -121,49 +120,24 @@ async def follow_events(call: Call) -> Response:
     """Follow its events as a stream."""
     query: bodies.EventsQuery = call.query
     after = read_last_event_id(call) or query.after
-    if query.live:
-        return await _follow_live(call, after, until_end=query.until == "end")
-    place = contextlib.AsyncExitStack()
-    event_id = None if after is None else StreamPosition.read(after).event
-    events = await place.enter_async_context(
-        call.hub.subscribe(call.session_id, event_id, for_visitor=call.access.is_visitor)
-    )
-
-    async def write() -> AsyncGenerator[ServerSentEvent]:
-        yield ServerSentEvent(retry=_RETRY_MS, comment="events")
-        async for event in events:
-            if isinstance(event, Event):
-                text = redact_known(_text(_event_value(call, event)))
-                yield ServerSentEvent(text, event=str(event.type), id=event.id)
-                if query.until == "end" and event.type in EXECUTION_ENDS and await _has_ended(call):
-                    return
-            elif isinstance(event, Gap):
-                yield await _snapshot(call)
-
-    return EventStream(write(), place)
-
-
-async def _follow_live(call: Call, after: str | None, *, until_end: bool) -> Response:
     place = contextlib.AsyncExitStack()
     items = await place.enter_async_context(
-        call.hub.subscribe_live(call.session_id, after, for_visitor=call.access.is_visitor)
+        call.hub.subscribe(call.session_id, after, is_live=query.live, for_visitor=call.access.is_visitor)
     )
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
         yield ServerSentEvent(retry=_RETRY_MS, comment="events")
         async for item in items:
-            if item is None:
-                continue
-            if item.snapshot is not None:
+            if isinstance(item, Gap):
                 yield await _snapshot(call)
-            elif item.delta is not None:
+            elif item is not None and item.delta is not None:
                 if call.access.has(Scope.READ) or is_chat_text(item.delta):
                     yield ServerSentEvent(redact_known(_text(delta_value(item.delta))), event="live", id=item.cursor)
-            elif item.event is not None:
+            elif item is not None and item.event is not None:
                 value = {**_event_value(call, item.event), **({"text": item.text} if item.text else {})}
                 async with while_sent(call, lambda value=value: _text(value), len(item.text)) as text:
                     yield ServerSentEvent(text, event=str(item.event.type), id=item.cursor)
-                if until_end and item.event.type in EXECUTION_ENDS and await _has_ended(call):
+                if query.until == "end" and item.event.type in EXECUTION_ENDS and await _has_ended(call):
                     return
 
     return EventStream(write(), place)

@@ -18,8 +18,7 @@ from starlette.types import Scope as Scope_
 from celery_agents.tasks.http.access import Access, Scope
 from celery_agents.tasks.http.event_hub import MOST_WAITING_BYTES, MOST_WAITING_BYTES_OF_ALL, EventHub
 from celery_agents.tasks.http.problems import HttpProblem, respond
-from celery_agents.tasks.http.request_bodies import MOST_VALUES, RequestBodies, count_values
-from celery_agents.tasks.http.request_limits import RequestLimits
+from celery_agents.tasks.http.request_bodies import MOST_VALUES, RequestBodies, RequestLimits, count_values
 from celery_agents.worker.store import Event, StreamPosition
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -218,20 +217,21 @@ class Feed:
     def __init__(self) -> None:
         self.pages: asyncio.Queue[dict[str, list[Event]]] = asyncio.Queue()
         self.store = SimpleNamespace(
-            sessions=SimpleNamespace(events=lambda *_: []), live=SimpleNamespace(follow=self._follow)
+            sessions=SimpleNamespace(events=lambda *_: [], header=lambda _: None),
+            live=SimpleNamespace(follow=self._follow),
         )
         self.number = 0
 
     async def header(self, session_id: str) -> None:
-        del session_id
+        """Find the session: it is always there."""
 
     async def run(self, function: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(0)
         return function(self)
 
     def _follow(self, positions: Mapping[str, StreamPosition], block_ms: int | None) -> dict[str, list[Event]]:
-        del positions, block_ms
-        return {} if self.pages.empty() else self.pages.get_nowait()
+        del positions
+        return {} if block_ms is None or self.pages.empty() else self.pages.get_nowait()
 
     def tell(self, size: int, *sessions: str) -> None:
         """Let the next read bring an event of so many bytes for each session."""
@@ -265,7 +265,7 @@ def test_a_slow_reader_of_large_events_is_ended_and_has_lost_nothing_in_between(
         async with hub.subscribe("s", None) as events:
             waiting = await begun(events)
             feed.tell(10, "s")
-            assert (await waiting).id == "1-0"
+            assert (await waiting).event.id == "1-0"
             for _n in range(100):
                 feed.tell(16_000, "s")
             await told_all(feed)
@@ -274,7 +274,8 @@ def test_a_slow_reader_of_large_events_is_ended_and_has_lost_nothing_in_between(
             for _n in range(20):  # there is room again; but what was dropped must not be skipped
                 feed.tell(10, "s")
             await told_all(feed)
-            ids = [int(first.id.partition("-")[0])] + [int(each.id.partition("-")[0]) async for each in events]
+            seen = [first, *[each async for each in events]]
+            ids = [int(each.event.id.partition("-")[0]) for each in seen]
         assert ids == list(range(2, 2 + len(ids)))
         assert len(ids) < 100
         assert hub.waiting_bytes == 0
@@ -291,7 +292,7 @@ def test_an_event_that_is_larger_than_the_limit_reaches_a_reader_that_keeps_up()
             waiting = await begun(events)
             for n in range(3):
                 feed.tell(2 * MOST_WAITING_BYTES, "s")
-                assert len((await waiting).data["text"]) == 2 * MOST_WAITING_BYTES
+                assert len((await waiting).event.data["text"]) == 2 * MOST_WAITING_BYTES
                 waiting = waiting if n == 2 else await begun(events)
         await hub.close()
 
