@@ -54,7 +54,7 @@ from .pending import ResolvingVerbs
 from .snapshots import SnapshotVerbs
 from .stream_items import StreamItem
 from .submission import Submission
-from .verbs import MOST_TEXT, Scope, verb
+from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
 
 _STOP_SECONDS: Final = 30.0
 
@@ -67,6 +67,21 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
 
     # --- acting -----------------------------------------------------------------------------------------------
 
+    @verb(
+        "POST", "/v1/agents/{agent}/jobs", "submit_job", scope=Scope.SUBMIT, headers=("idempotency_key",),
+        body=("NewJob", "A job for an agent: a new session, or the next message of an existing one."),
+        http={
+            **MESSAGE_FIELDS,
+            "session_id": Field(description="None: a new one, or the one that follows from Idempotency-Key."),
+            "metadata": Field(description="JSON kept with a new session."),
+            "messages": Field(description="What was said before; a new session only."),
+            "start_at": Field(description="The first step begins at this time."),
+            "delay": Field(
+                alias="delay_seconds", ge=0, le=LONGEST_SECONDS, description="The same as a time from now."
+            ),
+        },
+        reads_session=("session_id", "messages"),
+    )  # fmt: skip
     def submit(
         self,
         agent: str,
@@ -85,12 +100,12 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         delay: timedelta | None = None,
         new_only: bool = False,
     ) -> Job:
-        """Hand a job to an agent: a new session, or the next message of an existing one of this agent.
+        """Hand a job to an agent: a new session, or the next message of an existing one.
 
         Args:
             agent: Name of an agent. A job of an agent that no worker has registered yet waits for such a worker, and a
                 warning says so.
-            session_id: None: a new one, or the one that follows from `idempotency_key`.
+            session_id: Of this agent. None: a new one, or the one that follows from `idempotency_key`.
             idempotency_key: The same request with the same key makes one execution, however often it comes.
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a
                 message to an execution that runs or waits, which it would join.
@@ -165,6 +180,11 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         job.notice = self._queues.describe_unknown(agent) if queue is None else ""
         return job
 
+    @verb(
+        "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),
+        body=("NewMessage", "A message of the user."), http=MESSAGE_FIELDS,
+        service_only=("budget", "webhook", "request_webhook"), for_chat=True,
+    )  # fmt: skip
     def send_message(
         self,
         session_id: str,
@@ -244,8 +264,15 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         left = None if deadline is None else max(0.001, deadline - time.monotonic())
         return Job(self.store, session, operation_id="", execution_id=applied.execution_id).result(timeout=left)
 
+    @verb(
+        "POST", "/v1/sessions/{session_id}/retry", "retry_execution", scope=Scope.SUBMIT,
+        body=("Retry", "New limits for an execution that failed or was stopped."),
+        http={"budget": Field(), "by": BY}, service_only=("budget",),
+    )  # fmt: skip
     def retry(self, session_id: str, *, budget: ExecutionBudget | None = None, by: str | None = None) -> Job:
-        """Continue a failed or stopped execution from the step it ended at; completed steps are kept.
+        """Continue a failed or stopped execution from the step it ended at.
+
+        Completed steps are kept.
 
         Args:
             budget: New limits instead of the old. None keeps them.

@@ -56,8 +56,19 @@ class SnapshotVerbs(WholeSessionVerbs):
             tag=tag,
         )
 
+    @verb(
+        "GET", "/v1/sessions/{session_id}/trace", "make_trace", scope=Scope.READ,
+        http={
+            "log_data": Field(alias="data", description="false: without what was said, given and returned."),
+            "thread_id": Field(
+                alias="thread", max_length=200, description="A name of yours in place of the session's id."
+            ),
+        },
+    )  # fmt: skip
     def trace(self, session_id: str, *, log_data: bool = True, thread_id: str | None = None) -> Trace:
-        """Make the trace of a session's latest execution, as a sink of `Tracing` gets it, whatever sinks there are.
+        """Make the trace of a session's latest execution.
+
+        It is what a sink of `Tracing` gets, whatever sinks there are.
 
         Args:
             log_data: With what was said, given and returned. Secrets that this process knows are redacted.

@@ -19,6 +19,13 @@ from ...worker.requests.tokens import TokenPurpose
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_TEXT: Final = 10_000_000
+LONGEST_SECONDS: Final = 10 * 366 * 86_400
+MESSAGE_FIELDS: Final[Mapping[str, Any]] = {
+    "message": Field(max_length=MOST_TEXT),
+    "budget": Field(),
+    "webhook": Field(description="URL to which the result is posted, signed."),
+    "request_webhook": Field(description="URL to which each request is posted, signed."),
+}
 BY: Final[Any] = Field(max_length=200, description="Who asks, for the events.")
 
 
@@ -55,11 +62,15 @@ class Verb:
         path: Of the HTTP operation. Empty: there is none, or it is written by hand.
         operation: The name in the OpenAPI document.
         scope: What a token must allow. None: the token in the path is all that is needed.
-        http: Limits and description of each parameter that the body gives, or the query of a GET.
+        http: Limits and description of each parameter that the body gives, or the query of a GET; with an alias where
+            it has another name there.
         body: Name and description of the body in the OpenAPI document.
         headers: `idempotency_key` and `expected_version`, where a header gives them.
         token: What the token in the path has to be for.
-        reads_session: It reads or changes a whole session, of which only few fit into memory.
+        service_only: Parameters that no token of a session may give.
+        for_chat: A token with the scope `chat` may use it, too.
+        reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
+            does where one of these is given.
         task: Parameters of its Celery task, in their order. Empty: there is no such task, or it is written by hand.
     """
 
@@ -72,7 +83,9 @@ class Verb:
     body: tuple[str, str] = ("", "")
     headers: Sequence[str] = ()
     token: TokenPurpose | None = None
-    reads_session: bool = True
+    service_only: Sequence[str] = ()
+    for_chat: bool = False
+    reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
 
     @property
@@ -105,7 +118,7 @@ def verb(
 
     def note(call: F) -> F:
         made = Verb(call=call, method=method, path=path, operation=operation, scope=scope, **more)
-        named = {*made.path_names, *made.http, *made.headers, *made.task}
+        named = {*made.path_names, *made.http, *made.headers, *made.service_only, *made.task}
         if unknown := named - set(inspect.signature(call).parameters):
             raise TypeError(f"@verb of {call.__qualname__} names {', '.join(sorted(unknown))}, which it does not take")
         VERBS.append(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
@@ -10,12 +10,11 @@ from pydantic import AfterValidator, AwareDatetime, Field
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
-from ..client.verbs import BY, MOST_TEXT
+from ..client.verbs import BY, LONGEST_SECONDS, MOST_TEXT
 from .endpoints import Body
 
 _LONGEST_WAIT: Final = 60
 _LARGEST: Final = 2**53
-_LONGEST_SECONDS: Final = 10 * 366 * 86_400
 _MOST_ANSWERS: Final = 64
 _YEARS: Final = (1970, 9000)
 
@@ -48,7 +47,7 @@ class Budget(Body):
 
     max_steps: int | None = Field(None, ge=0, le=_LARGEST)
     max_tokens: int | None = Field(None, ge=0, le=_LARGEST)
-    max_seconds: float | None = Field(None, ge=0, le=_LONGEST_SECONDS)
+    max_seconds: float | None = Field(None, ge=0, le=LONGEST_SECONDS)
     max_cost: float | None = Field(None, ge=0, le=_LARGEST, description="US dollars.")
     deadline: Moment | None = None
 
@@ -68,55 +67,12 @@ class TranscriptMessage(Body):
         return Message.from_dict(self.model_dump())
 
 
-class NewMessage(Body):
-    """A message of the user."""
-
-    message: str = Field(max_length=MOST_TEXT)
-    budget: Budget | None = None
-    webhook: str | None = Field(None, description="URL to which the result is posted, signed.")
-    request_webhook: str | None = Field(None, description="URL to which each request is posted, signed.")
-
-    @property
-    def given_budget(self) -> ExecutionBudget | None:
-        """The budget as the client takes it."""
-        return None if self.budget is None else self.budget.value()
-
-
-class NewJob(NewMessage):
-    """A job for an agent: a new session, or the next message of an existing one."""
-
-    session_id: str | None = Field(None, description="None: a new one, or the one that follows from Idempotency-Key.")
-    metadata: dict[str, Any] | None = Field(None, description="JSON kept with a new session.")
-    messages: list[TranscriptMessage] = Field(default=[], description="What was said before; a new session only.")
-    start_at: Moment | None = Field(None, description="The first step begins at this time.")
-    delay_seconds: float | None = Field(None, ge=0, le=_LONGEST_SECONDS, description="The same as a time from now.")
-
-    @property
-    def delay(self) -> timedelta | None:
-        """The delay as the client takes it."""
-        return None if self.delay_seconds is None else timedelta(seconds=self.delay_seconds)
-
-
 class Stop(Body):
     """Which execution to stop, and for how long to wait for its running step."""
 
     execution_id: str | None = Field(None, description="Only this one. None: the one that runs.")
     timeout_seconds: float = Field(30.0, ge=0, le=_LONGEST_WAIT, description="0 does not wait.")
     by: By = None
-
-
-class Retry(Body):
-    """New limits for an execution that failed or was stopped."""
-
-    budget: Budget | None = None
-    by: By = None
-
-
-class TraceQuery(Body):
-    """The content of a trace."""
-
-    data: bool = Field(True, description="false: without what was said, given and returned.")
-    thread: str | None = Field(None, max_length=200, description="A name of yours in place of the session's id.")
 
 
 class GivenSnapshot(Body):

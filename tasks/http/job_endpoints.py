@@ -13,88 +13,11 @@ from ..client.json_values import result_value
 from ..client.stream_items import StreamItem
 from ..client.verbs import Scope
 from . import bodies, replies
-from .endpoints import KEY, Call, endpoint, send
+from .endpoints import Call, endpoint, send
 from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.async_client import AsyncJob
-
-
-@endpoint(
-    "POST",
-    "/v1/agents/{agent}/jobs",
-    Scope.SUBMIT,
-    replies.JobReply,
-    statuses=(200, 202),
-    body=bodies.NewJob,
-    query=bodies.WaitQuery,
-    headers=KEY,
-)
-async def submit_job(call: Call) -> Response:
-    """Hand a job to an agent: a new session, or the next message of an existing one."""
-    body: bodies.NewJob = call.body
-    messages = await call.client.run(lambda _: [message.value() for message in body.messages])
-    async with call.line() if body.session_id is not None or messages else contextlib.nullcontext():
-        job = await call.client.submit(
-            call.path["agent"],
-            body.message,
-            session_id=body.session_id,
-            idempotency_key=call.idempotency_key,
-            budget=body.given_budget,
-            metadata=body.metadata,
-            messages=messages,
-            webhook=body.webhook,
-            request_webhook=body.request_webhook,
-            start_at=body.start_at,
-            delay=body.delay,
-        )
-    return await _reply_to(call, job)
-
-
-@endpoint(
-    "POST",
-    "/v1/sessions/{session_id}/messages",
-    Scope.SUBMIT,
-    replies.JobReply,
-    statuses=(200, 202),
-    body=bodies.NewMessage,
-    query=bodies.WaitQuery,
-    headers=KEY,
-    for_chat=True,
-)
-async def send_message(call: Call) -> Response:
-    """Send a further message. A running execution takes it up at its next step; else a new one starts."""
-    body: bodies.NewMessage = call.body
-    call.access.check_fields(budget=body.budget, webhook=body.webhook, request_webhook=body.request_webhook)
-    async with call.line():
-        job = await call.client.send_message(
-            call.session_id,
-            body.message,
-            idempotency_key=call.idempotency_key,
-            budget=body.given_budget,
-            webhook=body.webhook,
-            request_webhook=body.request_webhook,
-        )
-    return await _reply_to(call, job)
-
-
-@endpoint(
-    "POST",
-    "/v1/sessions/{session_id}/retry",
-    Scope.SUBMIT,
-    replies.JobReply,
-    statuses=(200, 202),
-    body=bodies.Retry,
-    query=bodies.WaitQuery,
-)
-async def retry_execution(call: Call) -> Response:
-    """Continue a failed or stopped execution from the step it ended at."""
-    body: bodies.Retry = call.body
-    call.access.check_fields(budget=body.budget)
-    budget = None if body.budget is None else body.budget.value()
-    async with call.line():
-        job = await call.client.retry(call.session_id, budget=budget, by=call.access.name_caller(body.by))
-    return await _reply_to(call, job)
 
 
 @endpoint("GET", "/v1/sessions/{session_id}/executions", Scope.READ, replies.ExecutionsReply)
@@ -114,7 +37,7 @@ async def list_executions(call: Call) -> Response:
 async def show_execution(call: Call) -> Response:
     """Read how an execution ended, and wait for its end if wanted."""
     execution_id = call.path["execution_id"]
-    result = await _wait_for_end(call, call.session_id, execution_id, call.query.wait)
+    result = await wait_for_end(call, call.session_id, execution_id, call.query.wait)
     value = {
         "session_id": call.session_id,
         "execution_id": execution_id,
@@ -150,16 +73,16 @@ async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float
         await call.client.stop(call.session_id, execution_id=execution_id, timeout=0, by=by)
     if was_over is not None:
         return send({"stopped": False, "result": None})
-    result = await _wait_for_end(call, call.session_id, wanted, seconds)
+    result = await wait_for_end(call, call.session_id, wanted, seconds)
     return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
 
 
-async def _reply_to(call: Call, job: AsyncJob) -> Response:
+async def reply_to(call: Call, job: AsyncJob) -> Response:
     """Reply with a job: 202, or 200 with its result when it ends while the caller waits."""
     execution_id = await job.execution_id()
     result = None
     if execution_id:
-        result = await _wait_for_end(call, job.session_id, execution_id, call.query.wait)
+        result = await wait_for_end(call, job.session_id, execution_id, call.query.wait)
     path = f"/v1/sessions/{job.session_id}"
     headers = {"Location": call.url(f"{path}/executions/{execution_id}" if execution_id else path)}
     value = {
@@ -172,7 +95,7 @@ async def _reply_to(call: Call, job: AsyncJob) -> Response:
     return send(value, 202 if result is None else 200, headers)
 
 
-async def _wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:
+async def wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:
     """Read how an execution ended; wait for it `seconds` at most. None: it has not ended.
 
     Where no further stream may be open, it does not wait.

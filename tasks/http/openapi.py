@@ -28,7 +28,7 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    for each in endpoints:
+    for each in sorted(endpoints, key=lambda each: (each.path, each.method)):
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",

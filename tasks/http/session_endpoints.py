@@ -211,21 +211,6 @@ async def create_session_token(call: Call) -> Response:
 
 
 @endpoint(
-    "GET",
-    "/v1/sessions/{session_id}/trace",
-    Scope.READ,
-    replies.TraceReply,
-    query=bodies.TraceQuery,
-    reads_session=True,
-)
-async def make_trace(call: Call) -> Response:
-    """Make the trace of its latest execution."""
-    query: bodies.TraceQuery = call.query
-    found = await call.client.trace(call.session_id, log_data=query.data, thread_id=query.thread)
-    return send(found.to_dict())
-
-
-@endpoint(
     "POST",
     "/v1/snapshots",
     Scope.ADMIN,

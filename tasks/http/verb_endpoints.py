@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, create_model
@@ -15,21 +17,36 @@ from ..client.client import AgentClient
 from ..client.json_values import found_value
 from ..client.verbs import VERBS, Verb
 from . import replies
-from .bodies import Moment
+from .bodies import Budget, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
+from .job_endpoints import reply_to
 from .problems import HttpProblem
 
 assert AgentClient  # its import defines the verbs
 
 T = TypeVar("T")
 
+
 WIRE: Final[Mapping[str, Any]] = {
+    "bool": bool,
     "str": str,
     "str | None": str | None,
+    "str | Message": str,
     "datetime | None": Moment | None,  # pyright: ignore[reportOperatorIssue]
+    "timedelta | None": float | None,
+    "ExecutionBudget | None": Budget | None,
+    "Mapping[str, Any] | None": dict[str, Any] | None,
+    "Sequence[Message]": list[TranscriptMessage],
     "GivenAnswer | Mapping[str, Any]": dict[str, Any],
 }
 """The type of a field of a body or query by the annotation of its parameter."""
+
+READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "timedelta | None": lambda seconds: timedelta(seconds=seconds),
+    "ExecutionBudget | None": lambda budget: budget.value(),
+    "Sequence[Message]": lambda messages: [message.value() for message in messages],
+}
+"""How the value of a field becomes that of the parameter, where it differs."""
 
 _HEADERS: Final = {"expected_version": IF_MATCH, "idempotency_key": KEY}
 
@@ -39,12 +56,13 @@ class Writer:
     """How what a verb returns becomes a response.
 
     Attributes:
-        reply: The body of the response. None: there is none.
+        replies: The body of the response by its status. None: there is none.
+        waits: It waits for the end of the job, in a query and outside the line of those who read whole sessions.
     """
 
-    status: int
-    reply: type[BaseModel] | None
-    write: Callable[[Call, Any], Response]
+    replies: Mapping[int, type[BaseModel] | None]
+    write: Callable[[Call, Any], Response | Awaitable[Response]]
+    waits: bool = False
 
 
 def _tag(version: int) -> dict[str, str]:
@@ -52,23 +70,24 @@ def _tag(version: int) -> dict[str, str]:
 
 
 WRITERS: Final[Mapping[str, Writer]] = {
-    "None": Writer(204, None, lambda _, __: Response(status_code=204)),
-    "bool": Writer(200, replies.ChangedReply, lambda _, changed: send({"changed": changed})),
+    "None": Writer({204: None}, lambda _, __: Response(status_code=204)),
+    "bool": Writer({200: replies.ChangedReply}, lambda _, changed: send({"changed": changed})),
     "int": Writer(  # the session's version afterwards
-        204, None, lambda _, version: Response(status_code=204, headers=_tag(version))
+        {204: None}, lambda _, version: Response(status_code=204, headers=_tag(version))
     ),
     "ChildSessionId": Writer(
-        201,
-        replies.ForkReply,
+        {201: replies.ForkReply},
         lambda call, fork: send({"session_id": fork}, 201, {"Location": call.url(f"/v1/sessions/{fork}")}),
     ),
-    "SessionSnapshot": Writer(200, replies.SnapshotReply, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
+    "SessionSnapshot": Writer({200: replies.SnapshotReply}, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
     "tuple[Grant, ...]": Writer(
-        200, replies.GrantsReply, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
+        {200: replies.GrantsReply}, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
     ),
-    "FoundRequest": Writer(200, replies.RequestReply, lambda _, found: send(found_value(found))),
-    "AnswerResult": Writer(200, replies.OutcomeReply, lambda _, result: send({"outcome": result.outcome})),
-    "dict[str, dict[str, Any]]": Writer(200, replies.NamedReply, lambda _, facts: send(facts)),
+    "FoundRequest": Writer({200: replies.RequestReply}, lambda _, found: send(found_value(found))),
+    "AnswerResult": Writer({200: replies.OutcomeReply}, lambda _, result: send({"outcome": result.outcome})),
+    "Job": Writer({200: replies.JobReply, 202: replies.JobReply}, reply_to, waits=True),
+    "Trace": Writer({200: replies.TraceReply}, lambda _, trace: send(trace.to_dict())),
+    "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }
 """How a response is written, by the annotation of what the verb returns."""
 
@@ -82,17 +101,19 @@ def make_endpoint(verb: Verb) -> Endpoint:
     writer = _look_up(verb, "return", verb.call.__annotations__["return"], WRITERS)
     given = _make_model(verb) if verb.http else None
     is_read = verb.method == "GET"
+    query = WaitQuery if writer.waits else given if is_read and given else NoQuery
     return Endpoint(
         method=verb.method,
         path=verb.path,
         scope=verb.scope,
         handler=_make_handler(verb, writer),
-        replies={writer.status: writer.reply},
+        replies=writer.replies,
         body=None if is_read else given,
-        query=given if is_read and given else NoQuery,
+        query=query,
         headers={name: text for each in verb.headers for name, text in _HEADERS[each].items()},
         token=verb.token,
-        reads_session=verb.reads_session,
+        for_chat=verb.for_chat,
+        reads_session=verb.reads_session is True and not writer.waits,
     )
 
 
@@ -108,8 +129,11 @@ def _make_model(verb: Verb) -> type[Body]:
 
 
 def _make_handler(verb: Verb, writer: Writer) -> Handler:
+    readers = {name: READERS.get(verb.parameter(name).annotation) for name in verb.http}
+
     async def handle(call: Call) -> Response:
         given = call.query if verb.method == "GET" else call.body
+        call.access.check_fields(**{name: getattr(given, name) for name in verb.service_only})
         arguments = {
             **{name: call.path[name] for name in verb.path_names},
             **{name: getattr(given, name) for name in verb.http},
@@ -117,13 +141,21 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
         }
         if "by" in arguments:
             arguments["by"] = call.access.name_caller(arguments["by"])
+        read = {name: reader for name, reader in readers.items() if reader and arguments[name] is not None}
+        if read:  # in a thread, since a body may hold many values
+            arguments |= await call.client.run(lambda _: {name: read[name](arguments[name]) for name in read})
+        is_long = writer.waits and (
+            verb.reads_session is True or any(arguments[name] for name in verb.reads_session or ())
+        )
         try:
-            result = await getattr(call.client, verb.name)(**arguments)
+            async with call.line() if is_long else contextlib.nullcontext():
+                result = await getattr(call.client, verb.name)(**arguments)
         except SessionConflict as conflict:
             if "expected_version" not in arguments:
                 raise
             raise HttpProblem(412, "precondition-failed", str(conflict)) from None
-        return writer.write(call, result)
+        response = writer.write(call, result)
+        return response if isinstance(response, Response) else await response
 
     handle.__name__, handle.__doc__ = verb.operation, verb.call.__doc__
     return handle

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from celery_agents.tasks.client.job import Job
 from celery_agents.tasks.client.verbs import VERBS, Scope, Verb, verb
 from celery_agents.tasks.http.access import Access
 from celery_agents.tasks.http.app import ENDPOINTS
+from celery_agents.tasks.http.problems import HttpProblem
 from celery_agents.tasks.http.verb_endpoints import make_endpoint
 from celery_agents.tasks.names import CONTROL, PREFIX
 from celery_agents.tasks.verb_tasks import make_task
 from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.state import ExecutionBudget, Message
 
 NEVER = {"on_complete", "on_request", "idempotency_key", "expected_version", "tree", "self"}
 
@@ -44,9 +48,6 @@ class Client:
         }  # fmt: skip
         return True
 
-    async def _hold(self, **given: Any) -> bool:
-        return self.hold(**given)
-
 
 def made(call: Callable[..., Any] = Client.hold, path: str = "/v1/sessions/{session_id}/hold", **more: Any) -> Verb:
     fields: dict[str, Any] = {"http": {"reason": Field(max_length=9), "by": Field()}, "body": ("Hold", "Why."), **more}
@@ -59,11 +60,19 @@ def body_of(of: Verb) -> type[BaseModel]:
     return body
 
 
-def handle(of: Verb, access: Access, **body: Any) -> dict[str, Any]:
+async def _call(function: Callable[[Any], Any]) -> Any:
+    return function(None)
+
+
+def handle(of: Verb, access: Access, hold: Callable[..., Any] = Client.hold, **body: Any) -> dict[str, Any]:
     client, endpoint = Client(), make_endpoint(of)
     assert endpoint.body is not None
+
+    async def run_hold(**given: Any) -> Any:
+        return hold(client, **given)
+
     call: Any = SimpleNamespace(
-        client=SimpleNamespace(hold=client._hold),  # pyright: ignore[reportPrivateUsage]
+        client=SimpleNamespace(hold=run_hold, run=_call),
         access=access,
         path={"session_id": "s"},
         body=endpoint.body(**body),
@@ -89,6 +98,58 @@ def test_a_handler_gives_path_and_body_and_the_caller_of_the_token() -> None:
     assert service == {"session_id": "s", "reason": "x", "until": None, "by": "boss", "on_complete": None}
     visitor = Access(scopes=frozenset({Scope.STOP}), session_id="s", subject="ada")
     assert handle(made(), visitor, reason="x")["by"] == "ada"
+
+
+def test_fields_have_their_names_and_become_what_the_method_takes() -> None:
+    def hold(
+        self: Client, session_id: str, *, delay: timedelta | None = None, budget: ExecutionBudget | None = None
+    ) -> bool:
+        self.given = {"delay": delay, "budget": budget}
+        return True
+
+    of = made(hold, http={"delay": Field(alias="delay_seconds", ge=0), "budget": Field()}, service_only=("budget",))
+    service = Access(scopes=frozenset({Scope.STOP}))
+    visitor = Access(scopes=frozenset({Scope.STOP}), session_id="s", subject="ada")
+    assert handle(of, service, delay_seconds=0, budget={"max_steps": 2}, hold=hold) == {
+        "delay": timedelta(), "budget": ExecutionBudget(max_steps=2)
+    }  # fmt: skip
+    assert handle(of, visitor, hold=hold) == {"delay": None, "budget": None}
+    with pytest.raises(ValidationError):
+        body_of(of)(delay=1)
+    with pytest.raises(HttpProblem, match="budget"):
+        handle(of, visitor, budget={"max_steps": 2}, hold=hold)
+
+
+def test_a_job_waits_in_the_line_of_whole_sessions_only_where_one_is_read() -> None:
+    def start(self: Any, session_id: str | None = None, *, messages: Sequence[Message] = ()) -> Job: ...
+
+    entered: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def line() -> AsyncGenerator[None]:
+        entered.append("line")
+        yield
+
+    async def begin(**_: Any) -> Any:
+        raise InvalidInput("session_id", "x", "stop here")
+
+    of = made(
+        start, "/v1/start", http={"session_id": Field(), "messages": Field()}, reads_session=("session_id", "messages")
+    )
+    endpoint = make_endpoint(of)
+    assert endpoint.body is not None
+    assert not endpoint.reads_session, "it would keep its place in the line while it waits for the end of the job"
+    for body, expected in (
+        ({}, []),
+        ({"session_id": "s"}, ["line"]),
+        ({"messages": [{"role": "user", "content": "x"}]}, ["line"]),
+    ):
+        entered.clear()
+        client = SimpleNamespace(start=begin, run=_call)
+        call: Any = SimpleNamespace(client=client, access=Access(), path={}, body=endpoint.body(**body), line=line)
+        with pytest.raises(InvalidInput):
+            asyncio.run(endpoint.handler(call))  # pyright: ignore[reportArgumentType]
+        assert entered == expected
 
 
 def test_a_task_takes_the_named_parameters_in_their_order() -> None:
