@@ -13,8 +13,7 @@ from ..config.celery import queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
 from .consumer.step_consumer import consumer_step
-from .controls import register_controls
-from .lazy_client import LazyClient
+from .controls import LazyClient, register_controls
 from .producer import attach_settings, create_producer_app
 from .runtime import LazyRuntime
 from .step import register_step

@@ -6,8 +6,11 @@ Their queue is acknowledged late: until the wish is in the session, the message 
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from celery import Celery, Task
@@ -16,17 +19,48 @@ from celery.exceptions import Ignore
 from ..config.settings import Settings
 from ..worker.errors import ActionRefused, IdempotencyMismatch, InvalidInput, StoreFull, StoreUnavailable
 from ..worker.state.execution.budget import ExecutionBudget
+from ..worker.state.values.ids import ChildSessionId
+from ..worker.store.requests.records import AnswerResult
+from .client.client import AgentClient
+from .client.verbs import VERBS, Verb
 from .consumer.refusals import ELEMENT, refusals
-from .lazy_client import LazyClient
-from .names import ANSWER, CONTROL, DELETE, FORK, PREFIX, RETRY, STOP, SUBMIT
-from .verb_tasks import read_time, register_verbs
+from .names import CONTROL, PREFIX, RETRY, SUBMIT
 
-# No longer, since a worker has few slots for these tasks; then the task comes again.
-_DELETE_SECONDS: Final = 2.0
 _NAME_CHARS: Final = 64
 _PAYLOAD_CHARS: Final = 2_000
+_AS_THEY_ARE: Final = (
+    "Any",
+    "str",
+    "str | None",
+    "int | None",
+    "GivenAnswer | Mapping[str, Any]",
+    "Mapping[str, GivenAnswer | Mapping[str, Any]]",
+    "str | Mapping[str, str] | None",
+    "Remember | str",
+)
 
 log = logging.getLogger(__name__)
+
+
+class LazyClient:
+    """The client of control tasks, made on first use in the process that needs it."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: AgentClient | None = None
+
+    def __call__(self) -> AgentClient:
+        """Return the client of this process."""
+        with self._lock:
+            if self._client is None:
+                self._client = AgentClient(settings=self._settings, app=self._app)
+            return self._client
+
+    def stop(self, session_id: str, execution_id: str) -> None:
+        """Ask for the stop of an execution whose step was revoked, and do not wait for it."""
+        self().stop(session_id, execution_id=execution_id, timeout=0, by="revoke (Flower or Celery)")
 
 
 def register_controls(app: Celery, settings: Settings, client: LazyClient) -> None:
@@ -42,10 +76,6 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
     _register_refusals(app, settings, client, options)
     _register_submit(app, settings, client, options)
     _register_retry(app, client, options)
-    _register_stop(app, client, options)
-    _register_delete(app, client, options)
-    _register_fork(app, client, options)
-    _register_answer(app, client, options)
     register_verbs(app, client, options)
 
 
@@ -146,60 +176,84 @@ def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any])
         return f"session {job.session_id}"
 
 
-def _register_stop(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
-    @app.task(name=STOP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
-    def stop(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, execution_id: str | None = None, by: str | None = None
-    ) -> str:
-        """Stop a session's execution; see `AgentClient.stop`."""
-        del self
-        client().stop(session_id, execution_id=execution_id, timeout=0, by=by)
-        return f"session {session_id}"
+def register_verbs(app: Celery, client: Callable[[], Any], options: Mapping[str, Any]) -> None:
+    """Add a task for each verb that names parameters of one.
 
-
-def _register_delete(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
+    Raises:
+        TypeError: A parameter has a type that is not in `WIRE`, or `names.CONTROL` lacks the task, so that the setting
+            `control_tasks` would not keep it away.
+    """
+    # TimeoutError: what `delete` stops has not ended yet.
     patient: dict[str, Any] = {**options, "autoretry_for": (StoreUnavailable, StoreFull, TimeoutError)}
-
-    @app.task(name=DELETE, **patient)  # pyright: ignore[reportUntypedFunctionDecorator]
-    def delete(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, expected_version: int | None = None, by: str | None = None
-    ) -> str:
-        """Delete a session; see `AgentClient.delete`. Tried again while what is stopped has not ended."""
-        del self
-        client().delete(session_id, expected_version=expected_version, timeout=_DELETE_SECONDS, by=by)
-        return f"session {session_id}"
+    for verb in VERBS:
+        if verb.task:
+            name = f"{PREFIX}{verb.name}"
+            if name not in CONTROL:
+                raise TypeError(f"{name} is a task of @verb; add it to CONTROL_TASKS of config/settings.py")
+            app.task(name=name, **patient)(make_task(verb, client))
 
 
-def _register_fork(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
-    @app.task(name=FORK, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
-    def fork(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any], session_id: str, idempotency_key: str | None = None, expected_version: int | None = None
-    ) -> str:
-        """Copy a session; see `AgentClient.fork`. The result names the fork, which follows from the key."""
-        key = idempotency_key or f"task:{self.request.id}"
-        return f"session {client().fork(session_id, idempotency_key=key, expected_version=expected_version)}"
+def make_task(verb: Verb, client: Callable[[], Any]) -> Callable[..., str]:
+    """Make the function of a verb's task: the named parameters, in their order, positional or by name.
+
+    A task that comes twice is the same action: where a verb takes an idempotency key and none is given, it follows from
+    the id of the Celery task.
+    """
+    parameters = [verb.parameter(name) for name in verb.task]
+    readers = {each.name: _reader_of(verb, each) for each in parameters}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter("self", kind), *(each.replace(kind=kind) for each in parameters)])
+    has_key = "idempotency_key" in inspect.signature(verb.call).parameters
+
+    def run(*args: Any, **kwargs: Any) -> str:
+        given = signature.bind(*args, **kwargs).arguments
+        values = {name: read(name, given[name]) for name, read in readers.items() if name in given}
+        if has_key:
+            values["idempotency_key"] = values.get("idempotency_key") or f"task:{given['self'].request.id}"
+        result = getattr(client(), verb.name)(**values, **verb.task_gives)
+        named = [f"session {given['session_id']}"] if "session_id" in given else []
+        if isinstance(result, ChildSessionId):
+            return f"session {result}"
+        return " ".join([*named, result.outcome]) if isinstance(result, AnswerResult) else named[0]
+
+    run.__name__, run.__doc__ = verb.name, verb.call.__doc__
+    run.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    return run
 
 
-def _register_answer(app: Celery, client: LazyClient, options: Mapping[str, Any]) -> None:
-    @app.task(name=ANSWER, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
-    def answer(  # pyright: ignore[reportUnusedFunction]
-        self: Task[Any, Any],
-        session_id: str,
-        answers: dict[str, Any],
-        by: str | None = None,
-        note: str = "",
-        expect: Any = None,
-        remember: str = "call",
-    ) -> str:
-        """Answer requests of a session, such as `{"<id>": {"approve": true}}`; see `AgentClient.answer`.
+def read_time(field: str, text: str | None) -> datetime | None:
+    """Read a time in ISO 8601 with its offset from UTC; None stays None.
 
-        An answer that comes twice is the same action: its key follows from the id of the Celery task.
-        """
-        result = client().answer(
-            session_id, answers, by=by, note=note, expect=expect, remember=remember,
-            idempotency_key=f"task:{self.request.id}",
-        )  # fmt: skip
-        return f"session {session_id} {result.outcome}"
+    Raises:
+        InvalidInput: It is no such time.
+    """
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise InvalidInput(field, text, "give a time like 2030-01-31T18:00:00+01:00.")
+    return moment
+
+
+def _read_as_it_is(field: str, value: Any) -> Any:
+    del field
+    return value
+
+
+def _reader_of(verb: Verb, parameter: inspect.Parameter) -> Callable[[str, Any], Any]:
+    if parameter.annotation not in WIRE:
+        raise TypeError(f"@verb of {verb.name}: {parameter.name} is {parameter.annotation!r}, which no task carries")
+    return WIRE[parameter.annotation]
+
+
+WIRE: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    **dict.fromkeys(_AS_THEY_ARE, _read_as_it_is),
+    "datetime | None": read_time,
+}
+"""How a task reads a JSON value, by the annotation of its parameter."""
 
 
 def _read_budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
@@ -24,6 +25,8 @@ from ..worker.known_secrets import remember_secrets
 from ..worker.mcp.connections import ServerConnections
 from ..worker.mcp.server import require_servers
 from ..worker.store.housekeeping.registry import offered_queues, worker_name
+from ..worker.store.keys import WAKE_CHANNEL
+from ..worker.store.redis.wake_ups import wake_ups
 from ..worker.store.store import redis_store
 from .agent_modules import import_agents
 from .broker_keys import broker_key_types
@@ -33,15 +36,51 @@ from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
 from .publishing import StepPublisher
-from .wake_up_listener import WakeUpListener
 
 if TYPE_CHECKING:
     from .consumer.step_consumer import StepConsumer
 
 log = logging.getLogger(__name__)
 
+_RETRY_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 5.0
 """For what capabilities have begun, when the worker ends."""
+
+
+class WakeUpListener:
+    """A thread that subscribes to the worker's wake-up channel.
+
+    While the connection is lost nothing is heard. The heartbeat of the leases finds a stop too, only later.
+    """
+
+    def __init__(self, settings: Settings, worker: str, wake: Callable[[str], object]) -> None:
+        """
+        Args:
+            worker: The worker's name in the registry.
+            wake: Called in the thread with the id of a claim whose session was asked to stop.
+        """
+        self._settings = settings
+        self._channel = WAKE_CHANNEL + worker
+        self._wake = wake
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="celery-agents-wake", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let the thread end within a second."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                for claim_id in wake_ups(self._settings, self._channel, self._ended):
+                    self._wake(claim_id)
+            except Exception as error:  # noqa: BLE001 - whatever ends a subscription, it is made again
+                log.debug("the wake-up channel was lost: %s", error)
+                self._ended.wait(_RETRY_SECONDS)
 
 
 class Runtime:

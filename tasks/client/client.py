@@ -224,6 +224,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             )
         )
 
+    @verb(task=("session_id", "execution_id", "by"), task_gives={"timeout": 0})
     def stop(
         self,
         session_id: str,

@@ -14,6 +14,7 @@ from ...worker.store.session_records import Header
 from .inputs import check_agent_name, check_caller, check_listing, check_seconds
 from .listing import iterate_headers, to_milliseconds
 from .trees import ACTIVE, TreeVerbs
+from .verbs import verb
 
 _DELETE_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.05
@@ -22,6 +23,8 @@ _PAUSE_SECONDS: Final = 0.05
 class DeletingVerbs(TreeVerbs):
     """Deletes sessions with everything that is stored of them."""
 
+    # A worker has few slots for control tasks, so a task waits no longer than this; then it comes again.
+    @verb(task=("session_id", "expected_version", "by"), task_gives={"timeout": 2.0})
     def delete(
         self,
         session_id: str,

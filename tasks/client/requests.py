@@ -82,6 +82,7 @@ class RequestVerbs(ClientConnection):
         session, name = read_session_id(session_id), check_request_id(request_id)
         return self.store.requests.find(self._owner_of(session, [name]), name)
 
+    @verb(task=("session_id", "answers", "by", "note", "expect", "remember"))
     def answer(
         self,
         session_id: str,

@@ -1,6 +1,6 @@
 """`@verb`: what does not follow from a method of `AgentClient` about its HTTP operation and its Celery task.
 
-`tasks/http/verb_endpoints.py` makes the operations, `tasks/verb_tasks.py` the tasks. It imports no web framework.
+`tasks/http/verb_endpoints.py` makes the operations, `tasks/controls.py` the tasks. It imports no web framework.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Verb:
         reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
             does where one of these is given.
         task: Parameters of its Celery task, in their order. Empty: there is no such task, or it is written by hand.
+        task_gives: Further arguments that every such task gives.
     """
 
     call: Callable[..., Any]
@@ -87,6 +88,7 @@ class Verb:
     for_chat: bool = False
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
+    task_gives: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:
@@ -118,7 +120,7 @@ def verb(
 
     def note(call: F) -> F:
         made = Verb(call=call, method=method, path=path, operation=operation, scope=scope, **more)
-        named = {*made.path_names, *made.http, *made.headers, *made.service_only, *made.task}
+        named = {*made.path_names, *made.http, *made.headers, *made.service_only, *made.task, *made.task_gives}
         if unknown := named - set(inspect.signature(call).parameters):
             raise TypeError(f"@verb of {call.__qualname__} names {', '.join(sorted(unknown))}, which it does not take")
         VERBS.append(made)

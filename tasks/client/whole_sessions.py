@@ -26,7 +26,7 @@ class WholeSessionVerbs(ClientConnection):
 
     @verb(
         "POST", "/v1/sessions/{session_id}/fork", "fork_session", scope=Scope.ADMIN,
-        headers=("expected_version", "idempotency_key"),
+        headers=("expected_version", "idempotency_key"), task=("session_id", "idempotency_key", "expected_version"),
     )  # fmt: skip
     def fork(
         self, session_id: str, *, idempotency_key: str | None = None, expected_version: int | None = None

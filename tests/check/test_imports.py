@@ -62,7 +62,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks": "config tasks.app",
     "tasks.agent_modules": "config worker.agent",
-    "tasks.app": "config tasks.consumer tasks.controls tasks.lazy_client tasks.producer tasks.runtime tasks.step",
+    "tasks.app": "config tasks.consumer tasks.controls tasks.producer tasks.runtime tasks.step",
     "tasks.broker_keys": "config",
     "tasks.cli": (
         "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.errors "
@@ -78,9 +78,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors "
         "worker.known_secrets worker.redaction worker.store"
     ),
-    "tasks.controls": (
-        "config tasks.verb_tasks tasks.consumer tasks.lazy_client tasks.names worker.errors worker.state"
-    ),
+    "tasks.controls": ("config tasks.client tasks.consumer tasks.names worker.errors worker.state worker.store"),
     "tasks.housekeeping": (
         "config tasks.observability tasks.publishing tasks.runtime worker.concurrency worker.errors "
         "worker.redaction worker.state worker.store"
@@ -89,11 +87,11 @@ ARROWS: Final[Mapping[str, str]] = {
         "config tasks.client tasks.observability worker.errors worker.known_secrets worker.moments "
         "worker.requests worker.state worker.store"
     ),
-    "tasks.lazy_client": "config tasks.client",
     "tasks.local": (
         "config tasks.agent_modules tasks.app tasks.consumer worker.errors worker.known_secrets worker.store"
     ),
     "tasks.message_template": "config tasks.broker_keys tasks.names worker.store worker.unique",
+    "tasks.names": "config",
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
         "tasks.publishing worker.agent worker.engine worker.errors worker.moments worker.redaction "
@@ -103,7 +101,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",
     "tasks.runtime": (
         "config tasks.agent_modules tasks.broker_keys tasks.consumer tasks.housekeeping tasks.observability "
-        "tasks.publishing tasks.wake_up_listener worker.concurrency worker.crash_points worker.engine "
+        "tasks.publishing worker.concurrency worker.crash_points worker.engine "
         "worker.errors worker.known_secrets worker.mcp worker.store"
     ),
     "tasks.step": (
@@ -111,8 +109,6 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.engine worker.errors worker.state worker.store"
     ),
     "tasks.step_message": "worker.errors worker.state worker.store",
-    "tasks.verb_tasks": "tasks.client tasks.lazy_client tasks.names worker.errors worker.store",
-    "tasks.wake_up_listener": "config worker.store",
     "testing": (
         "config worker.agent worker.concurrency worker.crash_points worker.drivers worker.engine "
         "worker.errors worker.moments worker.requests worker.state worker.store worker.tools"
@@ -171,11 +167,9 @@ WORKER_PROCESS: Final = frozenset(
         "tasks.consumer",
         "tasks.controls",
         "tasks.housekeeping",
-        "tasks.lazy_client",
         "tasks.observability",
         "tasks.runtime",
         "tasks.step",
-        "tasks.verb_tasks",
     ]
 )
 

@@ -19,7 +19,7 @@ from celery_agents.tasks.consumer.pool import TaskPool
 from celery_agents.tasks.consumer.step_consumer import StepConsumer
 from celery_agents.tasks.consumer.step_queues import answer_for_steps
 from celery_agents.tasks.message_template import MessageTemplate
-from celery_agents.tasks.names import STEP, STOP
+from celery_agents.tasks.names import PREFIX, STEP
 from celery_agents.tasks.observability.liveness import Liveness
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import StepRef
@@ -60,7 +60,7 @@ class Consuming:
         self.pool = pool
         self.controller = SimpleNamespace(max_concurrency=None)
         self.on_task_message: set[Any] = set()
-        self.strategies: dict[str, Any] = dict.fromkeys((STEP, STOP), self.receive)
+        self.strategies: dict[str, Any] = dict.fromkeys((STEP, f"{PREFIX}stop"), self.receive)
         self.requests: list[Request] = []
         self.kombu_queues: list[str] = []
         self.begins = True

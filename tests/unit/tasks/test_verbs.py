@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from celery_agents.tasks.client.job import Job
 from celery_agents.tasks.client.verbs import VERBS, Scope, Verb, verb
+from celery_agents.tasks.controls import make_task
 from celery_agents.tasks.http.access import Access
 from celery_agents.tasks.http.app import ENDPOINTS
 from celery_agents.tasks.http.problems import HttpProblem
 from celery_agents.tasks.http.verb_endpoints import make_endpoint
 from celery_agents.tasks.names import CONTROL, PREFIX
-from celery_agents.tasks.verb_tasks import make_task
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import ExecutionBudget, Message
 
@@ -165,6 +165,24 @@ def test_a_task_takes_the_named_parameters_in_their_order() -> None:
     with pytest.raises(InvalidInput, match="until"):
         task(None, "s", "x", until="soon")
     assert client.given == {}
+
+
+def test_a_task_that_comes_twice_has_one_key_and_gives_what_every_such_task_gives() -> None:
+    given: list[dict[str, Any]] = []
+
+    class Keyed:
+        def copy(self, session_id: str, *, timeout: float = 30.0, idempotency_key: str | None = None) -> bool:
+            given.append({"session_id": session_id, "timeout": timeout, "idempotency_key": idempotency_key})
+            return True
+
+    sender: Any = SimpleNamespace(request=SimpleNamespace(id="t1"))
+    of = made(Keyed.copy, http={}, task=("session_id", "idempotency_key"), task_gives={"timeout": 0})
+    task = make_task(of, Keyed)
+    assert task(sender, "s") == task(sender, "s", "mine") == "session s"
+    assert [each["idempotency_key"] for each in given] == ["task:t1", "mine"]
+    assert {each["timeout"] for each in given} == {0}
+    with pytest.raises(TypeError):
+        task(sender, "s", timeout=3600)
 
 
 def test_what_cannot_be_carried_is_refused_when_it_is_declared() -> None:
