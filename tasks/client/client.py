@@ -40,16 +40,16 @@ from .inputs import (
     check_listing,
     check_model,
     check_seconds,
-    check_since,
     check_text,
     derive_id,
     json_value,
     read_message,
     read_metadata,
+    read_time_ms,
     read_transcript,
 )
 from .job import Job, Result
-from .listing import Filter, Page, iterate_headers, read_page, to_milliseconds
+from .listing import Filter, Page, iterate_headers, read_page
 from .pending import ResolvingVerbs
 from .snapshots import SnapshotVerbs
 from .stream_items import StreamItem
@@ -310,8 +310,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         Yields:
             A job for each execution; it is retried when its job is yielded.
         """
-        check_since(since)
-        oldest_ms = to_milliseconds(since)
+        oldest_ms = read_time_ms("since", since, may_be_far=True)
         for header in list(iterate_headers(self.store, "failed", oldest_ms)):
             if header.status != "failed" or (agent is not None and header.agent != agent):
                 continue
@@ -411,9 +410,9 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
             limit: Most sessions of a page.
             cursor: From the page before.
         """
-        check_since(since)
+        oldest_ms = read_time_ms("since", since, may_be_far=True)
         check_listing(status, limit)
-        wanted = Filter(status=status, agent=agent, oldest_ms=to_milliseconds(since))
+        wanted = Filter(status=status, agent=agent, oldest_ms=oldest_ms)
         return read_page(self.store, wanted, limit, cursor)
 
     @verb("GET", "/v1/agents", "list_agents", scope=Scope.READ, reads_session=False)

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
+from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.session_records import Header
-from .inputs import check_agent_name, check_caller, check_listing, check_seconds
-from .listing import iterate_headers, to_milliseconds
+from .inputs import TIME_ADVICE, check_agent_name, check_caller, check_listing, check_seconds, read_time_ms
+from .listing import iterate_headers
 from .trees import ACTIVE, TreeVerbs
 from .verbs import verb
 
@@ -84,16 +84,17 @@ class DeletingVerbs(TreeVerbs):
         Raises:
             InvalidInput: An argument cannot be used, such as the status of sessions that run.
         """
-        if not isinstance(before, datetime) or before.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput("before", before, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
+        before_ms = read_time_ms("before", before, may_be_far=True)
+        if before_ms is None:
+            raise InvalidInput("before", None, TIME_ADVICE)
         if agent is not None:
             check_agent_name(agent)
         check_listing(status, 1)
         if status in ACTIVE:
             raise InvalidInput("status", status, "these sessions run or wait; stop them, and delete them then.")
         check_caller(by)
-        chosen = self._ended_before(to_milliseconds(before) or 0, agent, status)
-        return (each for each in chosen if dry_run or self._try_delete(each, by))
+        chosen = self._ended_before(before_ms, agent, status)
+        return self._act_on_each(chosen, lambda each: self.delete(each, by=by), dry_run)
 
     def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
         for header in list(iterate_headers(self.store, "sessions", None, before_ms - 1)):
@@ -105,12 +106,6 @@ class DeletingVerbs(TreeVerbs):
         """Whether it belongs to a session that has started it, and that is still there."""
         root, _, place = header.session_id.partition(".")
         return bool(place) and header.session_id in self.store.trees.members(root)
-
-    def _try_delete(self, session_id: str, by: str | None) -> bool:
-        try:
-            return self.delete(session_id, by=by)
-        except (SessionNotFound, StateUnreadable):
-            return False  # it has expired since it was listed, or another key stands in its place
 
     def _check_version(self, session: str, expected: int) -> None:
         header = self.store.sessions.header(session)

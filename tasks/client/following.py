@@ -134,6 +134,8 @@ def follow_session(
     after: str | None,
     deadline: float | None,
     is_over: Callable[[], bool] = lambda: False,
+    *,
+    is_live: bool = True,
 ) -> Generator[list[StreamItem]]:
     """Follow a session in batches; a batch is empty when nothing happens for a while.
 
@@ -141,12 +143,13 @@ def follow_session(
         after: Cursor of the last item that the reader has. None: from the beginning.
         deadline: `time.monotonic()` at which the last batch is read. None: never.
         is_over: Asked after an empty batch. Once it is true, everything that is stored by then is read, and it ends.
+        is_live: False: events alone, of which those that are not stored any more are left out without a snapshot.
     Raises:
         TimeoutError: The deadline has come first.
         SessionExpired: Its retention is over, and nothing of the session is left.
         StoreUnavailable: Redis is away, at the deadline; until then it is asked again.
     """
-    reader, begun, ends = SessionReader(store, session_id, after), False, False
+    reader, begun, ends = SessionReader(store, session_id, after, is_live=is_live), not is_live, False
     while True:
         left = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
         has_all = False

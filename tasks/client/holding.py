@@ -9,16 +9,14 @@ from typing import Final
 
 from pydantic import Field
 
-from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound, StateUnreadable
+from ...worker.errors import InvalidInput, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
-from ...worker.store.fields import LAST_MS
-from .inputs import check_agent_name, check_caller, check_listing
-from .listing import iterate_headers, to_milliseconds
-from .trees import TreeVerbs
+from .inputs import check_agent_name, check_caller, check_listing, read_time_ms
+from .listing import iterate_headers
+from .trees import ACTIVE, TreeVerbs
 from .verbs import BY, Scope, verb
 
-_ACTIVE: Final = ("pending", "in_progress", "waiting")
 _IDLE: Final = ("idle", "completed", "stopped", "failed")
 
 
@@ -133,7 +131,7 @@ class HoldingVerbs(TreeVerbs):
         _check_reason(reason)
         check_caller(by)
         sessions = self._active_sessions(agent, status)
-        return (each for each in sessions if dry_run or self._try_suspend(each, reason, by))
+        return self._act_on_each(sessions, lambda each: self.suspend(each, reason=reason, by=by), dry_run)
 
     def resume_all(
         self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
@@ -149,10 +147,10 @@ class HoldingVerbs(TreeVerbs):
         """
         check_caller(by)
         sessions = self._active_sessions(agent, status, held=True)
-        return (each for each in sessions if dry_run or self._try_resume(each, by))
+        return self._act_on_each(sessions, lambda each: self.resume(each, by=by), dry_run)
 
     def _check_end_of_hold(self, until: datetime | None) -> int | None:
-        until_ms = check_until(until)
+        until_ms = read_time_ms("until", until)
         if until is not None and until_ms is not None and until_ms > self._now_ms() + LONGEST_WAIT_MS:
             raise InvalidInput("until", until.isoformat(), "a hold ends within 30 days; give a time before, or None.")
         return until_ms
@@ -178,40 +176,15 @@ class HoldingVerbs(TreeVerbs):
         if agent is not None:
             check_agent_name(agent)
         check_listing(status, 1)
-        if status is not None and status not in _ACTIVE:
-            raise InvalidInput("status", status, f"only sessions that are {', '.join(_ACTIVE)} can be held.")
+        if status is not None and status not in ACTIVE:
+            raise InvalidInput("status", status, f"only sessions that are {', '.join(ACTIVE)} can be held.")
         return [
             header.session_id
             for header in iterate_headers(self.store, "active", None)
-            if header.status in ((status,) if status else _ACTIVE)
+            if header.status in ((status,) if status else ACTIVE)
             and agent in (None, header.agent)
             and (header.hold is not None) == held
         ]
-
-    def _try_suspend(self, session_id: str, reason: str, by: str | None) -> bool:
-        try:
-            return self.suspend(session_id, reason=reason, by=by)
-        except (ActionRefused, SessionNotFound, StateUnreadable):
-            return False  # it has ended or expired since it was listed
-
-    def _try_resume(self, session_id: str, by: str | None) -> bool:
-        try:
-            return self.resume(session_id, by=by)
-        except (SessionNotFound, StateUnreadable):
-            return False
-
-
-def check_until(until: datetime | None, field: str = "until") -> int | None:
-    """Check that it is a time with a timezone, or None, and give it in Unix milliseconds."""
-    if until is None:
-        return None
-    if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput(field, until, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
-    at_ms = to_milliseconds(until)
-    assert at_ms is not None
-    if not 0 <= at_ms <= LAST_MS:
-        raise InvalidInput(field, until.isoformat(), "give a time from 1970 to the year 9999 in UTC.")
-    return at_ms
 
 
 def _check_reason(reason: object) -> None:

@@ -18,6 +18,7 @@ from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict, Json, freeze
 from ...worker.state.values.ids import ID_PATTERN
+from ...worker.store.fields import LAST_MS
 
 _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _KEY_CHARS: Final = 512
@@ -26,6 +27,7 @@ _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _CURSOR: Final = re.compile(r"[0-9]{1,16}:[A-Za-z0-9_,-]+")
 _LARGEST: Final = 2**64 - 1
 
+TIME_ADVICE: Final = "give a datetime with a timezone, such as datetime.now(timezone.utc)."
 STATUSES: Final = ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable")
 
 
@@ -139,10 +141,20 @@ def check_seconds(timeout: Any) -> None:
         raise InvalidInput("timeout", timeout, "give seconds from 0, or None to wait as long as it takes.")
 
 
-def check_since(since: Any) -> None:
-    """Check that it is a time with a timezone, or None."""
-    if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
-        raise InvalidInput("since", since, "give a datetime with a timezone, such as datetime.now(timezone.utc).")
+def read_time_ms(field: str, value: Any, *, may_be_far: bool = False) -> int | None:
+    """Read a time with a timezone as Unix milliseconds; None stays None.
+
+    Args:
+        may_be_far: Also a time before 1970 or after the year 9999.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInput(field, value, TIME_ADVICE)
+    at_ms = round(value.timestamp() * 1000)
+    if not may_be_far and not 0 <= at_ms <= LAST_MS:
+        raise InvalidInput(field, value.isoformat(), "give a time from 1970 to the year 9999 in UTC.")
+    return at_ms
 
 
 def check_position(position: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from typing import Final
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
 from ...worker.store.event_records import EXECUTION_ENDS, Event
@@ -14,9 +13,6 @@ from ...worker.store.store import Store
 from .following import follow_session
 from .inputs import check_position, check_seconds
 from .stream_items import StreamItem
-
-_BLOCK_SECONDS: Final = 2.0
-_LOST_CONNECTION_SECONDS: Final = 0.5
 
 
 class Job:
@@ -60,25 +56,8 @@ class Job:
 
     def batches(self, from_id: str | None, timeout: float | None) -> Generator[list[Event]]:
         """Follow the events in batches, as the store gives them; a batch is empty when nothing happens for a while."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        position, ends = from_id or "0", False
-        while True:
-            found = self._read_events(position, deadline, wait=not ends)
-            is_quiet = found is not None and not found
-            own: list[Event] = []
-            for event in found or ():
-                position = event.id
-                self._note_execution(event)
-                if event.execution_id == self._execution_id:
-                    own.append(event)
-            yield own
-            if ends and is_quiet:
-                return
-            if _is_end(own[-1] if own else None) and self._check_ended():
-                return
-            ends = ends or (is_quiet and self._check_ended())
-            if not ends and deadline is not None and time.monotonic() >= deadline:
-                raise self._not_ended(timeout)
+        for batch in self.stream_batches(from_id, timeout, is_live=False):
+            yield [item.event for item in batch if item.event is not None]
 
     def stream(self, after: str | None = None, *, timeout: float | None = None) -> Generator[StreamItem]:
         """Follow the events of the execution, and the text that its steps write, until it ends.
@@ -97,11 +76,15 @@ class Job:
         StreamPosition.read(after)
         return (item for batch in self.stream_batches(after, timeout) for item in batch)
 
-    def stream_batches(self, after: str | None, timeout: float | None) -> Generator[list[StreamItem]]:
-        """Follow the stream in batches; a batch is empty when nothing happens for a while."""
+    def stream_batches(
+        self, after: str | None, timeout: float | None, *, is_live: bool = True
+    ) -> Generator[list[StreamItem]]:
+        """Follow the stream in batches, with its text or without; one is empty when nothing happens for a while."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            for batch in follow_session(self._store, self.session_id, after, deadline, self._check_ended):
+            for batch in follow_session(
+                self._store, self.session_id, after, deadline, self._check_ended, is_live=is_live
+            ):
                 own = [item for item in batch if self._is_mine(item)]
                 yield own
                 if _is_end(next((item.event for item in reversed(own) if item.event), None)) and self._check_ended():
@@ -134,17 +117,6 @@ class Job:
             self._note_execution(item.event)
             return item.event.execution_id == self._execution_id
         return item.delta is None or item.delta.execution_id == self._execution_id
-
-    def _read_events(self, position: str, deadline: float | None, *, wait: bool) -> list[Event] | None:
-        """Read the next events, and wait for the first of them or not; None when Redis is away."""
-        left = _BLOCK_SECONDS if deadline is None else max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
-        try:
-            return self._store.sessions.watch(self.session_id, position, round(left * 1000) if wait else 1)
-        except StoreUnavailable:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise
-            time.sleep(min(left, _LOST_CONNECTION_SECONDS))
-            return None
 
     def _note_execution(self, event: Event) -> None:
         own = event.data.get("operation") == self.operation_id

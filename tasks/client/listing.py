@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from ...worker.store.pages import PageOf
@@ -92,11 +91,6 @@ def iterate_headers(
         seen.update(header.session_id for header in page)
         # Expired sessions give no header. A batch of them alone must not end the listing, nor come again for ever.
         newest_ms = following if fresh or following != newest_ms else following - 1
-
-
-def to_milliseconds(since: datetime | None) -> int | None:
-    """Unix time in milliseconds; None stays None."""
-    return None if since is None else round(since.timestamp() * 1000)
 
 
 def _write_cursor(found: list[Header]) -> str:

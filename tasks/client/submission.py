@@ -17,8 +17,7 @@ from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict
 from ...worker.state.values.ids import ChildSessionId, SessionId
 from ...worker.store.records import NextState
-from .holding import check_until
-from .inputs import fingerprint_messages, fingerprint_request
+from .inputs import fingerprint_messages, fingerprint_request, read_time_ms
 
 _LONGEST_DELAY: Final = timedelta(days=366)
 
@@ -52,7 +51,7 @@ class Submission:
     def __post_init__(self) -> None:
         if self.start_at is not None and self.delay is not None:
             raise InvalidInput("delay", str(self.delay), "give start_at or delay, not both.")
-        check_until(self.start_at, "start_at")
+        read_time_ms("start_at", self.start_at)
         if self.delay is not None and (
             not isinstance(self.delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
             or not timedelta() <= self.delay <= _LONGEST_DELAY
@@ -67,7 +66,7 @@ class Submission:
         """
         if self.delay is not None:
             return now_ms() + round(self.delay.total_seconds() * 1000)
-        return check_until(self.start_at) or 0
+        return read_time_ms("start_at", self.start_at) or 0
 
     @property
     def begins_later(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import ActionRefused, SessionNotFound
+from ...worker.errors import ActionRefused, SessionNotFound, StateUnreadable
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.children.trees import TreeNode
 from ...worker.store.event_records import Event, EventType
@@ -129,6 +129,20 @@ class TreeVerbs(ClientConnection):
             except (SessionNotFound, ActionRefused):
                 continue  # it has ended or expired since it was listed
         return done
+
+    def _act_on_each(self, sessions: Iterable[str], act: Callable[[str], bool], dry_run: bool) -> Generator[str]:
+        """Act on each of these sessions when its id is asked for, and yield the ids of those that changed.
+
+        Args:
+            dry_run: Yield all ids, and act on none.
+        """
+        for each in sessions:
+            try:
+                changed = dry_run or act(each)
+            except (ActionRefused, SessionNotFound, StateUnreadable):
+                continue  # it has ended or expired since it was listed, or another key has taken its place
+            if changed:
+                yield each
 
     def _wait_for_ends(self, sessions: set[str], deadline: float | None) -> None:
         """Wait until none of these sessions has an execution that runs or waits.
