@@ -6,7 +6,7 @@ import pytest
 
 from celery_agents.config.settings import CONTROL_TASKS, Settings, SettingsError
 from celery_agents.tasks.app import create_app
-from celery_agents.tasks.names import CONTROL, PREFIX, QUARANTINE, STEP
+from celery_agents.tasks.names import CONTROL, PREFIX, STEP
 
 
 def test_only_what_harms_no_other_session_is_taken_by_default() -> None:
@@ -23,7 +23,7 @@ def test_all_are_taken_or_those_that_are_named() -> None:
 
 def test_each_name_of_the_setting_is_a_task_and_each_task_has_a_name_there() -> None:
     tasks = {name for name in create_app(Settings.build(control_tasks="all")).tasks if name.startswith(PREFIX)}
-    assert tasks - {STEP, QUARANTINE} == {*CONTROL}
+    assert tasks - {STEP} == {*CONTROL}
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
