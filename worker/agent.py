@@ -134,9 +134,9 @@ class Agent:
         if any(each.name == self.name for each in handoffs):
             raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
         tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
-        for name in ("max_children", "max_depth"):
-            wanted = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
-            object.__setattr__(self, name, min(wanted, default=getattr(self, name)))
+        if of_children := [found for each in given if (found := each.child_limits()) is not None]:
+            object.__setattr__(self, "max_children", min(each.max_children for each in of_children))
+            object.__setattr__(self, "max_depth", min(each.max_depth for each in of_children))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "mcp", check_servers(self.name, self.mcp))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))

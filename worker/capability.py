@@ -22,6 +22,7 @@ from .state.execution.children import ParentLink
 from .state.parts.list_part import ListPart
 from .state.parts.state_part import StatePart, check_defaults, check_part_name
 from .tools.approval import CallPolicy
+from .tools.delegation import ChildLimits
 from .tools.protocol import Tool
 from .tools.toolset import ToolSet
 
@@ -100,6 +101,10 @@ class Capability:
 
     def parallel_tools(self) -> int | None:
         """Tool calls of a step that run side by side, for an agent that does not say; None: the setting."""
+        return None
+
+    def child_limits(self) -> ChildLimits | None:
+        """Limits of children in place of the agent's, of several the smaller ones; None: the agent's."""
         return None
 
     def compiler(self) -> MessageCompiler | None:

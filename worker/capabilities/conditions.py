@@ -15,10 +15,10 @@ from math import isfinite
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import ConfigurationError, InvalidInput
-from ..run_state import RunState
+from ..run_state.reason import RunReason
+from ..run_state.run_state import RunState
 from ..state.agent_state import AgentState
 from ..state.values.field_types import utcnow
-from ..state.views.run_reason import RunReason
 from .observed_steps import has_called, last_text_mentions
 from .reflexion import check_share
 

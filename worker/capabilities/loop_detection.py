@@ -10,9 +10,9 @@ from ..capability import Capability
 from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardPoint, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
+from ..run_state.parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
+from ..run_state.reason import RunReason
 from ..state.agent_state import AgentState
-from ..state.views.run_parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
-from ..state.views.run_reason import RunReason
 from .call_digest import digest_calls
 
 _SOURCE: Final = "LoopDetection"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
+from ..run_state.parts import RecordedExecutions
 from ..state.agent_state import AgentState
 from ..state.execution.execution import ExecutionState
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.parts.state_part import StatePart
 from ..state.values.field_types import Count, Text
-from ..state.views.run_parts import RecordedExecutions
 
 
 class Mention(Protocol):

@@ -9,10 +9,10 @@ from typing import Any, Final
 from ..capability import Capability
 from ..errors import ConfigurationError
 from ..hooks import Hook, HookContext, HookPoint
+from ..run_state.parts import Confidence, ReasoningStep, ReasoningSteps, ToolResult
 from ..state.agent_state import AgentState
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolExecution, ToolOutcome
-from ..state.views.run_parts import Confidence, ReasoningStep, ReasoningSteps, ToolResult
 
 _LAST: Final = -100  # after the hooks that reflect about the same step
 

@@ -15,19 +15,19 @@ from ..capability import Capability
 from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
-from ..state.agent_state import AgentState
-from ..state.conversation.messages import Message
-from ..state.execution.steps import AgentStep
-from ..state.execution.tool_calls import ToolOutcome
-from ..state.views.run import diminish
-from ..state.views.run_parts import (
+from ..run_state.parts import (
     DEFAULT_CONFIDENCE_THRESHOLD,
     DEFAULT_LOOP_THRESHOLD,
     Assessment,
     Confidence,
     ConfidenceHistory,
 )
-from ..state.views.run_reason import RunReason
+from ..run_state.reason import RunReason
+from ..run_state.view import diminish
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolOutcome
 from .call_digest import digest_calls
 from .loop_detection import check_loop_threshold
 

@@ -14,7 +14,15 @@ from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildFailure, JoinRule
 from ..state.values.frozen import FrozenDict
 from ..tools.definition import FunctionTool, tool
-from ..tools.delegation import ContextRule, Delegation, MergeRules, check_child_limits, check_merge, check_rules
+from ..tools.delegation import (
+    ChildLimits,
+    ContextRule,
+    Delegation,
+    MergeRules,
+    check_child_limits,
+    check_merge,
+    check_rules,
+)
 from ..tools.effect import Effect
 from ..tools.protocol import Tool
 from ..tools.toolset import ToolSet
@@ -87,6 +95,10 @@ class Subagents(Capability):
     def tools(self) -> Sequence[Tool | Callable[..., Any]]:
         """The one tool `spawn_subagent`."""
         return (SpawnTool(self, _definition(self.agents)),)
+
+    def child_limits(self) -> ChildLimits:
+        """The limits of the capability, which go before the agent's."""
+        return ChildLimits(self.max_children, self.max_depth)
 
     def derive(self, parent: Agent) -> Sequence[Agent]:
         """The agents that workers offer together with the parent."""

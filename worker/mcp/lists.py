@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..errors import StateUnreadable
-from .mending import MendedSchema, as_object_schema, mend
-from .schemas import problem_of
+from ..tool_schemas.checking import problem_of
+from ..tool_schemas.mending import MendedSchema, as_object_schema, mend
 from .server import MCPServer, local_form
 
 log = logging.getLogger(__name__)

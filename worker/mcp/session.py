@@ -16,6 +16,7 @@ from mcp import Client, MCPError
 from mcp.client.extension import ClientExtension, ResultClaim
 from pydantic import ValidationError
 
+from ..tool_schemas.checking import plain_schema, problem_of
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .credentials import Credentials
 from .lists import MAX_DESCRIPTION_CHARS, MAX_TOOLS, RemoteTool, ToolList, within_limits
@@ -31,7 +32,6 @@ from .outages import (
     ServerAway,
     ToolFailed,
 )
-from .schemas import plain_schema, problem_of
 from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"

@@ -13,6 +13,7 @@ from ..errors import InvalidInput
 from ..requests.schemas import misfit
 from ..state.agent_state import AgentState
 from ..state.values.frozen import FrozenDict, freeze, thaw
+from ..tool_schemas.checking import find_errors, plain_schema
 from ..tools.approval import Approval
 from ..tools.arguments import InvalidArguments
 from ..tools.context import ToolContext
@@ -24,7 +25,6 @@ from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, UsableTool, usable_tools
 from .outages import AnswerUnreadable, ConnectionLost, MCPToolError, ServerAway, ToolFailed
 from .questions import answers_for_task, ask_person, earlier_answers
-from .schemas import find_errors, plain_schema
 from .server import MCPServer
 
 if TYPE_CHECKING:

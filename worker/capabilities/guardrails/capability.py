@@ -17,15 +17,15 @@ from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import FinishReason, InferenceResponse
 from ...state.execution.signals import StopReason, StopSignal
 from ...state.values.frozen import thaw
-from ...state.views.guardrail_parts import (
+from .findings import (
     Disposition,
+    GuardrailEvent,
     GuardrailIncident,
     GuardrailIncidents,
     GuardrailPhase,
     JudgedMessages,
     without_blocked,
 )
-from ...state.views.smart_events import GuardrailEvent
 from .guardrail import Guardrail, GuardrailContext, NotJudged
 
 _SOURCE: Final = "Guardrails"

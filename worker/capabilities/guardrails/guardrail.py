@@ -14,7 +14,7 @@ from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.inference import InferenceResponse
 from ...state.values.frozen import FrozenDict, freeze
-from ...state.views.guardrail_parts import Disposition, GuardrailIncident, GuardrailPhase
+from .findings import Disposition, GuardrailIncident, GuardrailPhase
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _REASON_CHARS: Final = 400

@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ...errors import StateUnreadable
-from ...state.views.smart_parts import Memory, MemoryFact
-from .memory_facts import merge_fact
+from .memory_facts import Memory, MemoryFact, merge_fact
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
@@ -12,12 +13,13 @@ from pydantic import Field
 from ...capability import Capability
 from ...errors import ConfigurationError
 from ...hooks import Hook, HookContext, HookPoint
+from ...run_state.parts import Share
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.tool_calls import ToolCall, ToolOutcome
-from ...state.values.field_types import utcnow
+from ...state.parts.state_part import PartScope, PartValue, StatePart
+from ...state.values.field_types import Amount, Text, UtcDatetime, utcnow
 from ...state.values.ids import ID_PATTERN
-from ...state.views.smart_parts import FactStatus, Memory, MemoryFact
 from ...tools.arguments import InvalidArguments
 from ...tools.context import ToolContext
 from ...tools.definition import tool
@@ -32,6 +34,40 @@ _DESCRIPTION: Final = (
     "Remember a fact under a key. The same key with another value replaces the former fact; a value that was said "
     "before is confirmed. ttl_seconds is how long the fact counts."
 )
+
+
+class FactStatus(StrEnum):
+    """Whether a fact still holds."""
+
+    ACTIVE = "active"
+    OBSOLETE = "obsolete"
+
+
+class MemoryFact(PartValue):
+    """One fact that is remembered.
+
+    Attributes:
+        confidence: From 0 to 1.
+        updated_at: The last time somebody said it (UTC).
+        ttl_seconds: It counts no longer than this after `updated_at`; None: for good.
+        tags: Words to find it by.
+    """
+
+    key: Text
+    value: Text
+    confidence: Share = 0.5
+    status: FactStatus = FactStatus.ACTIVE
+    updated_at: UtcDatetime
+    ttl_seconds: Amount | None = None
+    tags: tuple[Text, ...] = ()
+
+
+class Memory(StatePart):
+    """The facts of the session, the newest last."""
+
+    part_name = "smart_memory"
+    scope = PartScope.SESSION
+    facts: tuple[MemoryFact, ...] = ()
 
 
 class FactStore(Protocol):

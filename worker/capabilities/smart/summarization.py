@@ -12,11 +12,10 @@ from ...hooks import HookContext
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import InferenceResponse
-from ...state.views.guardrail_parts import without_blocked
-from ...state.views.smart_parts import Compaction, ReflectionUsage, Summaries, SummaryRecord
-from .compacted import is_boundary, last_summary, newest_turn, pinned_of
+from ..guardrails.findings import without_blocked
+from .compacted import Compaction, Summaries, SummaryRecord, is_boundary, last_summary, newest_turn, pinned_of
 from .summary_texts import INSTRUCTIONS, ParsedSummary, local_summary, merge_facts, parse_summary, render
-from .tokens import check_share, check_whole, message_tokens
+from .tokens import ReflectionUsage, check_share, check_whole, message_tokens
 from .tool_archive import ToolArchive
 
 _KEY: Final = "Summarization"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ...state.conversation.messages import Message, Role
-from ...state.views.smart_parts import Compaction, StableFact, SummaryRecord
+from .compacted import Compaction, StableFact, SummaryRecord
 
 INSTRUCTIONS: Final = (
     "You summarize the beginning of a conversation between a user, an assistant and its tools, so that the assistant "

@@ -7,8 +7,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from ..execution.signals import StopReason, StopSignal
-from ..values.frozen import FrozenDict
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.values.frozen import FrozenDict
 
 _KEY: Final = "run_reason"
 

@@ -10,14 +10,14 @@ from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ...errors import InvalidInput
-from ..conversation.messages import DEFAULT, Message
-from ..execution.status import ExecutionStatus
-from ..execution.steps import AgentStep
-from ..execution.tool_calls import ToolExecution
-from ..execution.usage import InferenceUsage
-from ..values.frozen import FrozenDict
-from .run_parts import (
+from ..errors import InvalidInput
+from ..state.conversation.messages import DEFAULT, Message
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolExecution
+from ..state.execution.usage import InferenceUsage
+from ..state.values.frozen import FrozenDict
+from .parts import (
     Confidence,
     ConfidenceHistory,
     ConfidenceValue,
@@ -31,10 +31,10 @@ from .run_parts import (
     RepeatedCalls,
     TerminalToolNames,
 )
-from .run_reason import RunReason
+from .reason import RunReason
 
 if TYPE_CHECKING:
-    from ..agent_state import AgentState
+    from ..state.agent_state import AgentState
 
 T = TypeVar("T")
 S = TypeVar("S")
