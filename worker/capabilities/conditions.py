@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ..errors import ConfigurationError, InvalidInput
 from ..run_state.reason import RunReason
 from ..run_state.run_state import RunState
 from ..state.agent_state import AgentState
 from ..state.values.field_types import utcnow
+from .numbers import check_share, check_whole
 from .observed_steps import has_called, last_text_mentions
-from .reflexion import check_share
 
 DEFAULT_MAX_ITERATIONS: Final = 20
 ALL_CONDITIONS_MET: Final = "all_conditions_met"
@@ -77,17 +77,27 @@ class Condition(ABC):
 
 
 @dataclass(frozen=True, init=False)
-class AnyOf(Condition):
+class _Combined(Condition):
+    conditions: tuple[Condition, ...]
+
+    def __init__(self, *conditions: Condition) -> None:
+        checked = tuple(_check_condition(type(self).__name__, each) for each in conditions)
+        object.__setattr__(self, "conditions", checked)
+
+    def leaves(self) -> tuple[Condition, ...]:
+        """The conditions that it is combined of."""
+        return tuple(leaf for each in self.conditions for leaf in each.leaves())
+
+    def _join_names(self, word: str) -> str:
+        return f"({f' {word} '.join(each.name for each in self.conditions)})"
+
+
+class AnyOf(_Combined):
     """Holds where one of the conditions does; the first that holds gives the reason. Without conditions it never holds.
 
     Attributes:
         conditions: Asked in this order, until one holds.
     """
-
-    conditions: tuple[Condition, ...]
-
-    def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", tuple(_check_condition("AnyOf", each) for each in conditions))
 
     def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
         """The answer of the first condition that holds."""
@@ -98,15 +108,10 @@ class AnyOf(Condition):
     @property
     def name(self) -> str:
         """The names, joined by OR."""
-        return f"({' OR '.join(each.name for each in self.conditions)})"
-
-    def leaves(self) -> tuple[Condition, ...]:
-        """The conditions that it is combined of."""
-        return tuple(leaf for each in self.conditions for leaf in each.leaves())
+        return self._join_names("OR")
 
 
-@dataclass(frozen=True, init=False)
-class AllOf(Condition):
+class AllOf(_Combined):
     """Holds where all conditions do. Without conditions it always holds.
 
     The texts of all are joined; of their reasons the most authoritative one counts, whatever their order.
@@ -114,11 +119,6 @@ class AllOf(Condition):
     Attributes:
         conditions: Asked in this order, until one does not hold.
     """
-
-    conditions: tuple[Condition, ...]
-
-    def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", tuple(_check_condition("AllOf", each) for each in conditions))
 
     def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
         """The joined answers of all conditions."""
@@ -136,11 +136,7 @@ class AllOf(Condition):
     @property
     def name(self) -> str:
         """The names, joined by AND."""
-        return f"({' AND '.join(each.name for each in self.conditions)})"
-
-    def leaves(self) -> tuple[Condition, ...]:
-        """The conditions that it is combined of."""
-        return tuple(leaf for each in self.conditions for leaf in each.leaves())
+        return self._join_names("AND")
 
 
 @dataclass(frozen=True)
@@ -173,59 +169,68 @@ class Not(Condition):
 # --- conditions -----------------------------------------------------------------------------------------------
 
 
+class _Single(Condition):
+    """A condition about one fact, with a reason of its own."""
+
+    words: ClassVar[str]
+    reason: ClassVar[RunReason]
+
+    @abstractmethod
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
+        """Tell whether a state fulfils the condition, at a time (UTC; None: now)."""
+
+    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
+        """Look at the state; see the class."""
+        return ConditionResult(True, self.name, self.reason) if self.holds(state, now) else GO_ON
+
+    @property
+    def name(self) -> str:
+        """The name, with what the condition asks for."""
+        return self.words.format(self)
+
+
 @dataclass(frozen=True)
-class MaxIterations(Condition):
-    """Holds after `limit` iterations.
+class MaxIterations(_Single):
+    """Holds after `limit` iterations, which `state.run.iteration` counts.
 
     Attributes:
         limit: Iterations, from 0; 0 ends the execution before its first model call.
     """
 
     limit: int = DEFAULT_MAX_ITERATIONS
+    words = "max_iterations"
+    reason = RunReason.MAX_ITERATIONS
 
     def __post_init__(self) -> None:
-        _check_count("MaxIterations(limit)", self.limit)
+        check_whole("MaxIterations(limit)", self.limit)
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Compare with `state.run.iteration`."""
-        del now
-        return _result(state.run.iteration >= self.limit, self.name, RunReason.MAX_ITERATIONS)
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return "max_iterations"
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
+        return state.run.iteration >= self.limit
 
 
 @dataclass(frozen=True)
-class TokenLimit(Condition):
-    """Holds when `limit` tokens are used, prompt and completion together.
+class TokenLimit(_Single):
+    """Holds when `limit` tokens are used, prompt and completion together (`state.run.total_tokens_used`).
 
     Attributes:
         limit: Tokens, from 0. None: the budget's limit of tokens; it never holds where that is None, too.
     """
 
     limit: int | None = None
+    words = "token_budget"
+    reason = RunReason.TOKEN_BUDGET
 
     def __post_init__(self) -> None:
         if self.limit is not None:
-            _check_count("TokenLimit(limit)", self.limit)
+            check_whole("TokenLimit(limit)", self.limit)
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Compare with `state.run.total_tokens_used`."""
-        del now
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
         limit = state.run.token_budget if self.limit is None else self.limit
-        is_reached = limit is not None and state.run.total_tokens_used >= limit
-        return _result(is_reached, self.name, RunReason.TOKEN_BUDGET)
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return "token_budget"
+        return limit is not None and state.run.total_tokens_used >= limit
 
 
 @dataclass(frozen=True)
-class TimeLimit(Condition):
+class TimeLimit(_Single):
     """Holds when so much time has passed since the execution started, without the time it waited for people.
 
     It is looked at between steps; the budget's `max_seconds` also interrupts a step.
@@ -235,27 +240,26 @@ class TimeLimit(Condition):
     """
 
     limit: timedelta | float
+    words = "time_budget"
+    reason = RunReason.TIME_BUDGET
 
     def __post_init__(self) -> None:
-        seconds: Any = self.limit.total_seconds() if isinstance(self.limit, timedelta) else self.limit
+        seconds: Any = self._seconds
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or not isfinite(seconds) or seconds < 0:
             raise ConfigurationError(f"TimeLimit(limit)={self.limit!r:.60}: give a timedelta or seconds, from 0")
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Compare with the execution's own clock, which goes on in any worker."""
-        seconds = self.limit.total_seconds() if isinstance(self.limit, timedelta) else self.limit
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
         elapsed = state.execution.elapsed_seconds(now) if state.execution is not None else 0.0
-        return _result(elapsed >= seconds, self.name, RunReason.TIME_BUDGET)
+        return elapsed >= self._seconds
 
     @property
-    def name(self) -> str:
-        """The name."""
-        return "time_budget"
+    def _seconds(self) -> float:
+        return self.limit.total_seconds() if isinstance(self.limit, timedelta) else self.limit
 
 
 @dataclass(frozen=True)
-class TextMention(Condition):
+class TextMention(_Single):
     """Holds when the last text that the model wrote in this execution has this text in it.
 
     Attributes:
@@ -265,28 +269,23 @@ class TextMention(Condition):
 
     text: str
     case_sensitive: bool = False
+    words = "text_mention:{0.text}"
+    reason = RunReason.COMPLETE
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"TextMention(text)={self.text!r:.60}: give at least one character")
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Look into the last step that has a text."""
-        del now
-        return _result(last_text_mentions(state, self), self.name, RunReason.COMPLETE)
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
+        return last_text_mentions(state, self)
 
     def is_in(self, text: str) -> bool:
         """Tell whether a text mentions it."""
         return self.text in text if self.case_sensitive else self.text.casefold() in text.casefold()
 
-    @property
-    def name(self) -> str:
-        """The name, with the text."""
-        return f"text_mention:{self.text}"
-
 
 @dataclass(frozen=True)
-class ToolCalled(Condition):
+class ToolCalled(_Single):
     """Holds when this tool has been called with success in this execution.
 
     Attributes:
@@ -294,66 +293,52 @@ class ToolCalled(Condition):
     """
 
     tool: str
+    words = "tool_called:{0.tool}"
+    reason = RunReason.TERMINAL_TOOL
 
     def __post_init__(self) -> None:
         if not isinstance(self.tool, str) or not self.tool:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"ToolCalled(tool)={self.tool!r:.60}: give the name of a tool")
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Look for a call in the execution's steps."""
-        del now
-        return _result(has_called(state, self.tool), self.name, RunReason.TERMINAL_TOOL)
-
-    @property
-    def name(self) -> str:
-        """The name, with the tool."""
-        return f"tool_called:{self.tool}"
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
+        return has_called(state, self.tool)
 
 
 @dataclass(frozen=True)
-class ConfidenceMet(Condition):
-    """Holds when the confidence is enough; without `Reflexion`, something else has to set it.
+class ConfidenceMet(_Single):
+    """Holds when `state.run.confidence` is enough; without `Reflexion`, something else has to set it.
 
     Attributes:
         threshold: From 0 to 1. None: `state.run.confidence_threshold`.
     """
 
     threshold: float | None = None
+    words = "confidence_met"
+    reason = RunReason.CONFIDENCE_MET
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
             check_share("ConfidenceMet(threshold)", self.threshold)
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Compare with `state.run.confidence`."""
-        del now
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
         threshold = state.run.confidence_threshold if self.threshold is None else self.threshold
-        return _result(state.run.confidence >= threshold, self.name, RunReason.CONFIDENCE_MET)
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return "confidence_met"
+        return state.run.confidence >= threshold
 
 
 @dataclass(frozen=True)
-class NoToolCalls(Condition):
+class NoToolCalls(_Single):
     """Holds when the last step of this execution called no tool.
 
     A final answer ends an execution anyway, as completed; this one is about executions that a hook continues, and about
     combinations.
     """
 
-    def check(self, state: AgentState, now: datetime | None = None) -> ConditionResult:
-        """Look at the last step."""
-        del now
-        step = state.current_step_or_last
-        return _result(step is not None and not step.has_tool_calls(), self.name, RunReason.NO_TOOLS)
+    words = "no_tools"
+    reason = RunReason.NO_TOOLS
 
-    @property
-    def name(self) -> str:
-        """The name."""
-        return "no_tools"
+    def holds(self, state: AgentState, now: datetime | None) -> bool:
+        step = state.current_step_or_last
+        return step is not None and not step.has_tool_calls()
 
 
 @dataclass(frozen=True)
@@ -382,11 +367,11 @@ class CustomCondition(Condition):
         del now
         answer: Any = self.function(RunState.of(state))
         if isinstance(answer, bool):
-            return _result(answer, "custom", RunReason.COMPLETE)
+            return ConditionResult(True, "custom") if answer else GO_ON
         pair: tuple[Any, ...] = cast("tuple[Any, ...]", answer) if isinstance(answer, tuple) else ()
         if len(pair) == 2 and isinstance(pair[0], bool) and isinstance(pair[1], str | None):
             text = pair[1] or "custom"
-            return _result(pair[0], text, RunReason.named(text) or RunReason.COMPLETE)
+            return ConditionResult(True, text, RunReason.named(text) or RunReason.COMPLETE) if pair[0] else GO_ON
         raise InvalidInput(
             self.name, _kind(cast("object", answer)), "answer True or False, or a pair of that and a reason."
         )
@@ -397,10 +382,6 @@ class CustomCondition(Condition):
         return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
 
-def _result(stop: bool, text: str, reason: RunReason) -> ConditionResult:
-    return ConditionResult(True, text, reason) if stop else GO_ON
-
-
 def _kind(value: object) -> type:
     return type(value)
 
@@ -409,8 +390,3 @@ def _check_condition(where: str, condition: object) -> Condition:
     if not isinstance(condition, Condition):
         raise ConfigurationError(f"{where}: {condition!r:.60} is no condition; give MaxIterations(20) and the like")
     return condition
-
-
-def _check_count(field: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a whole number, from 0")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..capability import Capability
-from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardPoint, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
 from ..run_state.parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
 from ..run_state.reason import RunReason
 from ..state.agent_state import AgentState
 from .call_digest import digest_calls
+from .numbers import check_whole
 
 _SOURCE: Final = "LoopDetection"
 
@@ -32,7 +32,7 @@ class LoopDetection(Capability):
     threshold: int = DEFAULT_LOOP_THRESHOLD
 
     def __post_init__(self) -> None:
-        check_loop_threshold("LoopDetection(threshold)", self.threshold)
+        check_whole("LoopDetection(threshold)", self.threshold, least=2, of=" of steps")
 
     def parts(self) -> Sequence[Any]:
         """The last step's calls, and for how many steps they have been the same."""
@@ -80,13 +80,3 @@ class LoopDetection(Capability):
         streak = (before.streak + 1 if follows else 1) if digest else 0
         after = RepeatedCalls(threshold=self.threshold, digest=digest, streak=streak, step=step.number)
         return state.with_part(after, now=state.updated_at)
-
-
-def check_loop_threshold(field: str, threshold: object) -> None:
-    """Refuse a number of equal steps that is no loop.
-
-    Raises:
-        ConfigurationError: It is no whole number from 2.
-    """
-    if not isinstance(threshold, int) or isinstance(threshold, bool) or threshold < 2:
-        raise ConfigurationError(f"{field}={threshold!r:.60}: give a whole number of steps, from 2")

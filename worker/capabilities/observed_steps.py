@@ -7,7 +7,7 @@ are looked at themselves: those of a worker without the capability, and those of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..run_state.parts import RecordedExecutions
 from ..state.agent_state import AgentState
@@ -17,23 +17,8 @@ from ..state.execution.tool_calls import ToolOutcome
 from ..state.parts.state_part import StatePart
 from ..state.values.field_types import Count, Text
 
-
-class Mention(Protocol):
-    """A text that is looked for."""
-
-    @property
-    def text(self) -> str:
-        """The text."""
-        ...
-
-    @property
-    def case_sensitive(self) -> bool:
-        """Whether capitals matter."""
-        ...
-
-    def is_in(self, text: str) -> bool:
-        """Tell whether a text has it."""
-        ...
+if TYPE_CHECKING:
+    from .conditions import TextMention
 
 
 class ObservedSteps(StatePart):
@@ -55,7 +40,7 @@ class ObservedSteps(StatePart):
     mentioned: tuple[Text, ...] = ()
 
 
-def observe(state: AgentState, tools: Collection[str], mentions: Sequence[Mention]) -> AgentState:
+def observe(state: AgentState, tools: Collection[str], mentions: Sequence[TextMention]) -> AgentState:
     """The state with what its steps say about these tools and texts; the same state where it says that already."""
     if state.execution is None:
         return state
@@ -81,7 +66,7 @@ def has_called(state: AgentState, tool: str) -> bool:
     return any(_calls(step, tool) for step in _later_steps(state, observed.step))
 
 
-def last_text_mentions(state: AgentState, mention: Mention) -> bool:
+def last_text_mentions(state: AgentState, mention: TextMention) -> bool:
     """Tell whether the last text since the execution started, or was retried, has a text in it."""
     observed = _find_observed(state, _mention_key(mention))
     for step in _later_steps(state, observed.step):
@@ -127,5 +112,5 @@ def _tool_key(tool: str) -> str:
     return f"tool:{tool}"
 
 
-def _mention_key(mention: Mention) -> str:
+def _mention_key(mention: TextMention) -> str:
     return f"text:{'s' if mention.case_sensitive else 'i'}:{mention.text}"

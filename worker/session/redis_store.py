@@ -120,7 +120,7 @@ class RedisSessionStore:
         for header in found.values():
             try:
                 if header.problem is None:
-                    readable.append(_info_of(header))
+                    readable.append(_info_of(header.session_id, header, header.session_status))
                 else:
                     unreadable.append((header.session_id, header.problem))
             except StateUnreadable as error:
@@ -200,15 +200,7 @@ def _whole(session: AgentSession) -> WholeSession:
 
 
 def _session(session_id: str, stored: WholeSession) -> AgentSession:
-    info = AgentSessionInfo(
-        session_id=read_session_id(session_id),
-        agent_name=stored.agent,
-        status=_status(stored.status),
-        version=stored.version,
-        created_at=moment(stored.created_ms),
-        updated_at=moment(stored.updated_ms),
-        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
-    )
+    info = _info_of(session_id, stored, stored.status)
     return AgentSession(info=info, definition=_definition(stored), state=stored.state)
 
 
@@ -222,15 +214,15 @@ def _definition(stored: WholeSession) -> AgentDefinition:
         raise StateUnreadable("session_definition", "it is no definition of an agent") from None
 
 
-def _info_of(header: Header) -> AgentSessionInfo:
+def _info_of(session_id: str, stored: WholeSession | Header, status: str) -> AgentSessionInfo:
     return AgentSessionInfo(
-        session_id=read_session_id(header.session_id),
-        agent_name=header.agent,
-        status=_status(header.session_status),
-        version=header.version,
-        created_at=moment(header.created_ms),
-        updated_at=moment(header.updated_ms),
-        parent_id=read_session_id(header.forked_from) if header.forked_from else None,
+        session_id=read_session_id(session_id),
+        agent_name=stored.agent,
+        status=_status(status),
+        version=stored.version,
+        created_at=moment(stored.created_ms),
+        updated_at=moment(stored.updated_ms),
+        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
     )
 
 

@@ -17,6 +17,7 @@ from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import FinishReason, InferenceResponse
 from ...state.execution.signals import StopReason, StopSignal
 from ...state.values.frozen import thaw
+from ..smart.step_events import describe_record
 from .findings import (
     Disposition,
     GuardrailEvent,
@@ -86,7 +87,8 @@ class Guardrails(Capability):
 
     def events(self, before: AgentState, after: AgentState) -> Sequence[Mapping[str, Any]]:
         """An event for each new incident."""
-        return [_event_of(each) for each in after.part(GuardrailIncidents)[len(before.part(GuardrailIncidents)) :]]
+        new = after.part(GuardrailIncidents)[len(before.part(GuardrailIncidents)) :]
+        return [describe_record(GuardrailEvent, each) for each in new]
 
     def _has(self, phase: GuardrailPhase) -> bool:
         return any(phase in each.phases for each in self.guardrails)
@@ -210,15 +212,3 @@ def _text_of(response: InferenceResponse) -> str:
     if response.content.strip() or response.output is None:
         return response.content
     return json.dumps(thaw(response.output), ensure_ascii=False)
-
-
-def _event_of(incident: GuardrailIncident) -> Mapping[str, Any]:
-    event = GuardrailEvent(
-        phase=incident.phase,
-        guardrail=incident.guardrail,
-        rule=incident.rule,
-        disposition=incident.disposition,
-        reason=incident.reason,
-        details=incident.details,
-    )
-    return event.to_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from ...drivers.protocol import AuxiliaryRequest
@@ -160,7 +160,7 @@ class Guardrail:
         """
         for place, rule in enumerate(self.rules):
             name = _name_of(rule, place)
-            own = _with_key(context, f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
+            own = replace(context, key=f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
             try:
                 verdict = self._ask(rule, own)
             except (DriverError, ModelCallRefused) as error:
@@ -233,10 +233,3 @@ def _as_verdict(given: Any) -> GuardrailVerdict:
 
 def _name_of(rule: GuardrailRule, place: int) -> str:
     return str(getattr(rule, "name", "") or getattr(rule, "__name__", "") or f"rule{place + 1}")
-
-
-def _with_key(context: GuardrailContext, key: str) -> GuardrailContext:
-    return GuardrailContext(
-        phase=context.phase, text=context.text, state=context.state, step=context.step, ask=context.ask,
-        message=context.message, index=context.index, key=key,
-    )  # fmt: skip

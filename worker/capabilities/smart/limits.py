@@ -18,8 +18,9 @@ from ...state.execution.execution import ExecutionState
 from ...state.execution.signals import StopReason, StopSignal
 from ...state.parts.state_part import StatePart
 from ...state.values.field_types import Count
+from ..numbers import check_whole
 from .step_events import new_step
-from .tokens import TokenCounter, check_whole, estimate_tokens, message_tokens
+from .tokens import TokenCounter, estimate_tokens, message_tokens
 
 _SOURCE: Final = "AgentLimits"
 _LAST: Final = -100  # after other hooks have chosen the tools of the request

@@ -24,7 +24,7 @@ from ...tools.arguments import InvalidArguments
 from ...tools.context import ToolContext
 from ...tools.definition import tool
 from ...tools.protocol import Tool
-from .tokens import check_whole
+from ..numbers import check_whole
 
 REMEMBER_FACT: Final = "remember_fact"
 RECALL_FACTS: Final = "recall_facts"

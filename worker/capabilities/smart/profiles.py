@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 
 from ...capability import Capability
 from ...errors import ConfigurationError
+from ..numbers import check_whole
 from .limits import AgentLimits
 from .summarization import Summarization
-from .tokens import TokenCounter, check_whole
+from .tokens import TokenCounter
 from .tool_archive import ToolArchive, ToolResponsePolicy
 
 ProfileName = Literal["fast", "balanced", "deep", "research", "custom"]

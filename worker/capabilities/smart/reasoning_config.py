@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from ...errors import ConfigurationError
-from .tokens import check_whole
+from ..numbers import check_whole
 
 Level = Literal["minimal", "low", "medium", "high"]
 Mode = Literal["separate", "piggyback"]

@@ -20,6 +20,7 @@ from ...state.parts.list_part import ListPart
 from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
 from ...state.values.field_types import Count, Flag, Text, UtcDatetime
 from .reasoning_config import Cadence, ReasoningConfig, ReflectionConfig
+from .step_events import describe_record
 from .tokens import ReflectionUsage
 
 _KEY: Final = "Reflection.note"
@@ -192,7 +193,7 @@ class Reflection(Capability):
         if self.resolved is None or not self.resolved.emit_events:
             return ()
         known, now = len(before.part(Reflections)), after.part(Reflections)
-        return [_event_of(record) for record in now[known:]] if len(now) > known else ()
+        return [describe_record(ReflectionEvent, record) for record in now[known:]] if len(now) > known else ()
 
     # --- cadence ----------------------------------------------------------------------------------------------
 
@@ -348,16 +349,3 @@ def _settings(state: AgentState, config: ReflectionConfig) -> LLMConfig:
     given = state.llm_config or LLMConfig()
     settings: Any = {**given.settings, "max_tokens": config.max_tokens}
     return LLMConfig(model=given.model, base_url=given.base_url, settings=settings)
-
-
-def _event_of(record: ReflectionRecord) -> Mapping[str, Any]:
-    event = ReflectionEvent(
-        id=record.id,
-        turn=record.turn,
-        text=record.text,
-        trigger=record.trigger,
-        duration_ms=record.duration_ms,
-        usage=record.usage,
-        tool_call_ids=record.tool_call_ids,
-    )
-    return event.to_dict()

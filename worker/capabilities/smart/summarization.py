@@ -13,9 +13,10 @@ from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import InferenceResponse
 from ..guardrails.findings import without_blocked
+from ..numbers import check_share, check_whole
 from .compacted import Compaction, Summaries, SummaryRecord, is_boundary, last_summary, newest_turn, pinned_of
 from .summary_texts import INSTRUCTIONS, ParsedSummary, local_summary, merge_facts, parse_summary, render
-from .tokens import ReflectionUsage, check_share, check_whole, message_tokens
+from .tokens import ReflectionUsage, message_tokens
 from .tool_archive import ToolArchive
 
 _KEY: Final = "Summarization"
@@ -44,7 +45,7 @@ class Summarization(ToolArchive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("Summarization(target_ratio)", self.target_ratio)
+        check_share("Summarization(target_ratio)", self.target_ratio, above_zero=True)
         check_whole("Summarization(last_turns_to_keep)", self.last_turns_to_keep, least=1)
         check_whole("Summarization(max_prompt_tokens)", self.max_prompt_tokens, least=200)
         check_whole("Summarization(max_summary_tokens)", self.max_summary_tokens, least=50)

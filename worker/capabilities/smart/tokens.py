@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...errors import ConfigurationError
 from ...state.conversation.messages import Message
 from ...state.execution.usage import InferenceUsage
 from ...state.parts.state_part import PartValue
@@ -58,23 +57,3 @@ def message_tokens(message: Message, counter: TokenCounter) -> int:
     for call in message.tool_calls:
         tokens += counter(call.name) + counter(call.args_json())
     return tokens
-
-
-def check_whole(field: str, value: object, *, least: int = 0) -> None:
-    """Refuse what is no whole number from `least`.
-
-    Raises:
-        ConfigurationError: It names the field and the value.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a whole number, from {least}")
-
-
-def check_share(field: str, value: object) -> None:
-    """Refuse what is no number above 0 and up to 1.
-
-    Raises:
-        ConfigurationError: It names the field and the value.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a number above 0, up to 1")

@@ -20,6 +20,7 @@ from ...tools.context import ToolContext
 from ...tools.definition import tool
 from ...tools.protocol import Tool
 from ..guardrails.findings import without_blocked
+from ..numbers import check_whole
 from .compacted import (
     CompactedConversation,
     Compaction,
@@ -29,7 +30,7 @@ from .compacted import (
     newest_turn,
 )
 from .planning import MANAGE_TODO_LIST
-from .tokens import TokenCounter, check_whole, count_tokens, estimate_tokens
+from .tokens import TokenCounter, count_tokens, estimate_tokens
 
 ToolResponsePolicy = Literal["keep_full", "keep_structured", "summarize_archive", "drop"]
 

@@ -19,8 +19,8 @@ from ...state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
 from ...state.parts.state_part import PartScope, PartValue, StatePart
 from ...state.values.canonical import canonical_digest
 from ...state.values.field_types import Count, Flag, Text, UtcDatetime
+from ..numbers import check_whole
 from ..terminal_tools import check_tool_names
-from .tokens import check_whole
 
 _SOURCE: Final = "ToolCache"
 
