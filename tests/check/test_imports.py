@@ -32,7 +32,6 @@ HEIGHT = {
     "worker.state.conversation": 3,
     "worker.state.execution": 3,
     "worker.state.parts": 3,
-    "worker.state.agent_context": 4,
     "worker.state.agent_fields": 4,
     "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from ..hooks import Hook, HookContext, HookPoint
 from ..run_state.parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
 from ..run_state.reason import RunReason
 from ..state.agent_state import AgentState
-from .call_digest import digest_calls
+from ..state.execution.tool_calls import ToolCall
+from ..state.values.canonical import canonical_digest
 from .numbers import check_whole
 
 _SOURCE: Final = "LoopDetection"
@@ -80,3 +81,12 @@ class LoopDetection(Capability):
         streak = (before.streak + 1 if follows else 1) if digest else 0
         after = RepeatedCalls(threshold=self.threshold, digest=digest, streak=streak, step=step.number)
         return state.with_part(after, now=state.updated_at)
+
+
+def digest_calls(calls: Iterable[ToolCall]) -> str:
+    """Derive 64 hex digits from the set of names and arguments; empty where there are no calls.
+
+    The order of the calls and of their arguments does not matter, and a call that is there twice counts once.
+    """
+    digests = sorted({canonical_digest([call.name, call.args]) for call in calls})
+    return canonical_digest(digests) if digests else ""

@@ -18,7 +18,7 @@ from ..state.parts.state_part import StatePart
 from ..state.values.field_types import Count, Text
 
 if TYPE_CHECKING:
-    from .conditions import TextMention
+    from .termination import TextMention
 
 
 class ObservedSteps(StatePart):

@@ -27,7 +27,7 @@ from ..state.agent_state import AgentState
 from ..state.conversation.messages import Message
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolOutcome
-from .call_digest import digest_calls
+from .loop_detection import digest_calls
 from .numbers import check_share, check_whole
 
 _SOURCE: Final = "Reflexion"

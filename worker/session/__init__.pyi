@@ -10,12 +10,12 @@ from .actions import SessionRunner as SessionRunner
 from .actions import SuspendSession as SuspendSession
 from .actions import UpdateTask as UpdateTask
 from .actions import WriteMetadata as WriteMetadata
-from .controllers import AgentSessionStage as AgentSessionStage
-from .controllers import PassThroughSessionController as PassThroughSessionController
-from .controllers import SessionController as SessionController
-from .controllers import SessionHookStack as SessionHookStack
+from .events import AgentSessionStage as AgentSessionStage
 from .events import EventDispatcher as EventDispatcher
+from .events import PassThroughSessionController as PassThroughSessionController
 from .events import SessionActionExecuted as SessionActionExecuted
+from .events import SessionController as SessionController
+from .events import SessionHookStack as SessionHookStack
 from .events import SessionLoaded as SessionLoaded
 from .events import SessionLoadFailed as SessionLoadFailed
 from .events import SessionSaved as SessionSaved

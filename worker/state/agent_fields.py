@@ -1,8 +1,7 @@
 """The fields of an agent's state, and the version of its stored form.
 
-`AgentState` consists of five layers, so that each can be read alone: these fields, its accessors (`agent_view`),
-the changes to its context (`agent_context`), its parts (`agent_parts`), and the changes to its execution
-(`agent_state`).
+`AgentState` consists of four layers, so that each can be read alone: these fields, its accessors (`agent_view`), the
+changes to its context and its parts (`agent_parts`), and the changes to its execution (`agent_state`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from .approval import Ask as Ask
 from .approval import CallPolicy as CallPolicy
 from .approval import Decision as Decision
 from .approval import ExpiryRule as ExpiryRule
+from .approval import LaterResult as LaterResult
 from .approval import PassOn as PassOn
 from .approval import UseValue as UseValue
 from .approval import as_decision as as_decision
@@ -32,7 +33,6 @@ from .handoff import HandoffTool as HandoffTool
 from .handoff import SupportsHandoff as SupportsHandoff
 from .handoff import supports_handoff as supports_handoff
 from .identity import idempotency_key as idempotency_key
-from .later import LaterResult as LaterResult
 from .lookup import LookupResult as LookupResult
 from .lookup import LookupStatus as LookupStatus
 from .needs import AnswerRefused as AnswerRefused

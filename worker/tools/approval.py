@@ -1,4 +1,4 @@
-"""Approval policies: they decide before a call whether it runs, is refused, or needs the approval of a person."""
+"""Approval policies: they decide before a call whether it runs, is refused, or asks a person; and rules of expiry."""
 
 from __future__ import annotations
 
@@ -217,3 +217,40 @@ def as_decision(given: Any, owner: str) -> Decision:
     if given is True or given == "always":
         return Ask()
     raise ConfigurationError(f"{owner} returned {type(given).__name__}; return Ask(…), Deny(…), Allow(), True or False")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterResult:
+    """The terms of a result that a service brings.
+
+    Attributes:
+        expires: The time in which it must come. None: no end.
+        on_expiry: The rule for the end of that time.
+    """
+
+    expires: timedelta | None = None
+    on_expiry: ExpiryRule = "deny"
+
+
+def check_later(name: str, result: str, expires: timedelta | None, on_expiry: ExpiryRule) -> LaterResult | None:
+    """The terms of a tool's later result; None for a tool that returns its result.
+
+    Raises:
+        ConfigurationError: They cannot be used; the text says what to do.
+    """
+    if result not in ("now", "later"):
+        raise ConfigurationError(f"tool {name}: result={result!r:.60} must be 'now' or 'later'")
+    if result == "now":
+        if expires is not None or on_expiry != "deny":
+            raise ConfigurationError(
+                f"tool {name}: expires= and on_expiry= belong to result='later'; for an approval, write them into "
+                "approval=Ask(…)"
+            )
+        return None
+    check_expiry(f"tool {name}", expires, on_expiry)
+    if on_expiry == "approve" or isinstance(on_expiry, PassOn):
+        raise ConfigurationError(
+            f"tool {name}: on_expiry={on_expiry!r:.60} is for approvals; a result that comes later has 'deny', 'fail' "
+            "or UseValue(…)"
+        )
+    return LaterResult(expires, on_expiry)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.capabilities import LoopDetection, Reasoning, Reflexion, TerminalTools, Termination
-from celery_agents.worker.capabilities.call_digest import digest_calls
+from celery_agents.worker.capabilities.loop_detection import digest_calls
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.run_state import Assessment
 from celery_agents.worker.run_state.parts import Confidence, RepeatedCalls
