@@ -263,14 +263,3 @@ def _checked_part(kind: type[Any]) -> str:
     if issubclass(kind, StatePart):
         check_defaults(kind)
     return check_part_name(kind)
-
-
-__all__ = [
-    "CallRules",
-    "Capability",
-    "CapableCompiler",
-    "call_hooks",
-    "check_capabilities",
-    "check_compilers",
-    "compiler_of",
-]

@@ -24,11 +24,11 @@ from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
 from .lists import RemoteTool, ToolList, UsableTool, usable_tools
 from .outages import AnswerUnreadable, ConnectionLost, MCPToolError, ServerAway, ToolFailed
-from .questions import answers_for_task, ask_person, earlier_answers
+from .questions import InputNeeded, RemoteCall, TaskRunning, answers_for_task, ask_person, earlier_answers
 from .server import MCPServer
 
 if TYPE_CHECKING:
-    from .session import RemoteCall, ServerSession, TaskRunning
+    from .session import ServerSession
 
 # A call is tried again so often before it gives its worker back.
 _TRIES_AT_ONCE: Final = 2
@@ -56,6 +56,9 @@ class MCPTool:
     offered: ToolList
     connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
+    lookup: Lookup | None = None  # a task of the server is followed by its id
+    max_result_chars: int = DEFAULT_MAX_RESULT_CHARS
+    is_async: bool = True  # a call waits on the loop and keeps no thread
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", FrozenDict(self.usable.shown.parameters))
@@ -105,21 +108,6 @@ class MCPTool:
         """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
         return FrozenDict(plain_schema(self.usable.shown.parameters))
 
-    @property
-    def lookup(self) -> Lookup | None:
-        """None: a task of the server is followed by its id."""
-        return None
-
-    @property
-    def max_result_chars(self) -> int:
-        """Characters of a result that are stored and shown to the model."""
-        return DEFAULT_MAX_RESULT_CHARS
-
-    @property
-    def is_async(self) -> bool:
-        """True: a call waits on the loop and keeps no thread."""
-        return True
-
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
         """Check the arguments against the server's schema, but for its regular expressions, which the server checks.
 
@@ -150,8 +138,6 @@ class MCPTool:
                 call that must not be made twice, or the server was away afterwards for its whole `patience`.
             MCPToolError: The server answered with an error.
         """
-        from .session import InputNeeded, TaskRunning
-
         result = await self._obtain(ctx, bound)
         if isinstance(result, InputNeeded):
             ask_person(self.server.name, result)
@@ -216,8 +202,6 @@ class MCPTool:
                 raise type(error)(await self._explain(connection, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
-        from .session import RemoteCall
-
         known = earlier_answers(ctx.replies.memos)
         return RemoteCall(
             self.remote.name, dict(bound), ctx.idempotency_key,
