@@ -520,14 +520,7 @@ _durable_agents: dict[int, Agent] = {}
 def _durable_agent(found: PydanticDefinition) -> Agent:
     """The agent that stands for one of pydantic-ai; the same one for each name that a module gives it."""
     if id(found.agent) not in _durable_agents:
-        made = Agent(
-            found.name,
-            driver=found.driver,
-            description=found.description,
-            budget=found.budget,
-            guards=found.guards,
-            queue=found.queue,
-        )
+        made = Agent(**found.fields)
         object.__setattr__(made, "toolset", found.toolset)
         _durable_agents[id(found.agent)] = made
     return _durable_agents[id(found.agent)]

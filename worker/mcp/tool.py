@@ -14,6 +14,7 @@ from ..requests.schemas import misfit
 from ..state.agent_state import AgentState
 from ..state.values.frozen import FrozenDict, freeze, thaw
 from ..tool_schemas.checking import find_errors, plain_schema
+from ..tool_schemas.mending import MendedSchema
 from ..tools.approval import Approval
 from ..tools.arguments import InvalidArguments
 from ..tools.context import ToolContext
@@ -22,7 +23,7 @@ from ..tools.needs import NeedsTime, OutcomeUnknown
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
-from .lists import RemoteTool, ToolList, UsableTool, usable_tools
+from .lists import RemoteTool, ToolList, usable_tools
 from .outages import AnswerUnreadable, ConnectionLost, MCPToolError, ServerAway, ToolFailed
 from .questions import InputNeeded, RemoteCall, TaskRunning, answers_for_task, ask_person, earlier_answers
 from .server import MCPServer
@@ -47,12 +48,14 @@ class MCPTool:
 
     Attributes:
         server: The server.
-        usable: The tool as the server describes it, and its arguments as the model is shown them.
+        remote: The tool as the server describes it.
+        shown: Its arguments as the model is shown them.
         offered: The list that the model was told of, to which the step is pinned.
     """
 
     server: MCPServer
-    usable: UsableTool
+    remote: RemoteTool
+    shown: MendedSchema
     offered: ToolList
     connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
@@ -61,12 +64,7 @@ class MCPTool:
     is_async: bool = True  # a call waits on the loop and keeps no thread
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenDict(self.usable.shown.parameters))
-
-    @property
-    def remote(self) -> RemoteTool:
-        """The tool as the server describes it."""
-        return self.usable.remote
+        object.__setattr__(self, "parameters", FrozenDict(self.shown.parameters))
 
     @property
     def name(self) -> str:
@@ -81,7 +79,7 @@ class MCPTool:
     @property
     def description(self) -> str:
         """The server's description, with the rules that the schema for the model cannot have."""
-        return "\n\n".join(filter(None, (self.remote.description, self.usable.shown.rules)))
+        return "\n\n".join(filter(None, (self.remote.description, self.shown.rules)))
 
     @property
     def effect(self) -> Effect:
@@ -106,7 +104,7 @@ class MCPTool:
     @property
     def edit_schema(self) -> Mapping[str, Any]:
         """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
-        return FrozenDict(plain_schema(self.usable.shown.parameters))
+        return FrozenDict(plain_schema(self.shown.parameters))
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
         """Check the arguments against the server's schema, but for its regular expressions, which the server checks.
@@ -262,8 +260,8 @@ def tools_of(
         taken: Names that other tools of the agent have.
     """
     return [
-        MCPTool(server=server, usable=each, offered=offered, connections=connections)
-        for each in usable_tools(server, offered, connections.notes, taken)
+        MCPTool(server=server, remote=remote, shown=shown, offered=offered, connections=connections)
+        for remote, shown in usable_tools(server, offered, connections.notes, taken)
     ]
 
 

@@ -80,7 +80,8 @@ class OutputShape:
     def from_dict(cls, data: Mapping[str, Any]) -> OutputShape:
         """Read what `as_dict` gave."""
         fields: dict[str, Any] = {name: data[name] for name in _JOURNALED}
-        return cls(**{**fields, "schema": FrozenDict(data["schema"])})
+        fields["schema"] = FrozenDict(fields["schema"])
+        return cls(**fields)
 
     def read(self, text: str) -> Json:
         """The output in a text.
