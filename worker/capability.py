@@ -123,7 +123,7 @@ class Capability:
         return ()
 
     def holds_live_text(self) -> bool:
-        """Whether nobody may see what the model writes before the hooks behind its answer have seen it."""
+        """Whether the text of the model is held back until the hooks behind its answer have seen it."""
         return False
 
     def committed(self, step: CommittedStep) -> None:

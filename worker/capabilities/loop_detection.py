@@ -23,7 +23,7 @@ _SOURCE: Final = "LoopDetection"
 class LoopDetection(Capability):
     """Stops an execution when as many steps as the threshold, one after another, make the same set of calls.
 
-    Calls are the same when their tools and arguments are; a step without calls begins anew. The execution ends as
+    Calls are the same when their tools and arguments are; a step without calls ends the row. The execution ends as
     stopped, with the reason `tool_loop`.
 
     Attributes:

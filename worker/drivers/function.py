@@ -19,7 +19,7 @@ AnswerFunction: TypeAlias = "Callable[[AgentState], Answer | Awaitable[Answer]]"
 
 
 class LocalDriver:
-    """The base of drivers that ask nobody outside of the worker; their answers are journaled as they are."""
+    """The base of drivers that send no request; their answers are journaled as they are."""
 
     def parse(self, raw: bytes) -> InferenceResponse:
         """Read the answer; see `Driver.parse`."""

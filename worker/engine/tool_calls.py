@@ -17,8 +17,7 @@ from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..store.journal import BeginRecord
 from ..store.steps.journals import BeginResult
-from ..tools.effect import Effect
-from ..tools.lookup import LookupResult, LookupStatus
+from ..tools.effect import Effect, LookupResult, LookupStatus
 from ..tools.results import UnusableResult
 from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded

@@ -1,6 +1,6 @@
 """Limits of what a server sends: the size of a message, the pace of all of them, and the questions that wait.
 
-Reading more slowly holds a server up, since neither the library nor the operating system keeps much of what nobody has
+Reading more slowly holds a server up, since neither the library nor the operating system keeps much that is not
 read. So a server that floods a connection costs its own calls their time, and the worker nothing.
 """
 

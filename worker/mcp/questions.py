@@ -44,7 +44,7 @@ class InputNeeded:
 
     Attributes:
         state: To be sent back with the answers; None where the server gave none.
-        is_repeated: The server asked during the call and was told that nobody answers now: the call is made again.
+        is_repeated: The server asked during the call and was told that no answer comes now: the call is made again.
         task_id: The task that asks; None for a call.
     """
 

@@ -272,7 +272,7 @@ class ServerSession:
         return read_result(result)
 
     async def _answer_early(self, context: Any, params: Any) -> types.ElicitResult | types.ErrorData:
-        """Answer a question that comes during a call: from what is known already, else that nobody answers now."""
+        """Answer a question that comes during a call: from what is known already, else that no answer comes now."""
         del context
         if len(self._running) != 1:  # the protocol does not say which of several calls asks
             return types.ElicitResult(action="cancel")

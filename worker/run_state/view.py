@@ -45,8 +45,8 @@ _CHARS_PER_TOKEN: Final = 4
 class RunFields(Generic[S]):
     """The fields and the builders of a run; a subclass says what its builders give.
 
-    Everything but the messages, the metadata and the agent's id belongs to the execution, and begins anew with the next
-    one. A builder on a state without an execution begins the next one, as a submit would.
+    Everything but the messages, the metadata and the agent's id belongs to the execution; the next one begins without
+    it. A builder on a state without an execution begins the next one, as a submit would.
 
     Attributes:
         state: The state that is shown.
@@ -102,7 +102,7 @@ class RunFields(Generic[S]):
 
     @property
     def max_iterations(self) -> int | None:
-        """The limit of steps: the budget's, or the default where nobody gave a budget; None is unlimited."""
+        """The limit of steps: the budget's, or the default where no budget was given; None is unlimited."""
         execution = self.state.execution
         if execution is None or execution.budget.max_steps is not None:
             return None if execution is None else execution.budget.max_steps

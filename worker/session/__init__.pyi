@@ -23,6 +23,7 @@ from .events import SessionSaveFailed as SessionSaveFailed
 from .file_store import FileSessionStore as FileSessionStore
 from .inline_runner import InlineRunner as InlineRunner
 from .redis_store import RedisSessionStore as RedisSessionStore
+from .redis_store import WorkerRunner as WorkerRunner
 from .registry import CapabilityRegistry as CapabilityRegistry
 from .repository import SessionFactory as SessionFactory
 from .repository import SessionRepository as SessionRepository
@@ -35,4 +36,3 @@ from .values import AgentSessionInfo as AgentSessionInfo
 from .values import SessionId as SessionId
 from .values import SessionInfoList as SessionInfoList
 from .values import SessionStatus as SessionStatus
-from .worker_runner import WorkerRunner as WorkerRunner

@@ -49,7 +49,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "metadata": "use AgentState.fresh(metadata={…}), or state.with_metadata(key, value)",
     }
 )
-"""Names that others give to what stands elsewhere here, with what to write instead."""
+"""Names that other libraries use for what is elsewhere here, with what to write instead."""
 
 _UNKNOWN_VERSION = 0
 """The version of stored data that name none."""

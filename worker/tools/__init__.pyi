@@ -28,13 +28,13 @@ from .delegation import check_merge as check_merge
 from .delegation import check_rules as check_rules
 from .delegation import is_delegating as is_delegating
 from .effect import Effect as Effect
+from .effect import LookupResult as LookupResult
+from .effect import LookupStatus as LookupStatus
 from .handoff import Handoff as Handoff
 from .handoff import HandoffTool as HandoffTool
 from .handoff import SupportsHandoff as SupportsHandoff
 from .handoff import supports_handoff as supports_handoff
 from .identity import idempotency_key as idempotency_key
-from .lookup import LookupResult as LookupResult
-from .lookup import LookupStatus as LookupStatus
 from .needs import AnswerRefused as AnswerRefused
 from .needs import NeedsAnswer as NeedsAnswer
 from .needs import NeedsApproval as NeedsApproval

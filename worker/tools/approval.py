@@ -37,7 +37,7 @@ class UseValue:
 
 @dataclass(frozen=True, slots=True)
 class PassOn:
-    """An expired request is closed and asked again of somebody else.
+    """An expired request is closed, and another addressee is asked.
 
     Attributes:
         to: The next addressee.
@@ -56,7 +56,7 @@ class PassOn:
 
 
 ExpiryRule = Literal["deny", "approve", "fail"] | UseValue | PassOn
-"""The rule for a request that nobody answered in time.
+"""The rule for a request that was not answered in time.
 
 deny: it is refused, which the model reads. approve: the call runs as it was asked for. fail: the execution fails.
 """
@@ -68,7 +68,7 @@ class Ask:
 
     Attributes:
         to: The addressee, such as the name of a team. None: anybody. The inbox of requests is listed by it.
-        expires: The time in which somebody must answer. None: no end.
+        expires: The time in which it must be answered. None: no end.
         on_expiry: The rule for the end of that time.
         edits: The person may change the arguments.
         text: The question to the person; a sentence about the call when empty.

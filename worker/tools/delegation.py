@@ -88,7 +88,7 @@ class NeedsChildren(NeedsReply):
 
 
 def check_rules(where: str, context: object, on_failure: str, join: str, timeout: object) -> None:
-    """Check what somebody wants of a delegation.
+    """Check the rules of a delegation.
 
     Raises:
         ConfigurationError: A value cannot be used; the text says what to do.

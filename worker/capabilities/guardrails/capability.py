@@ -41,7 +41,7 @@ class Guardrails(Capability):
     A request that is blocked is not sent: the step has a notice as its answer, and the execution ends as stopped. The
     model never reads the message, nor in later executions. An answer that is blocked is replaced by a notice, with
     its calls, and the execution ends as well; `state.smart.guardrail_result` keeps its text. Where answers are judged,
-    nobody sees them while they are written.
+    they are not shown while they are written.
 
     Attributes:
         guardrails: Asked in order, all of them.
@@ -78,7 +78,7 @@ class Guardrails(Capability):
         return self
 
     def holds_live_text(self) -> bool:
-        """True with a guardrail for responses: nobody sees an answer before it is judged."""
+        """True with a guardrail for responses: no answer is shown before it is judged."""
         return self._has(GuardrailPhase.RESPONSE)
 
     def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:

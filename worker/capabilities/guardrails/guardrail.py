@@ -63,7 +63,7 @@ class GuardrailVerdict:
 
     Attributes:
         reason: Why, in a sentence; longer ones are cut at 400 characters.
-        details: JSON for whoever looks into the incident.
+        details: JSON for the readers of the incident.
     """
 
     disposition: Disposition
@@ -91,7 +91,7 @@ class NotJudged(Exception):
 
     Attributes:
         error: Why not: a `ModelCallRefused`, or a transient `DriverError`.
-        incident: The one that is recorded where nobody can ask later.
+        incident: The one that is recorded where no model can be asked later.
     """
 
     def __init__(self, error: Exception, incident: GuardrailIncident) -> None:
@@ -121,7 +121,7 @@ class Guardrail:
         on_violation: Called with each incident; what it returns counts in place of the disposition. None: as the rule
             says.
         on_error: The disposition of a rule that raises: `block` or `warn`.
-        message: What stands in place of an answer that is blocked. Empty: the guardrail and the reason.
+        message: The text in place of an answer that is blocked. Empty: the guardrail and the reason.
     """
 
     name: str

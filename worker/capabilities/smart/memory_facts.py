@@ -52,7 +52,7 @@ class MemoryFact(PartValue):
 
     Attributes:
         confidence: From 0 to 1.
-        updated_at: The last time somebody said it (UTC).
+        updated_at: The last time it was said (UTC).
         ttl_seconds: It counts no longer than this after `updated_at`; None: for good.
         tags: Words to find it by.
     """

@@ -27,7 +27,7 @@ MAX_PLAN_STEPS: Final = 100
 MAX_EVIDENCE_CHARS: Final = 300
 MAX_TEXT_CHARS: Final = 2_000
 MAX_PLAN_BYTES: Final = 24_000
-"""Bytes of all steps together as JSON; the whole plan stands in the result of each call."""
+"""Bytes of all steps together as JSON; the result of each call has the whole plan."""
 
 _TEXTS: Final = ("title", "description", "step", "owner", "exit_criteria")
 

@@ -56,7 +56,7 @@ class RuntimeProfile:
 
     @classmethod
     def custom(cls, extends: str = "balanced", **changes: Any) -> RuntimeProfile:
-        """A profile of one's own, made of a built-in one.
+        """A new profile, made of a built-in one.
 
         Args:
             extends: The built-in profile that gives what is not changed.

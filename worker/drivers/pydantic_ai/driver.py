@@ -55,7 +55,7 @@ class _Question:
     shape: OutputShape | None
 
     async def ask(self, timeout_seconds: float, text: EmittedText | None) -> ModelResponse:
-        """Send the question once; as a stream, where somebody takes its text."""
+        """Send the question once; as a stream, where its text is taken."""
         sent = self.sent
         async with asyncio.timeout(timeout_seconds):
             if text is not None:
