@@ -18,6 +18,7 @@ from .arguments import InvalidArguments as InvalidArguments
 from .context import ToolContext as ToolContext
 from .definition import FunctionTool as FunctionTool
 from .definition import tool as tool
+from .delegation import ChildLimits as ChildLimits
 from .delegation import ContextRule as ContextRule
 from .delegation import DelegatingTool as DelegatingTool
 from .delegation import Delegation as Delegation
