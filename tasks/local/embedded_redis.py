@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
+import os
 import shutil
 import socket
 import tempfile
@@ -14,12 +16,13 @@ from typing import Final, Self
 
 from ...worker.errors import ConfigurationError
 from .child_processes import Child
-from .folder_lock import FolderLock
 
 LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 5.0
 _PORT_FILE: Final = "port"
+_LOCK_FILE: Final = "lock"
+_POLL_SECONDS: Final = 0.1
 
 
 def redis_binary() -> str:
@@ -49,6 +52,60 @@ def free_port(*preferred: int) -> int:
     raise ConfigurationError(f"no TCP port is free on {LOOPBACK}")
 
 
+class FolderLock:
+    """A lock that this process and the children that inherit it hold until the last of them has ended.
+
+    Two servers that append to the same file would destroy it.
+
+    Args:
+        folder: An existing folder, when `acquire` is called.
+        patience_seconds: How long to wait for another holder. A server whose starter was killed ends in three seconds.
+    """
+
+    def __init__(self, folder: Path, patience_seconds: float = 5.0) -> None:
+        self._folder = folder
+        self._patience_seconds = patience_seconds
+        self._descriptor: int | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """File descriptors that a child must inherit to hold the lock too."""
+        return () if self._descriptor is None else (self._descriptor,)
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            ConfigurationError: Another process holds it.
+        """
+        descriptor = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self._patience_seconds
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise ConfigurationError(
+                    f"the data folder {str(self._folder)!r} is in use by another celery-agents; end that one, or give "
+                    "another --data-dir"
+                )
+            time.sleep(_POLL_SECONDS)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back, as far as this process is concerned."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 class EmbeddedRedis:
     """One redis-server on the loopback interface, with an append-only file and without eviction.
 
@@ -73,18 +130,10 @@ class EmbeddedRedis:
 
     @property
     def child(self) -> Child:
-        """The redis-server's process."""
-        return self._child_process()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the redis-server."""
-        return self._child_process().pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it was started and still runs."""
-        return self._child is not None and self._child.is_alive
+        """The process of the redis-server."""
+        if self._child is None:
+            raise RuntimeError("start() comes first")
+        return self._child
 
     def start(self) -> Self:
         """Start it and wait until it answers, its data loaded.
@@ -115,7 +164,7 @@ class EmbeddedRedis:
         Raises:
             ChildEnded: It did not start; the message holds the end of its log.
         """
-        self._child_process().kill()
+        self.child.kill()
         self._child = child = self._start_server(redis_binary())
         if not self._wait_until_ready(child):
             child.kill()
@@ -133,15 +182,7 @@ class EmbeddedRedis:
     def keep(self) -> None:
         """Leave it running, with its data, when this process ends."""
         self._is_temporary = False
-        self._child_process().detach()
-
-    def check_alive(self) -> None:
-        """Check that it still runs.
-
-        Raises:
-            ChildEnded: It has ended.
-        """
-        self._child_process().check_alive()
+        self.child.detach()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -155,11 +196,6 @@ class EmbeddedRedis:
         command = [binary, *self._options()]
         # The server holds the lock too, so that nobody opens its data while it runs without this process.
         return Child("embedded Redis", command, self.data / "redis.log", keep_open=self._lock.descriptors)
-
-    def _child_process(self) -> Child:
-        if self._child is None:
-            raise RuntimeError("start() comes first")
-        return self._child
 
     def _make_folder(self) -> None:
         try:
@@ -206,12 +242,6 @@ class EmbeddedRedis:
                 return True
             time.sleep(0.02)
         return False
-
-
-def is_redis(port: int) -> bool:
-    """Whether a Redis answers on this port of the loopback interface."""
-    answer = _query(port)
-    return b"redis_version" in answer or b"NOAUTH" in answer
 
 
 def _query(port: int) -> bytes:
