@@ -1,4 +1,4 @@
-"""What `celery-agents up` looks after: parts that have ended, Python files that change, and a log that grows."""
+"""Parts that have ended, Python files that change and a log that grows, for `celery-agents up`."""
 
 from __future__ import annotations
 
